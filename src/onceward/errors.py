@@ -1,0 +1,62 @@
+"""Everything that can go wrong, by what the reader can do about it.
+
+`Retry` and `Reject` (see `retry.py`) are signals of a handler, not errors, and stand outside this tree.
+"""
+
+from __future__ import annotations
+
+
+class OncewardError(Exception):
+    """Base of every error that onceward raises."""
+
+
+class ConfigurationError(OncewardError):
+    """The program is set up wrongly; nothing was stored or run."""
+
+
+class SchemaMissing(ConfigurationError):
+    """The database has no onceward tables yet."""
+
+
+class SchemaOutdated(ConfigurationError):
+    """The database's tables are older or newer than this version of onceward."""
+
+
+class HandlerNotFound(ConfigurationError):
+    """No handler is registered for the type and version of a message."""
+
+
+class InvalidMessage(OncewardError):
+    """A message cannot be accepted or cannot be read; the text says which part of it and why."""
+
+
+class ContractViolation(OncewardError):
+    """A handler broke the one rule: returning commits, raising rolls back, nothing else may."""
+
+
+class TransactionAborted(ContractViolation):
+    """A handler swallowed a database error and returned; its transaction could only be rolled back."""
+
+
+class HandlerTimeout(OncewardError):
+    """A handler ran longer than its `timeout`; what it had done was rolled back."""
+
+
+class StoreError(OncewardError):
+    """The database refused or could not do what was asked."""
+
+
+class StoreUnavailable(StoreError):
+    """The database cannot be reached or is too busy; nothing is known to be stored. Try again later."""
+
+
+class StoreConflict(StoreError):
+    """Deadlock or serialization failure: the transaction was rolled back; the same again may succeed."""
+
+
+class GuardFailed(StoreError):
+    """A guarded statement found that a row is not in the state its writer believed."""
+
+
+class ClaimLost(StoreError):
+    """Another worker has taken a message over; everything this attempt did was rolled back."""

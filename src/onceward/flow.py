@@ -1,0 +1,124 @@
+"""How steps run: a step is a generator that yields requests and never touches a driver.
+
+A request is a named statement, the begin or end of a transaction, or a call of a handler; a tuple of requests may travel
+together (one round trip where the database can). `run_sync` and `run_async` hand each request to a session and
+send the answer back. So every step exists once, works in both worlds, and can be stopped at every statement by a test.
+
+Invariant: whatever a session raises is raised inside the step, at the `yield` that asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from onceward.message import Message
+from onceward.registry import Handler
+
+T = TypeVar("T")
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Run a named statement; the answer is its rows, as tuples."""
+
+    name: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Each:
+    """Run a named statement once per record, in one go where the database can; the answer is all rows."""
+
+    name: str
+    records: Sequence[Mapping[str, Any]]
+    shared: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Start a transaction at the next statement, with limits in seconds."""
+
+    statement_limit: float
+    lock_limit: float
+    idle_limit: float
+    mark: str = ""
+    """Set inside the transaction and gone with it, so that a guard can tell whether it is still the same one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Commit; raises unless the database says that it did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rollback:
+    """Undo everything since `Begin`; fine when there is nothing to undo."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reconnect:
+    """Replace a broken connection; answers whether the database is back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Call a handler inside the current transaction; the answer is an `Outcome`, never an exception."""
+
+    handler: Handler
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Wait until there may be work, or the seconds are over."""
+
+    seconds: float
+
+
+Request = Query | Each | Begin | Commit | Rollback | Reconnect | Call | Wait
+Flow = Generator[Request | tuple[Request, ...], Any, T]
+
+COMMIT = Commit()
+ROLLBACK = Rollback()
+RECONNECT = Reconnect()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a handler did: returned a value or raised an error."""
+
+    value: Any = None
+    error: BaseException | None = None
+    infrastructure: bool = False
+    """The database was at fault (lost connection, deadlock), not the message."""
+
+
+def run_sync(flow: Flow[T], perform: Callable[[Any], Any]) -> T:
+    """Drive a step to its end with blocking calls."""
+    try:
+        request = next(flow)
+        while True:
+            try:
+                answer = perform(request)
+            except BaseException as error:
+                request = flow.throw(error)
+            else:
+                request = flow.send(answer)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return] # StopIteration cannot carry the type
+
+
+async def run_async(flow: Flow[T], perform: Callable[[Any], Awaitable[Any]]) -> T:
+    """Drive a step to its end with awaited calls."""
+    try:
+        request = next(flow)
+        while True:
+            try:
+                answer = await perform(request)
+            except BaseException as error:  # noqa: BLE001 - also cancellation belongs to the step
+                request = flow.throw(error)
+            else:
+                request = flow.send(answer)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return] # StopIteration cannot carry the type

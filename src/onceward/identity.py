@@ -1,0 +1,98 @@
+"""What makes two deliveries the same message: names, ids, keys and hashes, compared byte by byte.
+
+An id is never changed, folded or cut. Only its stored form is made small: a canonical UUID takes 16 bytes, other ids keep
+their bytes (so that ids which carry time stay in order in the index), and only long ones become a digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any
+from uuid import UUID
+
+from onceward import payload
+from onceward.errors import ConfigurationError, InvalidMessage
+
+MAX_ID_BYTES = 1024
+MAX_NAME_BYTES = 255
+_RAW_ID_BYTES = 200
+
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_CANONICAL_UUID = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_PREFIX = re.compile("[a-z_][a-z0-9_]{0,30}")
+
+
+def check_prefix(prefix: str) -> str:
+    """Accept a table prefix: it is the only thing ever put into SQL text."""
+    if not _PREFIX.fullmatch(prefix):
+        raise ConfigurationError(
+            f"prefix {prefix!r} must be lower-case letters, digits and underscores, not begin with a digit, "
+            "and have at most 31 characters"
+        )
+    return prefix
+
+
+def check_name(kind: str, name: Any) -> str:
+    """Accept the name of a source, type or consumer."""
+    return _check_text(kind, name, MAX_NAME_BYTES)
+
+
+def check_id(message_id: Any) -> str:
+    """Accept a message id: any text of 1 to 1024 bytes without control characters."""
+    return _check_text("id", message_id, MAX_ID_BYTES)
+
+
+def _check_text(kind: str, value: Any, limit: int) -> str:
+    if not isinstance(value, str):
+        raise InvalidMessage(f"{kind} must be text, not {type(value).__name__}: {value!r:.80}")
+    if not value:
+        raise InvalidMessage(f"{kind} is empty; every message needs one that its producer chose")
+    found = _UNSAFE.search(value)
+    if found:
+        raise InvalidMessage(f"{kind} {value[:80]!r} holds the character {found.group()!r}, which is not allowed")
+    size = len(value.encode())
+    if size > limit:
+        raise InvalidMessage(f"{kind} {value[:40]!r}... has {size} bytes; at most {limit} are allowed")
+    return value
+
+
+def stored_id(message_id: str) -> bytes:
+    """The ledger's form of an id: a kind byte and a canonical UUID's 16 bytes, the id's own bytes, or a digest."""
+    if _CANONICAL_UUID.fullmatch(message_id):
+        return b"u" + UUID(message_id).bytes
+    raw = message_id.encode()
+    if len(raw) <= _RAW_ID_BYTES:
+        return b"r" + raw
+    return b"d" + hashlib.sha256(raw).digest()
+
+
+def readable_id(stored: bytes) -> str:
+    """The id behind its stored form; a digest can only be shown as one."""
+    kind, rest = stored[:1], stored[1:]
+    if kind == b"u":
+        return str(UUID(bytes=rest))
+    if kind == b"r":
+        return rest.decode()
+    return "sha256:" + rest.hex()
+
+
+def body_hash(body: bytes) -> bytes:
+    """SHA-256 of the raw bytes: integrity, never identity."""
+    return hashlib.sha256(body).digest()
+
+
+def key_text(value: Any) -> str | None:
+    """An ordering key as text that every database can store; None where there is no key."""
+    if value is None:
+        return None
+    text = value if isinstance(value, str) else payload.encode_text(value)
+    if _UNSAFE.search(text) or len(text.encode()) > MAX_ID_BYTES:
+        return "sha256:" + hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+    return text
+
+
+def key_hash(prefix: str, consumer: str, key: str) -> int:
+    """A signed 64-bit number for the key of a consumer; a collision only makes two keys wait for each other."""
+    digest = hashlib.sha256(f"{prefix}\x00{consumer}\x00{key}".encode()).digest()
+    return int.from_bytes(digest[:8], "big", signed=True)

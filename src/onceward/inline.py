@@ -1,0 +1,134 @@
+"""Inline processing: the shell around `steps/process.py` for callers that want the effect before they acknowledge.
+
+A process that works inline is registered like a worker, so that its death is noticed and the messages it may have died of are stored
+first from then on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from onceward.errors import ConfigurationError
+from onceward.flow import Call, Flow
+from onceward.message import Delivery, Receipt
+from onceward.presence import Presence, Watch
+from onceward.steps.context import Context
+from onceward.steps.lane import Lane
+from onceward.steps.process import process
+from onceward.stores.protocol import Session, Store
+from onceward.transact import perform, perform_async
+from onceward.worker import watched_call
+
+_GATE_POLL = 0.005
+
+
+class Inline:
+    """Runs handlers in the caller's thread or event loop."""
+
+    def __init__(self, context: Context, store: Store, introduce: Callable[[], Flow[None]]) -> None:
+        self._context, self._store, self._introduce = context, store, introduce
+        self._presence: Presence | None = None
+        self._pid = 0
+
+    def process(self, delivery: Delivery) -> dict[str, Receipt]:
+        """Run every handler of this process for the delivery; a receipt per consumer."""
+        kinds = self._kinds(delivery)
+        if True in kinds and _in_event_loop():
+            raise ConfigurationError(
+                f"{delivery.type!r} has an async handler; inside an event loop use `await inbox.aprocess(...)`"
+            )
+        receipts = self._run(delivery) if False in kinds else {}
+        if True in kinds:
+            receipts |= asyncio.run(self._run_in_new_loop(delivery))
+        return receipts
+
+    async def process_async(self, delivery: Delivery) -> dict[str, Receipt]:
+        """As `process`, awaited; a `def` handler runs in a thread."""
+        kinds = self._kinds(delivery)
+        receipts = await asyncio.to_thread(self._run, delivery) if False in kinds else {}
+        if True in kinds:
+            receipts |= await self._run_async(delivery)
+        return receipts
+
+    def close(self) -> None:
+        """Say goodbye, if this process was registered."""
+        if self._presence is not None and self._pid == os.getpid():
+            self._presence.stop()
+        self._presence = None
+
+    def _kinds(self, delivery: Delivery) -> set[bool]:
+        return {handler.is_async for handler in self._context.registry if handler.type == delivery.type}
+
+    def _run(self, delivery: Delivery) -> dict[str, Receipt]:
+        presence = self._registered()
+        lane = self._lane(presence)
+        while not presence.gate.enter(lane):
+            time.sleep(_GATE_POLL)
+        try:
+            with presence.watched() as watch:
+                return perform(
+                    self._store,
+                    lambda: self._step(lane, delivery, is_async=False),
+                    lambda session: _watching(session, watch),
+                )
+        finally:
+            presence.adopt(lane.open_tokens)
+            presence.gate.leave(lane)
+
+    async def _run_async(self, delivery: Delivery) -> dict[str, Receipt]:
+        presence = await asyncio.to_thread(self._registered)
+        lane = self._lane(presence)
+        while not presence.gate.enter(lane):
+            await asyncio.sleep(_GATE_POLL)
+        try:
+            return await perform_async(self._store, lambda: self._step(lane, delivery, is_async=True))
+        finally:
+            presence.adopt(lane.open_tokens)
+            presence.gate.leave(lane)
+
+    async def _run_in_new_loop(self, delivery: Delivery) -> dict[str, Receipt]:
+        try:
+            return await self._run_async(delivery)
+        finally:
+            await self._store.async_close()
+
+    def _step(self, lane: Lane, delivery: Delivery, *, is_async: bool) -> Flow[dict[str, Receipt]]:
+        yield from self._introduce()
+        return (yield from process(lane, delivery, is_async=is_async))
+
+    def _registered(self) -> Presence:
+        if self._presence is None or self._pid != os.getpid():  # a forked child is a process of its own
+            self._presence, self._pid = Presence(self._context, self._store), os.getpid()
+        self._presence.start(inline=True)
+        return self._presence
+
+    def _lane(self, presence: Presence) -> Lane:
+        return Lane(
+            context=self._context,
+            worker=lambda: presence.worker,
+            new_token=presence.token,
+            subscriptions=[],
+            stopping=lambda: False,
+            gate=presence.gate,
+        )
+
+
+def _watching(session: Session, watch: Watch) -> Callable[[Any], Any]:
+    def performer(request: Any) -> Any:
+        if isinstance(request, Call):
+            return watched_call(session, watch, request)
+        return session.perform(request)
+
+    return performer
+
+
+def _in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,89 @@
+"""JSON, read strictly: what two parsers could read differently is refused, with a reason a person understands.
+
+A body is stored as the bytes that came; this module is only asked when somebody wants to *read* it. It never
+raises anything but `InvalidMessage`, whatever the bytes are.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any, NoReturn
+
+from onceward.errors import InvalidMessage
+
+MAX_DEPTH = 64
+
+# A \u0000 escape that is really one: the backslash before it is not itself escaped.
+_NUL_ESCAPE = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+
+
+def encode(data: Any) -> bytes:
+    """Turn JSON-able data into the bytes that are stored and hashed."""
+    try:
+        return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        message = f"data cannot be written as JSON: {error}; pass JSON-able data, or raw bytes as body="
+        raise InvalidMessage(message) from error
+
+
+def encode_text(data: Any) -> str:
+    """Turn JSON-able data into ASCII text: storable in a text column of every database."""
+    return json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+
+
+def decode(body: bytes) -> Any:
+    """Read a JSON body, or raise `InvalidMessage` with the reason."""
+    try:
+        data = json.loads(
+            body, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_unique_fields
+        )
+    except InvalidMessage:
+        raise
+    except RecursionError:
+        raise InvalidMessage(f"the body is nested deeper than {MAX_DEPTH} levels") from None
+    except UnicodeDecodeError as error:
+        raise InvalidMessage(f"the body is not UTF-8 text: {error}") from None
+    except ValueError as error:
+        raise InvalidMessage(f"the body is not JSON: {error}") from None
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
+        _check_depth(data)
+    if b"\\u0000" in body and _NUL_ESCAPE.search(body):
+        raise InvalidMessage("the body holds the character \\u0000, which databases cannot keep in text")
+    return data
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise InvalidMessage(f"the body holds {name}, which is not JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise InvalidMessage(f"the body holds the number {text[:40]}, which is too large to read exactly")
+    return number
+
+
+def _unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidMessage(f"the body names the field {twice[:80]!r} twice in one object")
+    return fields
+
+
+def _check_depth(data: Any) -> None:
+    level, depth = [data], 0
+    while level:
+        depth += 1
+        if depth > MAX_DEPTH + 1:
+            raise InvalidMessage(f"the body is nested deeper than {MAX_DEPTH} levels")
+        deeper: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                deeper.extend(item.values())
+            elif isinstance(item, list):
+                deeper.extend(item)
+        level = deeper

@@ -1,0 +1,262 @@
+"""The read side: one place that answers what is in the inbox, for Python, the command line and whatever comes later.
+
+Read only. The same number everywhere, because it is computed here alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from onceward import identity, payload
+from onceward.errors import InvalidMessage
+from onceward.flow import Flow, Query
+from onceward.message import moment
+from onceward.steps.context import Context, once
+
+STATUSES = ("due", "running", "retrying", "waiting", "unhandled", "dead", "done", "discarded")
+_FINISHED = ("done", "discarded")
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """The inbox in numbers."""
+
+    due: int
+    waiting: int
+    running: int
+    retrying: int
+    dead: int
+    unhandled: int
+    quarantined: int
+    done: int
+    discarded: int
+    duplicates: int
+    failures: int
+    workers: int
+    oldest_due_seconds: float
+    done_last_minute: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A message in a list."""
+
+    seq: int
+    status: str
+    source: str
+    id: str
+    type: str
+    version: int
+    key: str | None
+    consumer: str
+    attempts: int
+    crashes: int
+    received_at: datetime
+    due_at: datetime | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A failed attempt or a crash."""
+
+    attempt: int
+    kind: str
+    charged: bool
+    error: str
+    traceback: str | None
+    worker: int | None
+    code_version: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Something an operator did."""
+
+    at: datetime
+    actor: str
+    action: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """Everything known about one message."""
+
+    seq: int
+    status: str
+    source: str
+    id: str
+    type: str | None
+    version: int | None
+    key: str | None
+    consumer: str
+    headers: Mapping[str, str]
+    body: bytes | None
+    hash: str
+    received_at: datetime
+    finished_at: datetime | None
+    finished_by: int | None
+    code_version: str | None
+    attempts: int
+    crashes: int
+    due_at: datetime | None
+    worker: int | None
+    result: Any
+    duplicates: int
+    history: tuple[Attempt, ...]
+    actions: tuple[Action, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """An id that came again with other bytes."""
+
+    case: int
+    seq: int
+    source: str
+    id: str
+    type: str
+    consumer: str
+    copies: int
+    first_at: datetime
+    last_at: datetime
+    first_body: bytes | None
+    other_body: bytes
+    first_hash: str
+    other_hash: str
+    differences: tuple[tuple[str, Any, Any], ...]
+    """Field by field: path, value of the first body, value of the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    """A process that runs or ran handlers."""
+
+    id: int
+    process: str
+    host: str
+    pid: int
+    code_version: str
+    inline: bool
+    started_at: datetime
+    lease_seconds: float
+    holds: int
+
+
+def stats(context: Context) -> Flow[Stats]:
+    """Counts by status and the age of the oldest due message."""
+    (rows,) = yield from once(context, Query("stats"))
+    return Stats(*rows[0])
+
+
+def messages(context: Context, *, status: str | None = None, limit: int = 100, **filters: Any) -> Flow[list[Row]]:
+    """Messages, newest first."""
+    params = {"type": None, "key": None, "source": None, "before": None, **filters, "limit": limit}
+    found: list[tuple[Any, ...]] = []
+    if status not in _FINISHED:
+        (rows,) = yield from once(context, Query("list_unfinished", {**params, "status": status}))
+        found += rows
+    if status is None or status in _FINISHED:
+        (rows,) = yield from once(context, Query("list_finished", {**params, "status": status}))
+        found += rows
+    found.sort(key=lambda row: -row[0])
+    return [Row(*row[:10], moment(row[10]), _maybe(row[11]), row[12]) for row in found[:limit]]
+
+
+def story(context: Context, seq: int) -> Flow[Story | None]:
+    """One message with its history."""
+    params = {"seq": seq}
+    rows, runs, attempts, actions = yield from once(
+        context,
+        Query("show", params),
+        Query("show_run", params),
+        Query("show_attempts", params),
+        Query("show_audit", params),
+    )
+    if not rows:
+        return None
+    row, run = rows[0], (runs[0] if runs else None)
+    return Story(
+        seq=row[0],
+        source=row[1],
+        id=row[6] if row[6] is not None else identity.readable_id(bytes(row[2])),
+        consumer=row[3],
+        hash=bytes(row[4]).hex(),
+        received_at=moment(row[5]),
+        type=row[7],
+        version=row[8],
+        key=row[9],
+        headers=payload.decode(row[10].encode()) if row[10] else {},
+        body=None if row[11] is None else bytes(row[11]),
+        status=row[12],
+        attempts=row[13],
+        crashes=row[14],
+        due_at=_maybe(row[15]),
+        worker=row[16],
+        result=None if row[17] is None else payload.decode(row[17].encode()),
+        duplicates=row[18],
+        finished_at=moment(run[0]) if run else None,
+        finished_by=run[1] if run else None,
+        code_version=run[2] if run else None,
+        history=tuple(Attempt(n, kind, bool(c), e, t, w, v, moment(at)) for n, kind, c, e, t, w, v, at in attempts),
+        actions=tuple(Action(moment(at), actor, action, reason) for at, actor, action, reason in actions),
+    )
+
+
+def quarantine(context: Context, *, limit: int = 100) -> Flow[list[Mismatch]]:
+    """Open cases of an id with two bodies."""
+    (rows,) = yield from once(context, Query("quarantined", {"case_id": None, "limit": limit}))
+    return [_mismatch(row) for row in rows]
+
+
+def workers(context: Context) -> Flow[list[WorkerRow]]:
+    """The processes that are registered."""
+    (rows,) = yield from once(context, Query("workers"))
+    return [WorkerRow(*row[:5], bool(row[5]), moment(row[6]), *row[7:]) for row in rows]
+
+
+def _mismatch(row: tuple[Any, ...]) -> Mismatch:
+    first = None if row[13] is None else bytes(row[13])
+    other = bytes(row[6])
+    return Mismatch(
+        case=row[0],
+        seq=row[1],
+        source=row[10],
+        id=row[15] or identity.readable_id(bytes(row[11])),
+        type=row[3],
+        consumer=row[14],
+        copies=row[7],
+        first_at=moment(row[8]),
+        last_at=moment(row[9]),
+        first_body=first,
+        other_body=other,
+        first_hash=bytes(row[12]).hex(),
+        other_hash=bytes(row[2]).hex(),
+        differences=() if first is None else tuple(differences(first, other)),
+    )
+
+
+def differences(first: bytes, other: bytes) -> list[tuple[str, Any, Any]]:
+    """Where two bodies differ, field by field; as a whole where they are not JSON."""
+    try:
+        return _compare("", payload.decode(first), payload.decode(other))
+    except InvalidMessage:
+        return [("", first.decode(errors="replace"), other.decode(errors="replace"))]
+
+
+def _compare(path: str, first: Any, other: Any) -> list[tuple[str, Any, Any]]:
+    if isinstance(first, dict) and isinstance(other, dict):
+        found = []
+        for name in sorted(first.keys() | other.keys()):
+            found += _compare(f"{path}.{name}" if path else name, first.get(name), other.get(name))
+        return found
+    return [] if first == other and type(first) is type(other) else [(path, first, other)]
+
+
+def _maybe(microseconds: int | None) -> datetime | None:
+    return None if microseconds is None else moment(microseconds)

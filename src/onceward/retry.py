@@ -1,0 +1,108 @@
+"""What happens after a failure: a pure decision, made from the error, the budget and the age of the message.
+
+The handler's two signals are here too: `raise Retry(after=...)` and `raise Reject("why")`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from onceward.errors import ConfigurationError, ContractViolation, HandlerNotFound, InvalidMessage, TransactionAborted
+
+
+class Retry(Exception):  # noqa: N818 - a signal, not an error
+    """Raised by a handler: not now, try again, `after` a given time if one is given. Counts as an attempt."""
+
+    def __init__(self, reason: str = "", *, after: timedelta | float | None = None) -> None:
+        super().__init__(reason or "the handler asked for a retry")
+        if after is not None and not isinstance(after, timedelta):
+            after = timedelta(seconds=after)
+        if after is not None and after < timedelta(0):
+            raise ConfigurationError(f"Retry(after={after!r}): a delay cannot be negative")
+        self.after = after
+
+
+class Reject(Exception):  # noqa: N818 - a signal, not an error
+    """Raised by a handler: this message can never succeed. It is dead at once, with this reason."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often and when a failing message is tried again.
+
+    >>> RetryPolicy(attempts=5, first=timedelta(seconds=2)).delay(3, chance=lambda: 1.0)
+    datetime.timedelta(seconds=8)
+    """
+
+    attempts: int = 10
+    """How many attempts in all; the message is dead after the last one."""
+    first: timedelta = timedelta(seconds=1)
+    factor: float = 2.0
+    cap: timedelta = timedelta(hours=1)
+    max_age: timedelta = timedelta(days=3)
+    """A message that fails when it is older than this is dead, whatever its budget."""
+    jitter: float = 1.0
+    """The part of each delay that is random: 1 spreads over the whole delay (full jitter), 0 not at all."""
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            raise ConfigurationError(f"RetryPolicy(attempts={self.attempts}): at least 1 attempt is needed")
+        if self.first < timedelta(0) or self.cap < timedelta(0) or self.factor < 1:
+            raise ConfigurationError("RetryPolicy: first and cap cannot be negative, factor cannot be below 1")
+        if not 0 <= self.jitter <= 1:
+            raise ConfigurationError(f"RetryPolicy(jitter={self.jitter}): must be between 0 and 1")
+
+    @classmethod
+    def classic(cls) -> RetryPolicy:
+        """The schedule many textbooks give: after 30 s, 2 min, 8 min, never longer than 1 h; then dead."""
+        return cls(attempts=4, first=timedelta(seconds=30), factor=4.0, jitter=0.1)
+
+    def delay(self, attempt: int, *, chance: Callable[[], float] = random.random) -> timedelta:
+        """How long to wait after the given failed attempt (1 is the first)."""
+        # 2 ** 64 times any first delay is past every cap, and larger powers would overflow.
+        steps = min(attempt - 1, 64)
+        full = min(self.first.total_seconds() * self.factor**steps, self.cap.total_seconds())
+        return timedelta(seconds=full * (1 - self.jitter * (1 - chance())))
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """Try again after this delay."""
+
+    delay: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """Never try again by itself; a person decides."""
+
+    reason: str
+
+
+_PERMANENT = (Reject, InvalidMessage, HandlerNotFound, ContractViolation)
+
+
+def decide(
+    policy: RetryPolicy,
+    error: BaseException,
+    *,
+    attempt: int,
+    age: timedelta,
+    chance: Callable[[], float] = random.random,
+) -> Again | Dead:
+    """Decide about a message whose attempt number `attempt` has just failed with `error`."""
+    if isinstance(error, _PERMANENT) and not isinstance(error, TransactionAborted):
+        return Dead(str(error) or type(error).__name__)
+    if attempt >= policy.attempts:
+        return Dead(f"failed {attempt} times, which is its budget")
+    if age >= policy.max_age:
+        return Dead(f"still failing at the age of {age}, beyond its maximum age of {policy.max_age}")
+    if isinstance(error, Retry) and error.after is not None:
+        return Again(error.after)
+    return Again(policy.delay(attempt, chance=chance))

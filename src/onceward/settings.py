@@ -1,0 +1,40 @@
+"""The numbers that steer onceward, with the reason for each default."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from onceward.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Timings and sizes; the defaults suit a service on one database."""
+
+    lease: timedelta = timedelta(seconds=15)
+    """How long a silent worker keeps its messages. Renewed every third of it."""
+    poll: timedelta = timedelta(seconds=1)
+    """How often an idle worker looks by itself; notifications make it look at once."""
+    lock_wait: timedelta = timedelta(seconds=2)
+    """How long receiving waits for another copy of the same message that is being stored right now."""
+    statement_limit: timedelta = timedelta(seconds=10)
+    """The longest any of onceward's own statements may take."""
+    handler_timeout: timedelta = timedelta(seconds=60)
+    """How long a handler may run, unless its `timeout=` says otherwise."""
+    group: int = 100
+    """How many messages share a transaction under backlog. 100 is the knee: 1000 was no faster."""
+    group_time: timedelta = timedelta(milliseconds=20)
+    """After this much handler time a group is committed, so that transactions stay short."""
+    crash_limit: int = 3
+    """After how many crashes alone a message is dead."""
+    careful: timedelta = timedelta(minutes=10)
+    """How long inline processing stores first after a process died while working inline."""
+    stop_timeout: timedelta = timedelta(seconds=30)
+    """How long a graceful stop waits for running handlers."""
+
+    def __post_init__(self) -> None:
+        if self.lease < timedelta(seconds=1):
+            raise ConfigurationError(f"lease={self.lease}: below one second a busy machine loses its own messages")
+        if self.group < 1 or self.crash_limit < 1:
+            raise ConfigurationError("group and crash_limit must be at least 1")

@@ -1,0 +1,97 @@
+"""Presence: a process registers, renews its lease, says goodbye; the notes of one that died are taken over.
+
+Invariant: notes come off and the worker row goes in one transaction, so a process that was declared dead can neither finish what it held
+nor claim anything new. A message is charged for a crash only if it was the only one its process held.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onceward.flow import COMMIT, Flow, Query
+from onceward.steps.context import Context, once
+
+
+def register(context: Context, *, process: str, host: str, pid: int, inline: bool) -> Flow[int]:
+    """Make this process known; answers its worker number."""
+    params = {
+        "process": process,
+        "host": host,
+        "pid": pid,
+        "code_version": context.code_version,
+        "inline": inline,
+        "lease": context.settings.lease.total_seconds(),
+    }
+    (rows,) = yield from once(context, Query("add_worker", params))
+    return int(rows[0][0])
+
+
+def beat(context: Context, worker: int, *, inline: bool) -> Flow[bool]:
+    """Renew the lease; False when this process was declared dead and must register anew."""
+    params = {"worker": worker, "lease": context.settings.lease.total_seconds(), "inline": inline}
+    (rows,) = yield from once(context, Query("beat", params))
+    return bool(rows)
+
+
+def take_over_lapsed(context: Context, worker: int) -> Flow[int]:
+    """Take over whoever let its lease run out; answers how many workers that were."""
+    yield context.short()
+    dead = yield Query("lapsed_workers", {"worker": worker})
+    for number, inline, pid, host in dead:
+        yield from _take_over(context, number, f"process {pid} on {host} stopped renewing its lease", inline=bool(inline))
+    yield COMMIT
+    return len(dead)
+
+
+def take_over_process(context: Context, process: str, cause: str) -> Flow[int]:
+    """Take over a process that is known to be dead, by whoever saw it die; answers how many workers that were."""
+    yield context.short()
+    dead = yield Query("worker_of_process", {"process": process})
+    for number, inline, _, _ in dead:
+        yield from _take_over(context, number, cause, inline=bool(inline))
+    yield COMMIT
+    return len(dead)
+
+
+def say_goodbye(context: Context, worker: int) -> Flow[None]:
+    """Leave: whatever is still noted comes off uncharged."""
+    params = {"worker": worker}
+    yield from once(context, Query("let_go", params), Query("forget_worker", params))
+
+
+def release(context: Context, worker: int, tokens: set[int]) -> Flow[None]:
+    """Let go of claims whose lane is gone, uncharged."""
+    if tokens:
+        yield from once(context, Query("release", {"worker": worker, "tokens": sorted(tokens)}))
+
+
+def _take_over(context: Context, worker: int, cause: str, *, inline: bool) -> Flow[None]:
+    held = yield Query("noted_by", {"worker": worker})
+    charge = 1 if len(held) == 1 else 0
+    limit = context.settings.crash_limit
+    for seq, attempts, crashes in held:
+        yield Query("add_attempt", _crash_row(context, seq, attempts, crashes, worker, cause, len(held)))
+    yield Query("take_over", {"worker": worker, "charge": charge, "crash_limit": limit})
+    yield Query("forget_worker", {"worker": worker})
+    if inline:  # perhaps a message without a note was the cause: store first for a while
+        yield Query("touch_catalog", {"crash": True})
+
+
+def _crash_row(  # noqa: PLR0913 - the columns of the row
+    context: Context, seq: int, attempts: int, crashes: int, worker: int, cause: str, held: int
+) -> dict[str, Any]:
+    limit = context.settings.crash_limit
+    if held == 1:
+        text = f"crash {crashes + 1} of {limit}: {cause} while it handled this message alone"
+    else:
+        text = f"{cause} while it held {held} messages; not charged, it will run alone next"
+    return {
+        "seq": seq,
+        "attempt": attempts,
+        "kind": "crash",
+        "charged": held == 1,
+        "error": text,
+        "traceback": None,
+        "worker": worker,
+        "code_version": context.code_version,
+    }

@@ -1,0 +1,257 @@
+"""Receive: a delivery becomes a ledger row, a body and a queue row per consumer; or a duplicate; or a case for quarantine.
+
+Invariant: a receipt is returned only when every consumer's row is committed (or found committed), so the caller may acknowledge.
+What the insert did not insert is looked up; what is neither there is tried again under a newer catalog. Nothing is guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from onceward import identity, payload
+from onceward.errors import ConfigurationError, InvalidMessage, StoreConflict
+from onceward.flow import Each, Flow, Query
+from onceward.message import Delivery, Message, Receipt, moment
+from onceward.registry import Handler, Subscription, key_at
+from onceward.steps.context import Catalog, Context, know_names, load_catalog, once
+
+READY: dict[str, Any] = {
+    "state": "ready",
+    "delay": None,
+    "attempts": 0,
+    "worker": None,
+    "token": None,
+    "solo": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One consumer of a delivery."""
+
+    consumer: str
+    consumer_id: int
+    subscription: int | None
+    key: str | None
+    key_hash: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the ledger already has for one target of a delivery."""
+
+    seq: int
+    hash: bytes
+    finished: bool
+    result: Any
+
+
+def receive(
+    context: Context, catalog: Catalog, deliveries: Sequence[Delivery], *, ring: bool = False
+) -> Flow[list[Receipt]]:
+    """Store deliveries in one transaction and answer a receipt for each, in their order."""
+    yield from know_names(context, catalog, {context.service, *(delivery.source for delivery in deliveries)})
+    # The copies of a message inside one batch come after its first; the insert must see each identity once.
+    firsts: dict[tuple[str, str], int] = {}
+    for index, delivery in enumerate(deliveries):
+        firsts.setdefault((delivery.source, delivery.id), index)
+    first_indexes = set(firsts.values())
+    receipts: dict[int, Receipt] = {}
+    yield from _store(context, catalog, deliveries, sorted(first_indexes), receipts, ring=ring)
+    copies = [index for index in range(len(deliveries)) if index not in first_indexes]
+    if copies:
+        yield from _store(context, catalog, deliveries, copies, receipts, ring=False)
+    return [receipts[index] for index in range(len(deliveries))]
+
+
+def _store(  # noqa: PLR0913 - the parts of one loop
+    context: Context,
+    catalog: Catalog,
+    deliveries: Sequence[Delivery],
+    indexes: list[int],
+    receipts: dict[int, Receipt],
+    *,
+    ring: bool,
+) -> Flow[None]:
+    own: set[int] = set()
+    for _ in range(5):
+        plan = [(index, target) for index in indexes for target in targets(context, catalog, deliveries[index])]
+        records = [
+            record(ordinal, deliveries[index], target, catalog.names[deliveries[index].source])
+            for ordinal, (index, target) in enumerate(plan)
+        ]
+        insert = Each("receive", records, {**READY, "catalog": catalog.version})
+        fresh, *_ = yield from once(context, insert, *((Query("ring"),) if ring else ()))
+        seqs = {ordinal: seq for ordinal, seq, _ in fresh}
+        own.update(seqs.values())
+        known = yield from look_up(context, [row for row in records if row["ordinal"] not in seqs])
+        if len(seqs) + len(known) == len(plan):
+            yield from _write_receipts(context, deliveries, plan, seqs, known, own, receipts)
+            return
+        yield from load_catalog(context, catalog)
+    raise StoreConflict("subscriptions keep changing while messages are received; try again")
+
+
+def _write_receipts(  # noqa: PLR0913 - the parts of one loop
+    context: Context,
+    deliveries: Sequence[Delivery],
+    plan: list[tuple[int, Target]],
+    seqs: dict[int, Any],
+    known: dict[int, Known],
+    own: set[int],
+    receipts: dict[int, Receipt],
+) -> Flow[None]:
+    parts: dict[int, list[Receipt]] = {}
+    copies: dict[int, int] = {}
+    for ordinal, (index, _) in enumerate(plan):
+        if ordinal in seqs:
+            part = Receipt("accepted", seqs[ordinal])
+        elif known[ordinal].seq in own:  # inserted by an earlier round of this very call
+            part = Receipt("accepted", known[ordinal].seq, known[ordinal].finished)
+        else:
+            part = yield from meet_again(context, deliveries[index], known[ordinal], copies)
+        parts.setdefault(index, []).append(part)
+    if copies:
+        yield from count_copies(context, copies)
+    for index, several in parts.items():
+        receipts[index] = merged(several)
+
+
+def targets(context: Context, catalog: Catalog, delivery: Delivery) -> list[Target]:
+    """Who wants this delivery, and under which key."""
+    subscriptions = catalog.by_type.get(delivery.type)
+    if not subscriptions:
+        return [_target(context, context.service, catalog.names[context.service], None, delivery.key)]
+    found = []
+    for subscription in subscriptions:
+        key = delivery.key if delivery.key is not None else _find_key(context, subscription, delivery)
+        found.append(_target(context, subscription.consumer, subscription.consumer_id, subscription.id, key))
+    return found
+
+
+def _target(context: Context, consumer: str, consumer_id: int, subscription: int | None, key: str | None) -> Target:
+    hashed = None if key is None else identity.key_hash(context.prefix, consumer, key)
+    return Target(consumer, consumer_id, subscription, key, hashed)
+
+
+def _find_key(context: Context, subscription: Subscription, delivery: Delivery) -> str | None:
+    """The ordering key; None where the body cannot be read: such a message ends dead at its worker."""
+    if subscription.key_function:
+        handler = context.registry.of_type(subscription.consumer, subscription.type)
+        if handler is None or not callable(handler.key):
+            raise ConfigurationError(
+                f"{subscription.type!r} gets its key from a function of consumer {subscription.consumer!r}; import its "
+                "handlers where messages are received, pass key=, or use a field name as key"
+            )
+        return _called_key(handler, delivery)
+    if subscription.key_path is None:
+        return None
+    data = None
+    if not subscription.key_path.startswith("header:"):
+        try:
+            data = payload.decode(delivery.body)
+        except InvalidMessage:
+            return None
+    return identity.key_text(key_at(subscription.key_path, data, delivery.headers))
+
+
+def _called_key(handler: Handler, delivery: Delivery) -> str | None:
+    assert callable(handler.key)  # noqa: S101 - the caller has looked
+    try:
+        return identity.key_text(handler.key(message_of(handler, delivery, seq=0, received_at=0, attempt=1)))
+    except Exception:  # noqa: BLE001 - the worker calls it again and records what it raises
+        return None
+
+
+def message_of(handler: Handler, delivery: Delivery, *, seq: int, received_at: int, attempt: int) -> Message:
+    """A delivery as its handler will see it; raises `InvalidMessage` when it cannot be read."""
+    return Message(
+        id=delivery.id,
+        source=delivery.source,
+        type=delivery.type,
+        version=delivery.version,
+        data=None if handler.raw else payload.decode(delivery.body),
+        body=delivery.body,
+        headers=delivery.headers,
+        key=delivery.key,
+        seq=seq,
+        attempt=attempt,
+        received_at=moment(received_at),
+        consumer=handler.consumer,
+    )
+
+
+def record(ordinal: int, delivery: Delivery, target: Target, source: int) -> dict[str, Any]:
+    """The row of a target, as the `receive` and `known` statements take it."""
+    return {
+        "ordinal": ordinal,
+        "consumer": target.consumer_id,
+        "source": source,
+        "stored_id": identity.stored_id(delivery.id),
+        "hash": delivery.hash,
+        "subscription": target.subscription,
+        "key_hash": target.key_hash,
+        "id": delivery.id,
+        "type": delivery.type,
+        "version": delivery.version,
+        "key": target.key,
+        "headers": payload.encode_text(dict(delivery.headers)) if delivery.headers else None,
+        "body": delivery.body,
+    }
+
+
+def look_up(context: Context, records: Sequence[dict[str, Any]]) -> Flow[dict[int, Known]]:
+    """What the ledger has for records that were not inserted, by ordinal."""
+    if not records:
+        return {}
+    names = ("ordinal", "consumer", "source", "stored_id")
+    wanted = [{name: row[name] for name in names} for row in records]
+    (rows,) = yield from once(context, Each("known", wanted))
+    return {
+        ordinal: Known(seq, bytes(digest), bool(finished), None if result is None else payload.decode(result.encode()))
+        for ordinal, seq, digest, finished, result in rows
+    }
+
+
+def meet_again(context: Context, delivery: Delivery, known: Known, copies: dict[int, int]) -> Flow[Receipt]:
+    """A known id came again: a duplicate if its bytes are the same, a case for quarantine if not."""
+    if known.hash == delivery.hash:
+        copies[known.seq] = copies.get(known.seq, 0) + 1
+        return Receipt("duplicate", known.seq, known.finished, known.result)
+    case = {
+        "seq": known.seq,
+        "hash": delivery.hash,
+        "type": delivery.type,
+        "version": delivery.version,
+        "headers": payload.encode_text(dict(delivery.headers)) if delivery.headers else None,
+        "body": delivery.body,
+    }
+    ((resolved,),) = yield from once(context, Query("quarantine", case))
+    resolution, accepted = resolved
+    if resolution is None:
+        return Receipt("mismatch", known.seq)
+    seq = known.seq if accepted is None else accepted
+    copies[seq] = copies.get(seq, 0) + 1
+    return Receipt("duplicate", seq, known.finished if accepted is None else False)
+
+
+def count_copies(context: Context, copies: dict[int, int]) -> Flow[None]:
+    """Count duplicates; sorted, so that batches which overlap cannot deadlock."""
+    yield from once(
+        context, Each("count_duplicates", [{"seq": seq, "copies": count} for seq, count in sorted(copies.items())])
+    )
+
+
+def merged(parts: list[Receipt]) -> Receipt:
+    """One receipt for all consumers of a delivery: new if it was new to any, finished if it is to all."""
+    if len(parts) == 1:
+        return parts[0]
+    order = ("mismatch", "accepted", "duplicate")
+    leading = min(parts, key=lambda part: order.index(part.status))
+    results = [part.result for part in parts if part.result is not None]
+    return Receipt(
+        leading.status, parts[0].seq, all(part.finished for part in parts), results[0] if results else None
+    )
+

@@ -1,0 +1,91 @@
+"""Settle: what becomes of a message whose attempt failed, written under its note, with the attempt's story.
+
+Invariant: the decision is pure (`retry.decide`) and its writing is guarded: when the note is gone, another worker has the message and
+nothing is written.
+"""
+
+from __future__ import annotations
+
+import random
+import traceback as tracebacks
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from onceward.flow import COMMIT, Flow, Query
+from onceward.retry import Again, Dead, RetryPolicy, decide
+from onceward.steps.context import Context, once
+from onceward.steps.lane import Claimed, Lane
+
+MAX_ERROR = 2_000
+MAX_TRACEBACK = 8_000
+
+
+def settle(lane: Lane, message: Claimed, error: BaseException) -> Flow[None]:
+    """Charge the message with a failed attempt: again later, or dead."""
+    decision = decision_for(message, error)
+    yield lane.context.short()
+    rows = yield Query(
+        "settle",
+        {"seq": message.seq, "worker": message.worker, "token": message.token, **columns(decision)},
+    )
+    if rows:
+        attempt = message.attempts + 1
+        yield Query("add_attempt", attempt_row(lane.context, message.seq, attempt, error, decision, message.worker))
+    yield COMMIT
+
+
+def postpone(lane: Lane, message: Claimed, error: BaseException) -> Flow[None]:
+    """The database was at fault: try again soon, uncharged, unless the message is too old by now."""
+    policy = message.handler.retry if message.handler else RetryPolicy()
+    if timedelta(seconds=message.age) >= policy.max_age:
+        yield from settle(lane, message, error)
+        return
+    delay = random.uniform(0.05, 1.0)  # noqa: S311 - spreads load, keeps no secret
+    params = {"seqs": [message.seq], "worker": message.worker, "token": message.token, "delay": delay}
+    yield from once(lane.context, Query("postpone", params))
+
+
+def release(lane: Lane, messages: Sequence[Claimed]) -> Flow[None]:
+    """Give messages back, uncharged."""
+    if messages:
+        params = {"seqs": [m.seq for m in messages], "worker": messages[0].worker, "token": messages[0].token}
+        yield from once(lane.context, Query("release_some", params))
+
+
+def decision_for(message: Claimed, error: BaseException) -> Again | Dead:
+    """What the handler's policy says."""
+    policy = message.handler.retry if message.handler else RetryPolicy()
+    return decide(policy, error, attempt=message.attempts + 1, age=timedelta(seconds=message.age))
+
+
+def columns(decision: Again | Dead) -> dict[str, Any]:
+    """A decision as the columns of a queue row."""
+    if isinstance(decision, Again):
+        return {"state": "retry", "delay": decision.delay.total_seconds()}
+    return {"state": "dead", "delay": None}
+
+
+def attempt_row(  # noqa: PLR0913 - the columns of the row
+    context: Context, seq: int, attempt: int, error: BaseException, decision: Again | Dead, worker: int
+) -> dict[str, Any]:
+    """The story of a failed attempt; short enough to keep, without local variables, which may hold secrets."""
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(decision, Dead) and decision.reason not in text:
+        text = f"{text} ({decision.reason})"
+    trace = "".join(tracebacks.format_exception(error))
+    return {
+        "seq": seq,
+        "attempt": attempt,
+        "kind": "error",
+        "charged": True,
+        "error": storable(text)[:MAX_ERROR],
+        "traceback": storable(trace)[-MAX_TRACEBACK:],
+        "worker": worker,
+        "code_version": context.code_version,
+    }
+
+
+def storable(text: str) -> str:
+    """Text that every database can keep: no NUL, no half characters."""
+    return text.replace("\x00", "\\x00").encode(errors="backslashreplace").decode()

@@ -1,0 +1,86 @@
+"""Tell the database what this process handles, and take up messages that came before anybody handled their type.
+
+Invariant: a message of an unknown type is never lost and never run twice: it waits as `unhandled`, and fanning it out replaces that row
+by one per consumer in one transaction.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onceward import payload
+from onceward.flow import COMMIT, Each, Flow, Query
+from onceward.message import NO_HEADERS, Delivery
+from onceward.steps.context import Catalog, Context, know_names, know_numbers, load_catalog
+from onceward.steps.receive import READY, Target, record, targets
+
+
+def subscribe(context: Context, catalog: Catalog) -> Flow[None]:
+    """Write this process's handlers into the subscriptions."""
+    handlers = list(context.registry)
+    yield from know_names(context, catalog, {context.service, *(handler.consumer for handler in handlers)})
+    wanted = {}
+    for handler in handlers:
+        wanted[handler.consumer, handler.type] = {
+            "consumer": catalog.names[handler.consumer],
+            "type": handler.type,
+            "key_path": handler.key if isinstance(handler.key, str) else None,
+            "key_function": callable(handler.key),
+        }
+    yield context.short()
+    changed = False
+    for _, params in sorted(wanted.items()):
+        rows = yield Query("subscribe", params)
+        changed = changed or bool(rows)
+    if changed:
+        yield Query("touch_catalog", {"crash": False})
+    yield COMMIT
+    yield from load_catalog(context, catalog)
+
+
+def fan_out(context: Context) -> Flow[int]:
+    """Turn unhandled messages whose type is known by now into one row per consumer; answers how many."""
+    catalog = context.catalog
+    yield context.short()
+    waiting = yield Query("unhandled_types")
+    types = [name for (name,) in waiting if name in catalog.by_type]
+    if not types:
+        yield COMMIT
+        return 0
+    rows = yield Query("unhandled", {"types": types})
+    yield from know_numbers(catalog, (row[1] for row in rows))
+    for row in rows:
+        yield from _fan_out_one(context, row)
+    yield COMMIT
+    return len(rows)
+
+
+def _fan_out_one(context: Context, row: tuple[Any, ...]) -> Flow[None]:
+    seq, source, message_id, message_type, version, key, headers, body, consumer, stored_id, digest = row
+    catalog = context.catalog
+    delivery = Delivery(
+        source=catalog.numbers[source],
+        id=message_id,
+        type=message_type,
+        version=version,
+        key=key,
+        headers=payload.decode(headers.encode()) if headers else NO_HEADERS,
+        body=bytes(body),
+        hash=bytes(digest),
+    )
+    adopted = False
+    for target in targets(context, catalog, delivery):
+        if target.consumer_id == consumer:
+            adopted = True
+            yield from _adopt(seq, target)
+        else:
+            copy = record(0, delivery, target, source) | {"stored_id": bytes(stored_id)}
+            yield Each("receive", [copy], {**READY, "catalog": catalog.version})
+    if not adopted:
+        yield Query("remove_unhandled", {"seq": seq})
+
+
+def _adopt(seq: int, target: Target) -> Flow[None]:
+    yield Query("adopt", {"seq": seq, "subscription": target.subscription, "key_hash": target.key_hash})
+    yield Query("set_body_key", {"seq": seq, "key": target.key})
+

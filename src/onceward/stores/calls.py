@@ -1,0 +1,66 @@
+"""Calling a handler on a session: whatever it raises becomes an `Outcome`, and it may not end its transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from typing import Any
+
+from onceward.errors import ContractViolation, HandlerTimeout
+from onceward.flow import Call, Outcome
+
+Judge = Callable[[BaseException], bool]
+
+
+def outcome(call: Call, tx: Any, is_infrastructure: Judge) -> Outcome:
+    """Call a `def` handler."""
+    try:
+        return Outcome(value=call.handler.function(call.message, tx))
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
+        return Outcome(error=error, infrastructure=is_infrastructure(error))
+
+
+async def awaited_outcome(call: Call, tx: Any, is_infrastructure: Judge) -> Outcome:
+    """Await an `async def` handler; a cancellation of its own is an outcome, one of ours is passed on."""
+    task = asyncio.current_task()
+    limit = call.handler.timeout.total_seconds()
+    try:
+        async with asyncio.timeout(limit) as scope:
+            return Outcome(value=await call.handler.function(call.message, tx))
+    except TimeoutError as error:
+        return Outcome(error=overrun(limit) if scope.expired() else error)
+    except asyncio.CancelledError as error:
+        if task is not None and task.cancelling():
+            raise
+        return Outcome(error=error)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
+        return Outcome(error=error, infrastructure=is_infrastructure(error))
+
+
+def overrun(seconds: float) -> HandlerTimeout:
+    """The error of a handler that ran too long."""
+    return HandlerTimeout(f"the handler ran longer than its timeout of {seconds:g} s")
+
+
+_COMMENTS = r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)*"
+_ENDS_TRANSACTION = re.compile(
+    _COMMENTS + r"(?:(BEGIN|START\s+TRANSACTION|COMMIT|END|ABORT|PREPARE\s+TRANSACTION)\b"
+    r"|(ROLLBACK)\b(?!(?:\s+(?:TRANSACTION|WORK))?\s+TO\b))",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def refuse_transaction_control(sql: str) -> None:
+    """Refuse a handler's own BEGIN, COMMIT or ROLLBACK at the line where it stands."""
+    found = _ENDS_TRANSACTION.match(sql)
+    if found:
+        word = found.group(1) or found.group(2)
+        raise ContractViolation(
+            f"the handler ran {word.upper()}; the transaction belongs to onceward: returning commits, "
+            "raising rolls back. Remove it, or use a savepoint"
+        )

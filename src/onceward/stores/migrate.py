@@ -1,0 +1,89 @@
+"""Versioned tables: numbered SQL files, applied in order, each in the transaction that records it.
+
+Invariant: the version row is written in the same transaction as the tables, under a lock that only one migrator holds, so two at
+once are safe and a failure leaves nothing half done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from onceward.errors import SchemaMissing, SchemaOutdated
+from onceward.stores.statements import migrations
+
+Execute = Callable[[str], list[Any]]
+
+
+def version_query(prefix: str) -> str:
+    """Reads the newest applied version."""
+    return f"SELECT coalesce(max(version), 0) FROM {prefix}migration"  # noqa: S608 - a checked prefix
+
+
+def _bookkeeping(prefix: str) -> str:
+    return f"CREATE TABLE IF NOT EXISTS {prefix}migration (version integer PRIMARY KEY, name text NOT NULL)"
+
+
+def _record(prefix: str, version: int, name: str) -> str:
+    return f"INSERT INTO {prefix}migration (version, name) VALUES ({version}, '{name}')"  # noqa: S608 - file names
+
+
+def apply(dialect: str, prefix: str, execute: Execute) -> list[str]:
+    """Apply what is missing; the caller has begun a transaction and holds the lock."""
+    execute(_bookkeeping(prefix))
+    current = execute(version_query(prefix))[0][0]
+    applied = []
+    for version, name, statements in migrations(dialect, prefix):
+        if version > current:
+            execute(_record(prefix, version, name))
+            for statement in statements:
+                execute(statement)
+            applied.append(f"{version:04d}_{name}")
+    return applied
+
+
+def as_text(dialect: str, prefix: str) -> str:
+    """Every migration as SQL text, the same statements `apply` runs."""
+    lines = [f"-- onceward tables for {dialect}; run in one transaction", _bookkeeping(prefix) + ";"]
+    for version, name, statements in migrations(dialect, prefix):
+        lines += ["", f"-- {version:04d}_{name}", _record(prefix, version, name) + ";"]
+        lines += [statement + ";" for statement in statements]
+    return "\n".join(lines) + "\n"
+
+
+def newest(dialect: str, prefix: str) -> int:
+    """The version this onceward needs."""
+    return migrations(dialect, prefix)[-1][0]
+
+
+def missing(url: str, prefix: str) -> SchemaMissing:
+    """The error for a database without tables."""
+    return SchemaMissing(
+        f"{masked(url)} has no onceward tables (prefix {prefix!r}); "
+        f"create them with: onceward migrate --store '{masked(url)}'  (or inbox.migrate())"
+    )
+
+
+def check(dialect: str, prefix: str, url: str, version: int) -> None:
+    """Refuse tables of another version."""
+    wanted = newest(dialect, prefix)
+    if version < wanted:
+        raise SchemaOutdated(
+            f"the onceward tables in {masked(url)} have version {version}, this onceward needs {wanted}; "
+            f"update them with: onceward migrate --store '{masked(url)}'"
+        )
+    if version > wanted:
+        raise SchemaOutdated(
+            f"the onceward tables in {masked(url)} have version {version}, newer than the {wanted} this onceward "
+            "knows; upgrade onceward"
+        )
+
+
+def masked(url: str) -> str:
+    """A URL without its password."""
+    scheme, separator, rest = url.partition("://")
+    credentials, at, host = rest.rpartition("@")
+    if not at:
+        return url
+    user = credentials.partition(":")[0]
+    return f"{scheme}{separator}{user}:***@{host}" if ":" in credentials else url

@@ -1,0 +1,86 @@
+"""Wake-ups on PostgreSQL: LISTEN and NOTIFY as a hint, each on a connection of its own.
+
+NOTIFY takes a lock at every commit, so it is never part of a receive: one thread rings for all of them, at most a hundred times a
+second. A lost notification costs one poll interval, nothing else.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import psycopg
+
+Connect = Callable[[], "psycopg.Connection[tuple[object, ...]]"]
+
+
+class Ringer(threading.Thread):
+    """Rings for this process: at once, then not again for a moment."""
+
+    GAP = 0.01
+
+    def __init__(self, connect: Connect, channel: str) -> None:
+        super().__init__(name="onceward-ringer", daemon=True)
+        self._connect, self._channel = connect, channel
+        self._asked = threading.Event()
+        self._stopping = threading.Event()
+        self._connection: psycopg.Connection[tuple[object, ...]] | None = None
+        self.start()
+
+    def ring(self) -> None:
+        """Ask for a notification; returns at once."""
+        self._asked.set()
+
+    def run(self) -> None:
+        while not self._stopping.is_set():
+            self._asked.wait()
+            self._asked.clear()
+            if not self._stopping.is_set():
+                self._notify()
+                self._stopping.wait(self.GAP)
+        if self._connection:
+            self._connection.close()
+
+    def _notify(self) -> None:
+        try:
+            if self._connection is None or self._connection.closed:
+                self._connection = self._connect()
+            self._connection.execute("SELECT pg_notify(%s, '')", [self._channel])
+        except psycopg.Error:  # a hint only: the poll of the workers is the fallback
+            self._stopping.wait(1)
+
+    def close(self) -> None:
+        """Stop; fine when stopped already."""
+        self._stopping.set()
+        self._asked.set()
+        self.join(timeout=5)
+
+
+class PostgresBell(threading.Thread):
+    """Listens, and wakes this process when somebody rings."""
+
+    def __init__(
+        self, connect: Connect, channel: str, wake: Callable[[], None], forget: Callable[[], None]
+    ) -> None:
+        super().__init__(name="onceward-bell", daemon=True)
+        self._connect, self._channel, self._wake, self._forget = connect, channel, wake, forget
+        self._stopping = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                with self._connect() as connection:
+                    connection.execute(f"LISTEN {self._channel}".encode())
+                    self._wake()  # whatever came while nobody was listening
+                    while not self._stopping.is_set():
+                        for _ in connection.notifies(timeout=0.5, stop_after=1):
+                            self._wake()
+            except psycopg.Error:  # a hint only: the poll of the workers is the fallback
+                self._stopping.wait(1)
+
+    def close(self) -> None:
+        """Stop listening; fine when stopped already."""
+        self._forget()
+        self._stopping.set()
+        self.join(timeout=5)

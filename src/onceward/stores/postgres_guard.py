@@ -1,0 +1,253 @@
+"""The `tx` of a handler on PostgreSQL: an ordinary psycopg connection that begins lazily and cannot end its transaction.
+
+Also here: what psycopg's errors mean to onceward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, NoReturn
+
+import psycopg
+from psycopg import errors as pg
+from psycopg import sql
+from psycopg.pq import TransactionStatus
+
+from onceward.errors import (
+    ContractViolation,
+    GuardFailed,
+    StoreConflict,
+    StoreError,
+    StoreUnavailable,
+    TransactionAborted,
+)
+from onceward.stores.calls import refuse_transaction_control
+
+Statement = tuple[str, Mapping[str, Any] | None]
+
+_CONFLICT = (pg.SerializationFailure, pg.DeadlockDetected)
+_AWAY_STATES = ("08", "53", "57P", "25006", "25P03")
+
+
+class Guard:
+    """What both worlds check before a handler's statement."""
+
+    armed: list[Statement] | None = None
+    in_handler: bool = False
+    info: psycopg.ConnectionInfo
+
+    def check(self, query: Any) -> None:
+        """Keep the handler inside its one transaction."""
+        if not self.in_handler:
+            raise ContractViolation("tx was used outside of its handler; its transaction is over")
+        if isinstance(query, str):
+            refuse_transaction_control(query)
+        elif isinstance(query, bytes):
+            refuse_transaction_control(query.decode(errors="replace"))
+        elif isinstance(query, sql.Composable):
+            refuse_transaction_control(query.as_string(None))
+        if self.armed is None and self.info.transaction_status == TransactionStatus.IDLE:
+            raise ContractViolation("the transaction has ended before the handler did")
+
+    def refuse(self, what: str) -> None:
+        """Refuse to end the transaction from inside a handler."""
+        if self.in_handler:
+            raise ContractViolation(
+                f"the handler called {what}; the transaction belongs to onceward: "
+                "returning commits, raising rolls back"
+            )
+
+    def take_armed(self) -> list[Statement]:
+        """The statements that begin the transaction, once."""
+        armed, self.armed = self.armed, None
+        return armed or []
+
+
+class _GuardedCursor:
+    connection: Any
+
+    def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
+        self.connection.start(query)
+        return super().execute(query, params, **options)  # type: ignore[misc] # mixed into a cursor
+
+    def executemany(self, query: Any, params_seq: Any, **options: Any) -> Any:
+        self.connection.start(query)
+        return super().executemany(query, params_seq, **options)  # type: ignore[misc] # mixed into a cursor
+
+    def stream(self, query: Any, params: Any = None, **options: Any) -> Any:
+        self.connection.start(query)
+        return super().stream(query, params, **options)  # type: ignore[misc] # mixed into a cursor
+
+    def copy(self, statement: Any, params: Any = None, **options: Any) -> Any:
+        self.connection.start(statement)
+        return super().copy(statement, params, **options)  # type: ignore[misc] # mixed into a cursor
+
+
+class HandlerCursor(_GuardedCursor, psycopg.Cursor[Any]):  # type: ignore[misc] # the guard only adds a check
+    """A cursor that begins the handler's transaction at its first statement."""
+
+
+class HandlerServerCursor(_GuardedCursor, psycopg.ServerCursor[Any]):  # type: ignore[misc] # as above
+    """The same for named cursors."""
+
+
+class HandlerConnection(Guard, psycopg.Connection[Any]):
+    """The `tx` of a `def` handler."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.cursor_factory = HandlerCursor
+        self.server_cursor_factory = HandlerServerCursor
+
+    def start(self, query: Any = "") -> None:
+        """Begin the transaction if it has not begun."""
+        self.check(query)
+        opening = self.take_armed()
+        if opening:
+            with psycopg.Connection.pipeline(self):
+                for statement in opening:
+                    psycopg.Cursor(self).execute(*statement)
+
+    @contextmanager
+    def transaction(self, *args: Any, **kwargs: Any) -> Iterator[psycopg.Transaction]:
+        self.start()
+        with super().transaction(*args, **kwargs) as nested:
+            yield nested
+
+    def commit(self) -> None:
+        self.refuse("commit()")
+        super().commit()
+
+    def rollback(self) -> None:
+        self.refuse("rollback()")
+        super().rollback()
+
+    def close(self) -> None:
+        self.refuse("close()")
+        super().close()
+
+    def force_close(self) -> None:
+        """Close, whoever is using it."""
+        super().close()
+
+    def __enter__(self) -> Any:
+        self.refuse("`with tx:`, which commits at its end")
+        return super().__enter__()
+
+
+class AsyncHandlerCursor(psycopg.AsyncCursor[Any]):
+    """A cursor that begins the handler's transaction at its first statement."""
+
+    async def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
+        await self.connection.start(query)  # type: ignore[attr-defined] # an AsyncHandlerConnection
+        return await super().execute(query, params, **options)
+
+    async def executemany(self, query: Any, params_seq: Any, **options: Any) -> None:
+        await self.connection.start(query)  # type: ignore[attr-defined] # an AsyncHandlerConnection
+        await super().executemany(query, params_seq, **options)
+
+    async def stream(self, query: Any, params: Any = None, **options: Any) -> AsyncIterator[Any]:
+        await self.connection.start(query)  # type: ignore[attr-defined] # an AsyncHandlerConnection
+        async for row in super().stream(query, params, **options):
+            yield row
+
+    @asynccontextmanager
+    async def copy(self, statement: Any, params: Any = None, **options: Any) -> AsyncIterator[Any]:
+        await self.connection.start(statement)  # type: ignore[attr-defined] # an AsyncHandlerConnection
+        async with super().copy(statement, params, **options) as copy:
+            yield copy
+
+
+class AsyncHandlerServerCursor(psycopg.AsyncServerCursor[Any]):
+    """The same for named cursors."""
+
+    async def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
+        await self.connection.start(query)  # type: ignore[attr-defined] # an AsyncHandlerConnection
+        return await super().execute(query, params, **options)
+
+
+class AsyncHandlerConnection(Guard, psycopg.AsyncConnection[Any]):
+    """The `tx` of an `async def` handler."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.cursor_factory = AsyncHandlerCursor
+        self.server_cursor_factory = AsyncHandlerServerCursor
+
+    async def start(self, query: Any = "") -> None:
+        """Begin the transaction if it has not begun."""
+        self.check(query)
+        opening = self.take_armed()
+        if opening:
+            async with psycopg.AsyncConnection.pipeline(self):
+                for statement in opening:
+                    await psycopg.AsyncCursor(self).execute(*statement)
+
+    @asynccontextmanager
+    async def transaction(self, *args: Any, **kwargs: Any) -> AsyncIterator[psycopg.AsyncTransaction]:
+        await self.start()
+        async with super().transaction(*args, **kwargs) as nested:
+            yield nested
+
+    async def commit(self) -> None:
+        self.refuse("commit()")
+        await super().commit()
+
+    async def rollback(self) -> None:
+        self.refuse("rollback()")
+        await super().rollback()
+
+    async def close(self) -> None:
+        self.refuse("close()")
+        await super().close()
+
+    def force_close(self) -> None:
+        """Close at once, whoever is using it and without waiting: the socket goes, the server rolls back."""
+        self.pgconn.finish()
+
+    async def __aenter__(self) -> Any:
+        self.refuse("`async with tx:`, which commits at its end")
+        return await super().__aenter__()
+
+
+def is_infrastructure(error: BaseException, connection: Any) -> bool:
+    """Whether the database was at fault rather than the message."""
+    if isinstance(error, _CONFLICT):
+        return True
+    if isinstance(error, StoreUnavailable | StoreConflict):
+        return True
+    return isinstance(error, psycopg.Error) and (bool(connection.closed) or _is_away(error))
+
+
+def _is_away(error: psycopg.Error) -> bool:
+    return (error.sqlstate or "").startswith(_AWAY_STATES)
+
+
+def translated(error: psycopg.Error, connection: Any) -> StoreError | ContractViolation:
+    """A driver error as one of ours."""
+    if isinstance(error, _CONFLICT):
+        return StoreConflict(f"PostgreSQL rolled the transaction back: {_brief(error)}")
+    if isinstance(error, pg.LockNotAvailable | pg.QueryCanceled):
+        return StoreUnavailable(
+            f"PostgreSQL did not answer in time: {_brief(error)}. Perhaps another copy of the message is in progress"
+        )
+    if isinstance(error, pg.NotNullViolation) and error.diag.column_name == "messages":
+        return GuardFailed("a row is not in the state its writer believed")
+    if isinstance(error, pg.InFailedSqlTransaction):
+        return TransactionAborted(
+            "the handler swallowed a database error: PostgreSQL had aborted its transaction, so nothing of it could be "
+            "kept. Let the error out, or use a savepoint (`with tx.transaction():`) around the statement that may fail"
+        )
+    if connection.closed or _is_away(error) or isinstance(error, psycopg.InterfaceError):
+        return StoreUnavailable(f"PostgreSQL cannot be reached: {_brief(error)}")
+    return StoreError(f"PostgreSQL refused a statement: {_brief(error)}")
+
+
+def _brief(error: psycopg.Error) -> str:
+    return str(error).strip().split("\n")[0] or type(error).__name__
+
+
+def unreachable(error: BaseException, url: str) -> NoReturn:
+    """Raise for a connection that could not be made."""
+    raise StoreUnavailable(f"{url} cannot be reached: {str(error).strip() or type(error).__name__}") from error

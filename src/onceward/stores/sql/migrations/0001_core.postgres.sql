@@ -1,0 +1,151 @@
+-- deploy: before
+-- The ledger remembers, the queue works, the body stores. See docs/architecture.md.
+
+CREATE TABLE {prefix}catalog (
+    one           boolean PRIMARY KEY DEFAULT true CHECK (one),
+    version       bigint NOT NULL,
+    last_crash_at timestamptz
+);
+INSERT INTO {prefix}catalog (version) VALUES (1);
+
+CREATE TABLE {prefix}name (
+    id   integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name text NOT NULL UNIQUE
+);
+
+CREATE TABLE {prefix}subscription (
+    id           integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    consumer     integer NOT NULL REFERENCES {prefix}name (id),
+    type         text NOT NULL,
+    key_path     text,
+    key_function boolean NOT NULL DEFAULT false,
+    UNIQUE (consumer, type)
+);
+
+-- Not cached: a later receive must get a higher number than one that has returned.
+CREATE SEQUENCE {prefix}seq AS bigint CACHE 1;
+
+CREATE TABLE {prefix}ledger (
+    seq         bigint PRIMARY KEY,
+    consumer    integer NOT NULL,
+    source      integer NOT NULL,
+    id          bytea NOT NULL,
+    hash        bytea NOT NULL CHECK (length(hash) = 32),
+    received_at timestamptz NOT NULL,
+    CONSTRAINT {prefix}ledger_identity UNIQUE (consumer, source, id)
+);
+
+CREATE TABLE {prefix}body (
+    seq         bigint PRIMARY KEY,
+    source      integer NOT NULL,
+    id          text NOT NULL,
+    type        text NOT NULL,
+    version     integer NOT NULL,
+    key         text,
+    headers     text,
+    body        bytea,
+    received_at timestamptz NOT NULL
+);
+
+CREATE TABLE {prefix}queue (
+    seq          bigint PRIMARY KEY,
+    subscription integer,
+    key_hash     bigint,
+    state        text NOT NULL CHECK (state IN ('ready', 'retry', 'waiting', 'unhandled', 'dead')),
+    due_at       timestamptz,
+    worker       bigint,
+    token        bigint,
+    attempts     integer NOT NULL DEFAULT 0,
+    crashes      integer NOT NULL DEFAULT 0,
+    solo         boolean NOT NULL DEFAULT false,
+    CHECK ((worker IS NULL) = (token IS NULL)),
+    CHECK (token IS NULL OR state IN ('ready', 'retry')),
+    CHECK ((due_at IS NOT NULL) = (state = 'retry')),
+    CHECK (state <> 'waiting' OR key_hash IS NOT NULL),
+    CHECK ((subscription IS NULL) = (state = 'unhandled'))
+) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+
+-- Only due work is in the claim indexes, so claims cost the same however much is finished, dead or waiting.
+CREATE INDEX {prefix}queue_ready ON {prefix}queue (seq) WHERE state = 'ready' AND token IS NULL AND NOT solo;
+CREATE INDEX {prefix}queue_retry ON {prefix}queue (due_at) WHERE state = 'retry' AND token IS NULL AND NOT solo;
+CREATE INDEX {prefix}queue_solo ON {prefix}queue (seq) WHERE solo;
+CREATE INDEX {prefix}queue_noted ON {prefix}queue (worker, key_hash) WHERE token IS NOT NULL;
+CREATE INDEX {prefix}queue_key ON {prefix}queue (key_hash, seq) WHERE key_hash IS NOT NULL;
+CREATE INDEX {prefix}queue_waiting ON {prefix}queue (key_hash, seq) WHERE state = 'waiting';
+CREATE INDEX {prefix}queue_aside ON {prefix}queue (state, seq) WHERE state IN ('dead', 'unhandled');
+
+CREATE TABLE {prefix}run (
+    id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    worker       bigint NOT NULL,
+    token        bigint NOT NULL,
+    code_version text NOT NULL,
+    finished_at  timestamptz NOT NULL,
+    first_seq    bigint NOT NULL,
+    last_seq     bigint NOT NULL,
+    seqs         bigint[] NOT NULL,
+    messages     integer NOT NULL
+);
+CREATE INDEX {prefix}run_seq ON {prefix}run USING brin (first_seq, last_seq);
+
+CREATE TABLE {prefix}result (
+    seq    bigint PRIMARY KEY,
+    result text NOT NULL
+);
+
+CREATE TABLE {prefix}attempt (
+    id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    seq          bigint NOT NULL,
+    attempt      integer NOT NULL,
+    kind         text NOT NULL CHECK (kind IN ('error', 'crash')),
+    charged      boolean NOT NULL,
+    error        text NOT NULL,
+    traceback    text,
+    worker       bigint,
+    code_version text NOT NULL,
+    at           timestamptz NOT NULL
+);
+CREATE INDEX {prefix}attempt_seq ON {prefix}attempt (seq);
+
+CREATE TABLE {prefix}worker (
+    id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    process      text NOT NULL UNIQUE,
+    host         text NOT NULL,
+    pid          integer NOT NULL,
+    code_version text NOT NULL,
+    inline       boolean NOT NULL,
+    started_at   timestamptz NOT NULL,
+    alive_until  timestamptz NOT NULL
+);
+
+CREATE TABLE {prefix}duplicate (
+    seq      bigint PRIMARY KEY,
+    copies   bigint NOT NULL,
+    first_at timestamptz NOT NULL,
+    last_at  timestamptz NOT NULL
+);
+
+CREATE TABLE {prefix}quarantine (
+    id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    seq          bigint NOT NULL,
+    hash         bytea NOT NULL,
+    type         text NOT NULL,
+    version      integer NOT NULL,
+    headers      text,
+    body         bytea NOT NULL,
+    copies       bigint NOT NULL,
+    first_at     timestamptz NOT NULL,
+    last_at      timestamptz NOT NULL,
+    resolution   text CHECK (resolution IN ('keep-first', 'accept-as-new')),
+    accepted_seq bigint,
+    CONSTRAINT {prefix}quarantine_copy UNIQUE (seq, hash)
+);
+
+CREATE TABLE {prefix}audit (
+    id     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at     timestamptz NOT NULL,
+    actor  text NOT NULL,
+    action text NOT NULL,
+    seq    bigint NOT NULL,
+    reason text NOT NULL
+);
+CREATE INDEX {prefix}audit_seq ON {prefix}audit (seq);

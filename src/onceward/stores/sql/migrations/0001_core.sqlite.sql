@@ -1,0 +1,149 @@
+-- deploy: before
+-- The ledger remembers, the queue works, the body stores. See docs/architecture.md.
+
+CREATE TABLE {prefix}catalog (
+    one           integer PRIMARY KEY DEFAULT 1 CHECK (one = 1),
+    version       integer NOT NULL,
+    last_crash_at integer
+);
+INSERT INTO {prefix}catalog (version) VALUES (1);
+
+CREATE TABLE {prefix}name (
+    id   integer PRIMARY KEY AUTOINCREMENT,
+    name text NOT NULL UNIQUE
+);
+
+CREATE TABLE {prefix}subscription (
+    id           integer PRIMARY KEY AUTOINCREMENT,
+    consumer     integer NOT NULL REFERENCES {prefix}name (id),
+    type         text NOT NULL,
+    key_path     text,
+    key_function integer NOT NULL DEFAULT 0,
+    UNIQUE (consumer, type)
+);
+
+-- AUTOINCREMENT: a number is never used twice, also after the newest row was pruned.
+CREATE TABLE {prefix}ledger (
+    seq         integer PRIMARY KEY AUTOINCREMENT,
+    consumer    integer NOT NULL,
+    source      integer NOT NULL,
+    id          blob NOT NULL,
+    hash        blob NOT NULL CHECK (length(hash) = 32),
+    received_at integer NOT NULL,
+    CONSTRAINT {prefix}ledger_identity UNIQUE (consumer, source, id)
+);
+
+CREATE TABLE {prefix}body (
+    seq         integer PRIMARY KEY,
+    source      integer NOT NULL,
+    id          text NOT NULL,
+    type        text NOT NULL,
+    version     integer NOT NULL,
+    key         text,
+    headers     text,
+    body        blob,
+    received_at integer NOT NULL
+);
+
+CREATE TABLE {prefix}queue (
+    seq          integer PRIMARY KEY,
+    subscription integer,
+    key_hash     integer,
+    state        text NOT NULL CHECK (state IN ('ready', 'retry', 'waiting', 'unhandled', 'dead')),
+    due_at       integer,
+    worker       integer,
+    token        integer,
+    attempts     integer NOT NULL DEFAULT 0,
+    crashes      integer NOT NULL DEFAULT 0,
+    solo         integer NOT NULL DEFAULT 0,
+    CHECK ((worker IS NULL) = (token IS NULL)),
+    CHECK (token IS NULL OR state IN ('ready', 'retry')),
+    CHECK ((due_at IS NOT NULL) = (state = 'retry')),
+    CHECK (state <> 'waiting' OR key_hash IS NOT NULL),
+    CHECK ((subscription IS NULL) = (state = 'unhandled'))
+);
+
+-- Only due work is in the claim indexes, so claims cost the same however much is finished, dead or waiting.
+CREATE INDEX {prefix}queue_ready ON {prefix}queue (seq) WHERE state = 'ready' AND token IS NULL AND NOT solo;
+CREATE INDEX {prefix}queue_retry ON {prefix}queue (due_at) WHERE state = 'retry' AND token IS NULL AND NOT solo;
+CREATE INDEX {prefix}queue_solo ON {prefix}queue (seq) WHERE solo;
+CREATE INDEX {prefix}queue_noted ON {prefix}queue (worker, key_hash) WHERE token IS NOT NULL;
+CREATE INDEX {prefix}queue_key ON {prefix}queue (key_hash, seq) WHERE key_hash IS NOT NULL;
+CREATE INDEX {prefix}queue_waiting ON {prefix}queue (key_hash, seq) WHERE state = 'waiting';
+CREATE INDEX {prefix}queue_aside ON {prefix}queue (state, seq) WHERE state IN ('dead', 'unhandled');
+
+CREATE TABLE {prefix}run (
+    id           integer PRIMARY KEY AUTOINCREMENT,
+    worker       integer NOT NULL,
+    token        integer NOT NULL,
+    code_version text NOT NULL,
+    finished_at  integer NOT NULL,
+    first_seq    integer NOT NULL,
+    last_seq     integer NOT NULL,
+    seqs         text NOT NULL,
+    messages     integer NOT NULL
+);
+CREATE INDEX {prefix}run_seq ON {prefix}run (first_seq, last_seq);
+
+CREATE TABLE {prefix}result (
+    seq    integer PRIMARY KEY,
+    result text NOT NULL
+);
+
+CREATE TABLE {prefix}attempt (
+    id           integer PRIMARY KEY AUTOINCREMENT,
+    seq          integer NOT NULL,
+    attempt      integer NOT NULL,
+    kind         text NOT NULL CHECK (kind IN ('error', 'crash')),
+    charged      integer NOT NULL,
+    error        text NOT NULL,
+    traceback    text,
+    worker       integer,
+    code_version text NOT NULL,
+    at           integer NOT NULL
+);
+CREATE INDEX {prefix}attempt_seq ON {prefix}attempt (seq);
+
+CREATE TABLE {prefix}worker (
+    id           integer PRIMARY KEY AUTOINCREMENT,
+    process      text NOT NULL UNIQUE,
+    host         text NOT NULL,
+    pid          integer NOT NULL,
+    code_version text NOT NULL,
+    inline       integer NOT NULL,
+    started_at   integer NOT NULL,
+    alive_until  integer NOT NULL
+);
+
+CREATE TABLE {prefix}duplicate (
+    seq      integer PRIMARY KEY,
+    copies   integer NOT NULL,
+    first_at integer NOT NULL,
+    last_at  integer NOT NULL
+);
+
+CREATE TABLE {prefix}quarantine (
+    id           integer PRIMARY KEY AUTOINCREMENT,
+    seq          integer NOT NULL,
+    hash         blob NOT NULL,
+    type         text NOT NULL,
+    version      integer NOT NULL,
+    headers      text,
+    body         blob NOT NULL,
+    copies       integer NOT NULL,
+    first_at     integer NOT NULL,
+    last_at      integer NOT NULL,
+    resolution   text CHECK (resolution IN ('keep-first', 'accept-as-new')),
+    accepted_seq integer,
+    CONSTRAINT {prefix}quarantine_copy UNIQUE (seq, hash)
+);
+
+CREATE TABLE {prefix}audit (
+    id     integer PRIMARY KEY AUTOINCREMENT,
+    at     integer NOT NULL,
+    actor  text NOT NULL,
+    action text NOT NULL,
+    seq    integer NOT NULL,
+    reason text NOT NULL
+);
+CREATE INDEX {prefix}audit_seq ON {prefix}audit (seq);

@@ -1,0 +1,533 @@
+-- Every statement onceward sends to PostgreSQL. Each section says which guard it carries and which index it relies on.
+-- {prefix} is the only substitution; everything else is a parameter. sqlite.sql has the same names.
+
+-- name: begin_limits
+-- Local to the transaction, so transaction pooling keeps working. The mark disappears when the transaction ends.
+SELECT set_config('statement_timeout', %(statement_limit)s, true),
+       set_config('lock_timeout', %(lock_limit)s, true),
+       set_config('idle_in_transaction_session_timeout', %(idle_limit)s, true),
+       set_config('onceward.mark', %(mark)s, true)
+
+-- name: catalog
+-- One row; the version changes whenever names a receiver relies on have changed.
+SELECT version,
+       coalesce(extract(epoch FROM clock_timestamp() - last_crash_at), 1e9)::float8
+FROM {prefix}catalog
+
+-- name: touch_catalog
+-- Tells every receiver to read the catalog again before it stores anything.
+UPDATE {prefix}catalog
+SET version = version + 1,
+    last_crash_at = CASE WHEN %(crash)s::boolean THEN clock_timestamp() ELSE last_crash_at END
+
+-- name: names
+-- Small numbers for consumers and sources; read as a whole, it is a short list.
+SELECT id, name FROM {prefix}name
+
+-- name: add_name
+-- Guard: unique (name). Two processes adding the same name get the same number when they read it again.
+INSERT INTO {prefix}name (name) VALUES (%(name)s) ON CONFLICT (name) DO NOTHING
+
+-- name: subscriptions
+-- Who wants what; read by processes that have no handlers.
+SELECT s.id, n.name, s.consumer, s.type, s.key_path, s.key_function
+FROM {prefix}subscription s JOIN {prefix}name n ON n.id = s.consumer
+ORDER BY s.id
+
+-- name: subscribe
+-- Guard: unique (consumer, type). Returns nothing when the subscription is already there and unchanged.
+INSERT INTO {prefix}subscription AS s (consumer, type, key_path, key_function)
+VALUES (%(consumer)s, %(type)s, %(key_path)s, %(key_function)s)
+ON CONFLICT (consumer, type) DO UPDATE
+SET key_path = excluded.key_path, key_function = excluded.key_function
+WHERE s.key_path IS DISTINCT FROM excluded.key_path OR s.key_function <> excluded.key_function
+RETURNING id
+
+-- name: receive
+-- Guard: unique (consumer, source, id); a duplicate is an insert that changed nothing. Numbers are drawn in arrival order,
+-- rows are inserted in id order, so that batches which overlap cannot deadlock. Inserts nothing under an outdated catalog.
+WITH input AS MATERIALIZED (
+    SELECT nextval('{prefix}seq') AS seq, i.*
+    FROM unnest(
+        %(ordinal)b::integer[], %(consumer)b::integer[], %(source)b::integer[], %(stored_id)b::bytea[],
+        %(hash)b::bytea[], %(subscription)b::integer[], %(key_hash)b::bigint[], %(id)b::text[], %(type)b::text[],
+        %(version)b::integer[], %(key)b::text[], %(headers)b::text[], %(body)b::bytea[]
+    ) AS i (ordinal, consumer, source, stored_id, hash, subscription, key_hash, id, type, version, key, headers, body)
+    WHERE (SELECT version FROM {prefix}catalog) = %(catalog)s
+), fresh AS (
+    INSERT INTO {prefix}ledger (seq, consumer, source, id, hash, received_at)
+    SELECT seq, consumer, source, stored_id, hash, clock_timestamp()
+    FROM input ORDER BY consumer, source, stored_id
+    ON CONFLICT (consumer, source, id) DO NOTHING
+    RETURNING seq, received_at
+), stored AS (
+    INSERT INTO {prefix}body (seq, source, id, type, version, key, headers, body, received_at)
+    SELECT seq, source, id, type, version, key, headers, body, received_at FROM input JOIN fresh USING (seq)
+), queued AS (
+    INSERT INTO {prefix}queue (seq, subscription, key_hash, state, due_at, worker, token, attempts, solo)
+    SELECT seq, subscription, key_hash,
+           CASE WHEN subscription IS NULL THEN 'unhandled' ELSE %(state)s::text END,
+           clock_timestamp() + make_interval(secs => %(delay)s::float8),
+           %(worker)s::bigint, %(token)s::bigint, %(attempts)s::integer, %(solo)s::boolean
+    FROM input JOIN fresh USING (seq)
+    WHERE %(state)s::text IS NOT NULL
+)
+SELECT ordinal, seq, (extract(epoch FROM received_at) * 1000000)::bigint FROM input JOIN fresh USING (seq)
+
+-- name: known
+-- What is known of messages that were not inserted. Relies on the unique key of the ledger.
+SELECT i.ordinal, l.seq, l.hash, q.seq IS NULL, r.result
+FROM unnest(%(ordinal)b::integer[], %(consumer)b::integer[], %(source)b::integer[], %(stored_id)b::bytea[])
+         AS i (ordinal, consumer, source, stored_id)
+JOIN {prefix}ledger l ON (l.consumer, l.source, l.id) = (i.consumer, i.source, i.stored_id)
+LEFT JOIN {prefix}queue q ON q.seq = l.seq
+LEFT JOIN {prefix}result r ON r.seq = l.seq
+
+-- name: count_duplicates
+-- One row per message however many copies came; records arrive sorted by seq, so that batches cannot deadlock.
+INSERT INTO {prefix}duplicate AS d (seq, copies, first_at, last_at)
+SELECT i.seq, i.copies, clock_timestamp(), clock_timestamp()
+FROM unnest(%(seq)b::bigint[], %(copies)b::bigint[]) AS i (seq, copies)
+ON CONFLICT (seq) DO UPDATE SET copies = d.copies + excluded.copies, last_at = excluded.last_at
+
+-- name: quarantine
+-- Guard: unique (seq, hash). Never touches the first body; answers what an operator decided about this hash.
+INSERT INTO {prefix}quarantine AS x (seq, hash, type, version, headers, body, copies, first_at, last_at)
+VALUES (%(seq)s, %(hash)s, %(type)s, %(version)s, %(headers)s, %(body)s, 1, clock_timestamp(), clock_timestamp())
+ON CONFLICT (seq, hash) DO UPDATE SET copies = x.copies + 1, last_at = excluded.last_at
+RETURNING resolution, accepted_seq
+
+-- name: requeue_own
+-- Guard: the ledger row is there and no queue row is. Used when a handler committed on its own in inline mode.
+INSERT INTO {prefix}queue (seq, subscription, key_hash, state, due_at, attempts)
+SELECT l.seq, %(subscription)s::integer, %(key_hash)s::bigint, %(state)s::text,
+       clock_timestamp() + make_interval(secs => %(delay)s::float8), %(attempts)s
+FROM {prefix}ledger l
+WHERE l.seq = %(seq)s AND NOT EXISTS (SELECT FROM {prefix}queue q WHERE q.seq = l.seq)
+RETURNING seq
+
+-- name: key_is_free
+-- Guard of inline work with a key: the key lock (tried) is held. Look for unfinished rows in the next statement.
+SELECT pg_try_advisory_xact_lock(%(key_hash)s::bigint)
+
+-- name: key_has_rows
+-- A new statement, so that it sees what was committed before the key lock was taken. Relies on queue_key.
+SELECT EXISTS (SELECT FROM {prefix}queue WHERE key_hash = %(key_hash)s)
+
+-- name: claim
+-- Guards: no note yet, row locked (locked ones are skipped), the worker's own row still there and kept from take-over until commit,
+-- key lock tried. MATERIALIZED, so that no plan can lock more than the limit. Relies on queue_ready and queue_retry.
+WITH me AS MATERIALIZED (
+    SELECT id FROM {prefix}worker WHERE id = %(worker)s FOR KEY SHARE
+), due AS MATERIALIZED (
+    SELECT seq, key_hash FROM {prefix}queue
+    WHERE state = 'retry' AND token IS NULL AND NOT solo AND due_at <= statement_timestamp()
+      AND subscription = ANY(%(subscriptions)b::integer[])
+    ORDER BY due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+), fresh AS MATERIALIZED (
+    SELECT seq, key_hash FROM {prefix}queue
+    WHERE state = 'ready' AND token IS NULL AND NOT solo AND seq >= %(floor)s
+      AND subscription = ANY(%(subscriptions)b::integer[])
+    ORDER BY seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+), picked AS MATERIALIZED (
+    SELECT * FROM due UNION ALL SELECT * FROM fresh LIMIT %(limit)s
+), mine AS MATERIALIZED (
+    SELECT seq FROM picked, me WHERE key_hash IS NULL OR pg_try_advisory_xact_lock(key_hash)
+)
+UPDATE {prefix}queue q SET worker = %(worker)s, token = %(token)s
+FROM mine JOIN {prefix}body b USING (seq)
+WHERE q.seq = mine.seq
+RETURNING q.seq, q.subscription, q.key_hash, q.attempts, b.source, b.id, b.type, b.version, b.key, b.headers, b.body,
+          (extract(epoch FROM b.received_at) * 1000000)::bigint,
+          extract(epoch FROM clock_timestamp() - b.received_at)::float8
+
+-- name: claim_solo
+-- As claim, for one message that was in flight when a process died; its process holds no other note. Relies on queue_solo.
+WITH me AS MATERIALIZED (
+    SELECT id FROM {prefix}worker WHERE id = %(worker)s FOR KEY SHARE
+), picked AS MATERIALIZED (
+    SELECT seq, key_hash FROM {prefix}queue
+    WHERE solo AND token IS NULL
+      AND (state = 'ready' OR (state = 'retry' AND due_at <= statement_timestamp()))
+      AND subscription = ANY(%(subscriptions)b::integer[])
+    ORDER BY seq LIMIT 1 FOR UPDATE SKIP LOCKED
+), mine AS MATERIALIZED (
+    SELECT seq FROM picked, me WHERE key_hash IS NULL OR pg_try_advisory_xact_lock(key_hash)
+)
+UPDATE {prefix}queue q SET worker = %(worker)s, token = %(token)s
+FROM mine JOIN {prefix}body b USING (seq)
+WHERE q.seq = mine.seq
+RETURNING q.seq, q.subscription, q.key_hash, q.attempts, b.source, b.id, b.type, b.version, b.key, b.headers, b.body,
+          (extract(epoch FROM b.received_at) * 1000000)::bigint,
+          extract(epoch FROM clock_timestamp() - b.received_at)::float8
+
+-- name: suspects
+-- Whether a message waits that must run alone. Relies on queue_solo.
+SELECT EXISTS (
+    SELECT FROM {prefix}queue
+    WHERE solo AND token IS NULL AND (state = 'ready' OR (state = 'retry' AND due_at <= statement_timestamp()))
+      AND subscription = ANY(%(subscriptions)b::integer[]))
+
+-- name: park
+-- Guard: the key lock is held since the statement before, so this view is newer than the lock. A row stays claimed only when
+-- every earlier row of its key is in this claim and no other claim holds a row of the key. Relies on queue_key and queue_noted.
+UPDATE {prefix}queue q SET state = 'waiting', due_at = NULL, worker = NULL, token = NULL
+WHERE q.seq = ANY(%(seqs)b::bigint[])
+  AND (
+    EXISTS (
+        SELECT FROM {prefix}queue e
+        WHERE e.key_hash = q.key_hash AND e.seq < q.seq
+          AND NOT coalesce(e.worker = %(worker)s AND e.token = %(token)s, false)
+    ) OR q.key_hash IN (
+        SELECT n.key_hash FROM {prefix}queue n
+        WHERE n.token IS NOT NULL AND n.key_hash IS NOT NULL
+          AND NOT (n.worker = %(worker)s AND n.token = %(token)s)
+    )
+  )
+RETURNING q.seq
+
+-- name: noted
+-- Which rows still carry this claim. Relies on queue_noted.
+SELECT seq FROM {prefix}queue WHERE worker = %(worker)s AND token = %(token)s
+
+-- name: lock_keys
+-- The last blocking lock of whoever removes rows of a key, taken in sorted order.
+SELECT count(pg_advisory_xact_lock(key_hash))
+FROM (SELECT unnest(%(key_hashes)b::bigint[]) AS key_hash ORDER BY 1) AS sorted
+
+-- name: finish
+-- Guard: every row still carries this claim, and the transaction still carries its mark; else `messages` is null, the insert
+-- fails, and everything the handlers did rolls back. The deletion is "done".
+WITH done AS (
+    DELETE FROM {prefix}queue
+    WHERE seq = ANY(%(seqs)b::bigint[]) AND worker = %(worker)s AND token = %(token)s
+      AND current_setting('onceward.mark', true) = %(mark)s
+    RETURNING seq
+)
+INSERT INTO {prefix}run (worker, token, code_version, finished_at, first_seq, last_seq, seqs, messages)
+SELECT %(worker)s, %(token)s, %(code_version)s, clock_timestamp(), coalesce(min(seq), 0), coalesce(max(seq), 0),
+       coalesce(array_agg(seq), '{}'), CASE WHEN count(*) = %(expected)s THEN count(*) END
+FROM done
+
+-- name: finish_inline
+-- Guard: the ledger row of this transaction is there and the transaction still carries its mark; else `messages` is null.
+INSERT INTO {prefix}run (worker, token, code_version, finished_at, first_seq, last_seq, seqs, messages)
+SELECT %(worker)s, 0, %(code_version)s, clock_timestamp(), %(seq)s::bigint, %(seq)s::bigint, ARRAY[%(seq)s::bigint],
+       CASE WHEN current_setting('onceward.mark', true) = %(mark)s
+             AND EXISTS (SELECT FROM {prefix}ledger WHERE seq = %(seq)s) THEN 1 END
+
+-- name: promote
+-- Guard: the key locks are held and the removal is in an earlier statement. Relies on queue_waiting.
+UPDATE {prefix}queue SET state = 'ready'
+WHERE seq IN (
+    SELECT w.seq
+    FROM unnest(%(key_hashes)b::bigint[]) AS k (key_hash)
+    CROSS JOIN LATERAL (
+        SELECT seq FROM {prefix}queue q
+        WHERE q.key_hash = k.key_hash AND q.state = 'waiting'
+        ORDER BY seq LIMIT 1
+    ) AS w
+)
+
+-- name: store_results
+-- In the handler's transaction: a result exists exactly when its effects do.
+INSERT INTO {prefix}result (seq, result)
+SELECT * FROM unnest(%(seq)b::bigint[], %(result)b::text[])
+
+-- name: forget_bodies
+-- For handlers with keep_body=False, in the handler's transaction; the hash stays in the ledger.
+UPDATE {prefix}body SET body = NULL WHERE seq = ANY(%(seqs)b::bigint[])
+
+-- name: settle
+-- Guard: the row still carries this claim; no row back means that it was taken over.
+UPDATE {prefix}queue
+SET state = %(state)s, due_at = clock_timestamp() + make_interval(secs => %(delay)s::float8),
+    attempts = attempts + 1, worker = NULL, token = NULL
+WHERE seq = %(seq)s AND worker = %(worker)s AND token = %(token)s
+RETURNING seq
+
+-- name: add_attempt
+-- Append only: the history of what went wrong.
+INSERT INTO {prefix}attempt (seq, attempt, kind, charged, error, traceback, worker, code_version, at)
+VALUES (%(seq)s, %(attempt)s, %(kind)s, %(charged)s, %(error)s, %(traceback)s, %(worker)s, %(code_version)s,
+        clock_timestamp())
+
+-- name: postpone
+-- Guard: the row still carries this claim. An infrastructure error: try again soon, nobody is charged.
+UPDATE {prefix}queue
+SET state = 'retry', due_at = clock_timestamp() + make_interval(secs => %(delay)s::float8), worker = NULL, token = NULL
+WHERE seq = ANY(%(seqs)b::bigint[]) AND worker = %(worker)s AND token = %(token)s
+RETURNING seq
+
+-- name: release
+-- Guard: the row still carries one of these claims. Nobody is charged.
+UPDATE {prefix}queue SET worker = NULL, token = NULL
+WHERE worker = %(worker)s AND token = ANY(%(tokens)b::bigint[])
+RETURNING seq
+
+-- name: release_some
+-- Guard: the row still carries this claim. Nobody is charged.
+UPDATE {prefix}queue SET worker = NULL, token = NULL
+WHERE seq = ANY(%(seqs)b::bigint[]) AND worker = %(worker)s AND token = %(token)s
+RETURNING seq
+
+-- name: add_worker
+-- One row per process start; the process name is random, so it is never used twice.
+INSERT INTO {prefix}worker (process, host, pid, code_version, inline, started_at, alive_until)
+VALUES (%(process)s, %(host)s, %(pid)s, %(code_version)s, %(inline)s, clock_timestamp(),
+        clock_timestamp() + make_interval(secs => %(lease)s::float8))
+RETURNING id
+
+-- name: beat
+-- Guard: the row is still there; no row back means that this process was declared dead and must register anew.
+UPDATE {prefix}worker
+SET alive_until = clock_timestamp() + make_interval(secs => %(lease)s::float8), inline = inline OR %(inline)s
+WHERE id = %(worker)s
+RETURNING id
+
+-- name: lapsed_workers
+-- Locked, so that one process at a time takes a worker over; one that is claiming right now is skipped.
+SELECT id, inline, pid, host FROM {prefix}worker
+WHERE alive_until < clock_timestamp() AND id <> %(worker)s
+ORDER BY id LIMIT 10
+FOR UPDATE SKIP LOCKED
+
+-- name: worker_of_process
+-- For a supervisor that saw its child die, and for a process that says goodbye. Waits for a claim that is being committed.
+SELECT id, inline, pid, host FROM {prefix}worker
+WHERE process = %(process)s OR process LIKE %(process)s || '.%%' FOR UPDATE
+
+-- name: noted_by
+-- What a dead worker left behind. Relies on queue_noted.
+SELECT seq, attempts, crashes FROM {prefix}queue WHERE worker = %(worker)s AND token IS NOT NULL ORDER BY seq FOR UPDATE
+
+-- name: take_over
+-- Guard: the worker row is locked by this transaction. Alone: charged, and dead at the limit; several: nobody is charged, all become solo.
+UPDATE {prefix}queue
+SET worker = NULL, token = NULL, solo = true, crashes = crashes + %(charge)s,
+    state = CASE WHEN crashes + %(charge)s >= %(crash_limit)s THEN 'dead' ELSE state END,
+    due_at = CASE WHEN crashes + %(charge)s >= %(crash_limit)s THEN NULL ELSE due_at END
+WHERE worker = %(worker)s AND token IS NOT NULL
+
+-- name: let_go
+-- A worker that says goodbye: its notes come off uncharged.
+UPDATE {prefix}queue SET worker = NULL, token = NULL WHERE worker = %(worker)s AND token IS NOT NULL
+
+-- name: forget_worker
+-- After its notes are off, in the same transaction: from now on it cannot claim.
+DELETE FROM {prefix}worker WHERE id = %(worker)s
+
+-- name: unhandled_types
+-- Types that wait for somebody who knows them. Relies on queue_aside.
+SELECT DISTINCT b.type FROM {prefix}queue q JOIN {prefix}body b USING (seq) WHERE q.state = 'unhandled'
+
+-- name: unhandled
+-- Guard: row locked, state still unhandled. Relies on queue_aside.
+SELECT q.seq, b.source, b.id, b.type, b.version, b.key, b.headers, b.body, l.consumer, l.id, l.hash
+FROM {prefix}queue q JOIN {prefix}body b USING (seq) JOIN {prefix}ledger l USING (seq)
+WHERE q.state = 'unhandled' AND b.type = ANY(%(types)s::text[])
+ORDER BY q.seq LIMIT 100
+FOR UPDATE OF q SKIP LOCKED
+
+-- name: adopt
+-- Guard: state still unhandled. The row keeps its number, so it keeps its place in the order.
+UPDATE {prefix}queue SET state = 'ready', subscription = %(subscription)s, key_hash = %(key_hash)s
+WHERE seq = %(seq)s AND state = 'unhandled'
+RETURNING seq
+
+-- name: set_body_key
+-- The key of an adopted message, for people; the queue row has its hash.
+UPDATE {prefix}body SET key = %(key)s WHERE seq = %(seq)s
+
+-- name: remove_unhandled
+-- The service's own row of a type that only other consumers want; they have rows of their own by now.
+WITH gone AS (
+    DELETE FROM {prefix}queue WHERE seq = %(seq)s AND state = 'unhandled' RETURNING seq
+), bodyless AS (
+    DELETE FROM {prefix}body WHERE seq IN (SELECT seq FROM gone)
+)
+DELETE FROM {prefix}ledger WHERE seq IN (SELECT seq FROM gone)
+
+-- name: redrive
+-- Guard: state is dead, so a second click changes nothing. The budget starts anew, the history stays.
+UPDATE {prefix}queue SET state = 'ready', attempts = 0, crashes = 0
+WHERE seq = %(seq)s AND state = 'dead'
+RETURNING seq
+
+-- name: key_of
+-- Read without a lock: the key lock comes before any row lock of whoever removes a row.
+SELECT key_hash FROM {prefix}queue WHERE seq = %(seq)s
+
+-- name: discard
+-- Guard: no note on the row. Under the key lock where there is a key.
+DELETE FROM {prefix}queue WHERE seq = %(seq)s AND token IS NULL RETURNING seq
+
+-- name: add_audit
+-- In the transaction of the action itself: no action without its line, no line without its action.
+INSERT INTO {prefix}audit (at, actor, action, seq, reason)
+VALUES (clock_timestamp(), %(actor)s, %(action)s, %(seq)s, %(reason)s)
+
+-- name: quarantined
+-- Open cases first come first.
+SELECT x.id, x.seq, x.hash, x.type, x.version, x.headers, x.body, x.copies,
+       (extract(epoch FROM x.first_at) * 1000000)::bigint, (extract(epoch FROM x.last_at) * 1000000)::bigint,
+       n.name, l.id, l.hash, b.body, c.name, b.id
+FROM {prefix}quarantine x
+JOIN {prefix}ledger l ON l.seq = x.seq
+JOIN {prefix}name n ON n.id = l.source
+JOIN {prefix}name c ON c.id = l.consumer
+LEFT JOIN {prefix}body b ON b.seq = x.seq
+WHERE x.resolution IS NULL AND (%(case_id)s::bigint IS NULL OR x.id = %(case_id)s)
+ORDER BY x.id LIMIT %(limit)s
+
+-- name: resolve_quarantine
+-- Guard: still open, so that two operators cannot decide differently.
+UPDATE {prefix}quarantine SET resolution = %(resolution)s, accepted_seq = %(accepted_seq)s
+WHERE id = %(case_id)s AND resolution IS NULL
+RETURNING id
+
+-- name: drop_quarantine
+-- Guard: still open.
+DELETE FROM {prefix}quarantine WHERE id = %(case_id)s AND resolution IS NULL RETURNING id
+
+-- name: stats
+-- Counts of the queue are counts of unfinished work, which is small; the rest are sums over groups.
+SELECT
+    (SELECT count(*) FROM {prefix}queue WHERE token IS NULL
+        AND (state = 'ready' OR (state = 'retry' AND due_at <= clock_timestamp()))),
+    (SELECT count(*) FROM {prefix}queue WHERE state = 'waiting'),
+    (SELECT count(*) FROM {prefix}queue WHERE token IS NOT NULL),
+    (SELECT count(*) FROM {prefix}queue WHERE token IS NULL AND state = 'retry' AND due_at > clock_timestamp()),
+    (SELECT count(*) FROM {prefix}queue WHERE state = 'dead'),
+    (SELECT count(*) FROM {prefix}queue WHERE state = 'unhandled'),
+    (SELECT count(*) FROM {prefix}quarantine WHERE resolution IS NULL),
+    (SELECT coalesce(sum(messages), 0)::bigint FROM {prefix}run),
+    (SELECT count(*) FROM {prefix}audit WHERE action = 'discard'),
+    (SELECT coalesce(sum(copies), 0)::bigint FROM {prefix}duplicate),
+    (SELECT count(*) FROM {prefix}attempt WHERE charged),
+    (SELECT count(*) FROM {prefix}worker WHERE alive_until >= clock_timestamp()),
+    coalesce(extract(epoch FROM clock_timestamp() - least(
+        (SELECT received_at FROM {prefix}body WHERE seq = (
+            SELECT min(seq) FROM {prefix}queue WHERE state = 'ready' AND token IS NULL)),
+        (SELECT min(due_at) FROM {prefix}queue WHERE state = 'retry' AND token IS NULL AND due_at <= clock_timestamp())
+    )), 0)::float8,
+    (SELECT coalesce(sum(messages), 0)::bigint FROM {prefix}run WHERE finished_at > clock_timestamp() - interval '1 minute')
+
+-- name: list_unfinished
+-- Newest first, from the queue alone: its size is the unfinished work.
+SELECT q.seq, q.status, n.name, b.id, b.type, b.version, b.key, c.name, q.attempts, q.crashes,
+       (extract(epoch FROM b.received_at) * 1000000)::bigint, (extract(epoch FROM q.due_at) * 1000000)::bigint,
+       (SELECT a.error FROM {prefix}attempt a WHERE a.seq = q.seq ORDER BY a.id DESC LIMIT 1)
+FROM (
+    SELECT *, CASE WHEN token IS NOT NULL THEN 'running'
+                   WHEN state = 'ready' OR (state = 'retry' AND due_at <= clock_timestamp()) THEN 'due'
+                   WHEN state = 'retry' THEN 'retrying'
+                   ELSE state END AS status
+    FROM {prefix}queue
+) AS q
+JOIN {prefix}body b ON b.seq = q.seq
+JOIN {prefix}ledger l ON l.seq = q.seq
+JOIN {prefix}name n ON n.id = l.source
+JOIN {prefix}name c ON c.id = l.consumer
+WHERE (%(status)s::text IS NULL OR q.status = %(status)s)
+  AND (%(type)s::text IS NULL OR b.type = %(type)s)
+  AND (%(key)s::text IS NULL OR b.key = %(key)s)
+  AND (%(source)s::text IS NULL OR n.name = %(source)s)
+  AND (%(before)s::bigint IS NULL OR q.seq < %(before)s)
+ORDER BY q.seq DESC LIMIT %(limit)s
+
+-- name: list_finished
+-- Newest first; a ledger row without a queue row is finished. Walks the ledger's primary key backwards.
+SELECT l.seq, CASE WHEN EXISTS (SELECT FROM {prefix}audit a WHERE a.seq = l.seq AND a.action = 'discard')
+                   THEN 'discarded' ELSE 'done' END,
+       n.name, coalesce(b.id, ''), coalesce(b.type, ''), coalesce(b.version, 0), b.key, c.name, 0, 0,
+       (extract(epoch FROM l.received_at) * 1000000)::bigint, NULL::bigint, NULL::text
+FROM {prefix}ledger l
+LEFT JOIN {prefix}queue q ON q.seq = l.seq
+LEFT JOIN {prefix}body b ON b.seq = l.seq
+JOIN {prefix}name n ON n.id = l.source
+JOIN {prefix}name c ON c.id = l.consumer
+WHERE q.seq IS NULL
+  AND (%(status)s::text IS NULL
+       OR (%(status)s = 'discarded') = EXISTS (SELECT FROM {prefix}audit a WHERE a.seq = l.seq AND a.action = 'discard'))
+  AND (%(type)s::text IS NULL OR b.type = %(type)s)
+  AND (%(key)s::text IS NULL OR b.key = %(key)s)
+  AND (%(source)s::text IS NULL OR n.name = %(source)s)
+  AND (%(before)s::bigint IS NULL OR l.seq < %(before)s)
+ORDER BY l.seq DESC LIMIT %(limit)s
+
+-- name: show
+-- Everything about one message that is not a list.
+SELECT l.seq, n.name, l.id, c.name, l.hash, (extract(epoch FROM l.received_at) * 1000000)::bigint,
+       b.id, b.type, b.version, b.key, b.headers, b.body,
+       CASE WHEN q.seq IS NULL AND EXISTS (SELECT FROM {prefix}audit a WHERE a.seq = l.seq AND a.action = 'discard')
+                THEN 'discarded'
+            WHEN q.seq IS NULL THEN 'done'
+            WHEN q.token IS NOT NULL THEN 'running'
+            WHEN q.state = 'ready' OR (q.state = 'retry' AND q.due_at <= clock_timestamp()) THEN 'due'
+            WHEN q.state = 'retry' THEN 'retrying'
+            ELSE q.state END,
+       coalesce(q.attempts, 0), coalesce(q.crashes, 0), (extract(epoch FROM q.due_at) * 1000000)::bigint,
+       q.worker, r.result, coalesce(d.copies, 0)
+FROM {prefix}ledger l
+JOIN {prefix}name n ON n.id = l.source
+JOIN {prefix}name c ON c.id = l.consumer
+LEFT JOIN {prefix}body b ON b.seq = l.seq
+LEFT JOIN {prefix}queue q ON q.seq = l.seq
+LEFT JOIN {prefix}result r ON r.seq = l.seq
+LEFT JOIN {prefix}duplicate d ON d.seq = l.seq
+WHERE l.seq = %(seq)s
+
+-- name: show_run
+-- When, by whom and with which code it was finished. Relies on run_seq.
+SELECT (extract(epoch FROM finished_at) * 1000000)::bigint, worker, code_version, messages
+FROM {prefix}run
+WHERE first_seq <= %(seq)s AND last_seq >= %(seq)s AND %(seq)s = ANY(seqs)
+
+-- name: show_attempts
+-- In the order in which they failed.
+SELECT attempt, kind, charged, error, traceback, worker, code_version, (extract(epoch FROM at) * 1000000)::bigint
+FROM {prefix}attempt WHERE seq = %(seq)s ORDER BY id
+
+-- name: show_audit
+-- What people did to it.
+SELECT (extract(epoch FROM at) * 1000000)::bigint, actor, action, reason
+FROM {prefix}audit WHERE seq = %(seq)s ORDER BY id
+
+-- name: find
+-- Relies on the unique key of the ledger, once for each consumer.
+SELECT l.seq FROM {prefix}ledger l JOIN {prefix}name n ON n.id = l.source
+WHERE n.name = %(source)s AND l.id = %(stored_id)s AND l.consumer = ANY(SELECT DISTINCT consumer FROM {prefix}subscription
+      UNION SELECT id FROM {prefix}name WHERE name = %(consumer)s)
+ORDER BY l.seq
+
+-- name: workers
+-- Who is running, and how much of it.
+SELECT w.id, w.process, w.host, w.pid, w.code_version, w.inline, (extract(epoch FROM w.started_at) * 1000000)::bigint,
+       extract(epoch FROM w.alive_until - clock_timestamp())::float8,
+       (SELECT count(*) FROM {prefix}queue q WHERE q.worker = w.id AND q.token IS NOT NULL)
+FROM {prefix}worker w ORDER BY w.id
+
+-- name: unserved
+-- Due work by subscription, for the doctor to compare with who is running.
+SELECT s.type, n.name, count(*)
+FROM {prefix}queue q JOIN {prefix}subscription s ON s.id = q.subscription JOIN {prefix}name n ON n.id = s.consumer
+WHERE q.state = 'ready' AND q.token IS NULL
+GROUP BY 1, 2 ORDER BY 1, 2
+
+-- name: illegal
+-- Rows that nobody would ever move again; always none, or something outside onceward has written here.
+SELECT count(*) FROM {prefix}queue q
+WHERE (q.state = 'waiting' AND NOT EXISTS (
+           SELECT FROM {prefix}queue e WHERE e.key_hash = q.key_hash AND e.state <> 'waiting'))
+   OR (q.token IS NOT NULL AND NOT EXISTS (SELECT FROM {prefix}worker w WHERE w.id = q.worker))
+
+-- name: settings
+-- What the server really uses, for the doctor.
+SELECT current_setting('server_version'), current_setting('fsync'), current_setting('synchronous_commit'),
+       current_setting('full_page_writes'), current_setting('default_transaction_isolation'),
+       pg_is_in_recovery()::text, current_setting('max_connections')
+
+-- name: ring
+-- For a receive inside the caller's transaction: delivered when that commits. Elsewhere a connection of its own rings, debounced.
+SELECT pg_notify('{prefix}bell', '')

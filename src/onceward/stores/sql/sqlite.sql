@@ -1,0 +1,463 @@
+-- Every statement onceward sends to SQLite. Each section says which guard it carries and which index it relies on.
+-- A section may hold several statements; they run in order inside BEGIN IMMEDIATE, so the single writer is the lock that PostgreSQL
+-- needs row and key locks for. Lists come as JSON. :now is the clock in microseconds. postgres.sql has the same names.
+
+-- name: begin_limits
+-- Limits are the connection's own here, and the session watches the transaction itself.
+SELECT :statement_limit, :lock_limit, :idle_limit, :mark
+
+-- name: catalog
+-- One row; the version changes whenever names a receiver relies on have changed.
+SELECT version, coalesce((:now - last_crash_at) / 1000000.0, 1e9) FROM {prefix}catalog
+
+-- name: touch_catalog
+-- Tells every receiver to read the catalog again before it stores anything.
+UPDATE {prefix}catalog
+SET version = version + 1, last_crash_at = CASE WHEN :crash THEN :now ELSE last_crash_at END
+
+-- name: names
+-- Small numbers for consumers and sources; read as a whole, it is a short list.
+SELECT id, name FROM {prefix}name
+
+-- name: add_name
+-- Guard: unique (name). Two processes adding the same name get the same number when they read it again.
+INSERT INTO {prefix}name (name) VALUES (:name) ON CONFLICT (name) DO NOTHING
+
+-- name: subscriptions
+-- Who wants what; read by processes that have no handlers.
+SELECT s.id, n.name, s.consumer, s.type, s.key_path, s.key_function
+FROM {prefix}subscription s JOIN {prefix}name n ON n.id = s.consumer
+ORDER BY s.id
+
+-- name: subscribe
+-- Guard: unique (consumer, type). Returns nothing when the subscription is already there and unchanged.
+INSERT INTO {prefix}subscription AS s (consumer, type, key_path, key_function)
+VALUES (:consumer, :type, :key_path, :key_function)
+ON CONFLICT (consumer, type) DO UPDATE
+SET key_path = excluded.key_path, key_function = excluded.key_function
+WHERE s.key_path IS NOT excluded.key_path OR s.key_function <> excluded.key_function
+RETURNING id
+
+-- name: receive
+-- Guard: unique (consumer, source, id); a duplicate is an insert that changed nothing, and then changes() keeps the other two
+-- from inserting. The body's rowid is its seq, so last_insert_rowid() stays the new number. Inserts nothing under an outdated catalog.
+INSERT INTO {prefix}ledger (consumer, source, id, hash, received_at)
+SELECT :consumer, :source, :stored_id, :hash, :now WHERE (SELECT version FROM {prefix}catalog) = :catalog
+ON CONFLICT (consumer, source, id) DO NOTHING
+RETURNING :ordinal, seq, received_at;
+INSERT INTO {prefix}body (seq, source, id, type, version, key, headers, body, received_at)
+SELECT last_insert_rowid(), :source, :id, :type, :version, :key, :headers, :body, :now WHERE changes() > 0;
+INSERT INTO {prefix}queue (seq, subscription, key_hash, state, due_at, worker, token, attempts, solo)
+SELECT last_insert_rowid(), :subscription, :key_hash, CASE WHEN :subscription IS NULL THEN 'unhandled' ELSE :state END,
+       :now + CAST(:delay * 1000000 AS integer), :worker, :token, :attempts, :solo
+WHERE changes() > 0 AND :state IS NOT NULL
+
+-- name: known
+-- What is known of messages that were not inserted. Relies on the unique key of the ledger.
+SELECT :ordinal, l.seq, l.hash, q.seq IS NULL, r.result
+FROM {prefix}ledger l
+LEFT JOIN {prefix}queue q ON q.seq = l.seq
+LEFT JOIN {prefix}result r ON r.seq = l.seq
+WHERE l.consumer = :consumer AND l.source = :source AND l.id = :stored_id
+
+-- name: count_duplicates
+-- One row per message however many copies came.
+INSERT INTO {prefix}duplicate (seq, copies, first_at, last_at) VALUES (:seq, :copies, :now, :now)
+ON CONFLICT (seq) DO UPDATE SET copies = copies + excluded.copies, last_at = excluded.last_at
+
+-- name: quarantine
+-- Guard: unique (seq, hash). Never touches the first body; answers what an operator decided about this hash.
+INSERT INTO {prefix}quarantine (seq, hash, type, version, headers, body, copies, first_at, last_at)
+VALUES (:seq, :hash, :type, :version, :headers, :body, 1, :now, :now)
+ON CONFLICT (seq, hash) DO UPDATE SET copies = copies + 1, last_at = excluded.last_at
+RETURNING resolution, accepted_seq
+
+-- name: requeue_own
+-- Guard: the ledger row is there and no queue row is. Used when a handler committed on its own in inline mode.
+INSERT INTO {prefix}queue (seq, subscription, key_hash, state, due_at, attempts)
+SELECT l.seq, :subscription, :key_hash, :state, :now + CAST(:delay * 1000000 AS integer), :attempts
+FROM {prefix}ledger l
+WHERE l.seq = :seq AND NOT EXISTS (SELECT 1 FROM {prefix}queue q WHERE q.seq = l.seq)
+RETURNING seq
+
+-- name: key_is_free
+-- The single writer holds every key.
+SELECT :key_hash IS NOT NULL
+
+-- name: key_has_rows
+-- Relies on queue_key.
+SELECT EXISTS (SELECT 1 FROM {prefix}queue WHERE key_hash = :key_hash)
+
+-- name: claim
+-- Guards: no note yet, the worker's own row still there. Relies on queue_ready and queue_retry.
+UPDATE {prefix}queue SET worker = :worker, token = :token
+WHERE EXISTS (SELECT 1 FROM {prefix}worker WHERE id = :worker) AND seq IN (
+    SELECT seq FROM (
+        SELECT seq FROM {prefix}queue
+        WHERE state = 'retry' AND token IS NULL AND NOT solo AND due_at <= :now
+          AND subscription IN (SELECT value FROM json_each(:subscriptions))
+        ORDER BY due_at LIMIT :limit)
+    UNION ALL
+    SELECT seq FROM (
+        SELECT seq FROM {prefix}queue
+        WHERE state = 'ready' AND token IS NULL AND NOT solo AND seq >= :floor
+          AND subscription IN (SELECT value FROM json_each(:subscriptions))
+        ORDER BY seq LIMIT :limit)
+    LIMIT :limit);
+SELECT q.seq, q.subscription, q.key_hash, q.attempts, b.source, b.id, b.type, b.version, b.key, b.headers, b.body,
+       b.received_at, (:now - b.received_at) / 1000000.0
+FROM {prefix}queue q JOIN {prefix}body b ON b.seq = q.seq
+WHERE q.worker = :worker AND q.token = :token
+
+-- name: claim_solo
+-- As claim, for one message that was in flight when a process died; its process holds no other note. Relies on queue_solo.
+UPDATE {prefix}queue SET worker = :worker, token = :token
+WHERE EXISTS (SELECT 1 FROM {prefix}worker WHERE id = :worker) AND seq IN (
+    SELECT seq FROM {prefix}queue
+    WHERE solo AND token IS NULL AND (state = 'ready' OR (state = 'retry' AND due_at <= :now))
+      AND subscription IN (SELECT value FROM json_each(:subscriptions))
+    ORDER BY seq LIMIT 1);
+SELECT q.seq, q.subscription, q.key_hash, q.attempts, b.source, b.id, b.type, b.version, b.key, b.headers, b.body,
+       b.received_at, (:now - b.received_at) / 1000000.0
+FROM {prefix}queue q JOIN {prefix}body b ON b.seq = q.seq
+WHERE q.worker = :worker AND q.token = :token
+
+-- name: suspects
+-- Whether a message waits that must run alone. Relies on queue_solo.
+SELECT EXISTS (
+    SELECT 1 FROM {prefix}queue
+    WHERE solo AND token IS NULL AND (state = 'ready' OR (state = 'retry' AND due_at <= :now))
+      AND subscription IN (SELECT value FROM json_each(:subscriptions)))
+
+-- name: park
+-- A row stays claimed only when every earlier row of its key is in this claim and no other claim holds a row of the key.
+-- Relies on queue_key and queue_noted.
+UPDATE {prefix}queue AS q SET state = 'waiting', due_at = NULL, worker = NULL, token = NULL
+WHERE q.seq IN (SELECT value FROM json_each(:seqs))
+  AND (
+    EXISTS (
+        SELECT 1 FROM {prefix}queue e
+        WHERE e.key_hash = q.key_hash AND e.seq < q.seq
+          AND NOT (e.worker IS :worker AND e.token IS :token)
+          AND e.seq NOT IN (SELECT value FROM json_each(:seqs))
+    ) OR q.key_hash IN (
+        SELECT n.key_hash FROM {prefix}queue n
+        WHERE n.token IS NOT NULL AND n.key_hash IS NOT NULL AND NOT (n.worker = :worker AND n.token = :token)
+    )
+  )
+RETURNING seq
+
+-- name: noted
+-- Which rows still carry this claim. Relies on queue_noted.
+SELECT seq FROM {prefix}queue WHERE worker = :worker AND token = :token
+
+-- name: lock_keys
+-- The single writer holds every key.
+SELECT :key_hashes
+
+-- name: finish
+-- Guard: every row still carries this claim; else `messages` is null, the insert fails, and everything the handlers did
+-- rolls back. The deletion is "done".
+INSERT INTO {prefix}run (worker, token, code_version, finished_at, first_seq, last_seq, seqs, messages)
+SELECT :worker, :token, :code_version, :now, coalesce(min(seq), 0), coalesce(max(seq), 0), :seqs,
+       CASE WHEN count(*) = :expected AND :mark IS NOT NULL THEN count(*) END
+FROM {prefix}queue
+WHERE seq IN (SELECT value FROM json_each(:seqs)) AND worker = :worker AND token = :token;
+DELETE FROM {prefix}queue
+WHERE seq IN (SELECT value FROM json_each(:seqs)) AND worker = :worker AND token = :token
+
+-- name: finish_inline
+-- Guard: the ledger row of this transaction is there; else `messages` is null.
+INSERT INTO {prefix}run (worker, token, code_version, finished_at, first_seq, last_seq, seqs, messages)
+SELECT :worker, 0, :code_version, :now, :seq, :seq, json_array(:seq),
+       CASE WHEN :mark IS NOT NULL AND EXISTS (SELECT 1 FROM {prefix}ledger WHERE seq = :seq) THEN 1 END
+
+-- name: promote
+-- After the removal, in the same transaction. Relies on queue_waiting.
+UPDATE {prefix}queue SET state = 'ready'
+WHERE seq IN (
+    SELECT (SELECT q.seq FROM {prefix}queue q WHERE q.key_hash = k.value AND q.state = 'waiting' ORDER BY q.seq LIMIT 1)
+    FROM json_each(:key_hashes) AS k)
+
+-- name: store_results
+-- In the handler's transaction: a result exists exactly when its effects do.
+INSERT INTO {prefix}result (seq, result) VALUES (:seq, :result)
+
+-- name: forget_bodies
+-- For handlers with keep_body=False, in the handler's transaction; the hash stays in the ledger.
+UPDATE {prefix}body SET body = NULL WHERE seq IN (SELECT value FROM json_each(:seqs))
+
+-- name: settle
+-- Guard: the row still carries this claim; no row back means that it was taken over.
+UPDATE {prefix}queue
+SET state = :state, due_at = :now + CAST(:delay * 1000000 AS integer), attempts = attempts + 1, worker = NULL, token = NULL
+WHERE seq = :seq AND worker = :worker AND token = :token
+RETURNING seq
+
+-- name: add_attempt
+-- Append only: the history of what went wrong.
+INSERT INTO {prefix}attempt (seq, attempt, kind, charged, error, traceback, worker, code_version, at)
+VALUES (:seq, :attempt, :kind, :charged, :error, :traceback, :worker, :code_version, :now)
+
+-- name: postpone
+-- Guard: the row still carries this claim. An infrastructure error: try again soon, nobody is charged.
+UPDATE {prefix}queue
+SET state = 'retry', due_at = :now + CAST(:delay * 1000000 AS integer), worker = NULL, token = NULL
+WHERE seq IN (SELECT value FROM json_each(:seqs)) AND worker = :worker AND token = :token
+RETURNING seq
+
+-- name: release
+-- Guard: the row still carries one of these claims. Nobody is charged.
+UPDATE {prefix}queue SET worker = NULL, token = NULL
+WHERE worker = :worker AND token IN (SELECT value FROM json_each(:tokens))
+RETURNING seq
+
+-- name: release_some
+-- Guard: the row still carries this claim. Nobody is charged.
+UPDATE {prefix}queue SET worker = NULL, token = NULL
+WHERE seq IN (SELECT value FROM json_each(:seqs)) AND worker = :worker AND token = :token
+RETURNING seq
+
+-- name: add_worker
+-- One row per process start; the process name is random, so it is never used twice.
+INSERT INTO {prefix}worker (process, host, pid, code_version, inline, started_at, alive_until)
+VALUES (:process, :host, :pid, :code_version, :inline, :now, :now + CAST(:lease * 1000000 AS integer))
+RETURNING id
+
+-- name: beat
+-- Guard: the row is still there; no row back means that this process was declared dead and must register anew.
+UPDATE {prefix}worker SET alive_until = :now + CAST(:lease * 1000000 AS integer), inline = max(inline, :inline)
+WHERE id = :worker
+RETURNING id
+
+-- name: lapsed_workers
+-- The single writer keeps two processes from taking the same worker over.
+SELECT id, inline, pid, host FROM {prefix}worker WHERE alive_until < :now AND id <> :worker ORDER BY id LIMIT 10
+
+-- name: worker_of_process
+-- For a supervisor that saw its child die, and for a process that says goodbye.
+SELECT id, inline, pid, host FROM {prefix}worker
+WHERE process = :process OR process LIKE :process || '.%'
+
+-- name: noted_by
+-- What a dead worker left behind. Relies on queue_noted.
+SELECT seq, attempts, crashes FROM {prefix}queue WHERE worker = :worker AND token IS NOT NULL ORDER BY seq
+
+-- name: take_over
+-- Alone: charged, and dead at the limit; several: nobody is charged, all become solo.
+UPDATE {prefix}queue
+SET worker = NULL, token = NULL, solo = 1, crashes = crashes + :charge,
+    state = CASE WHEN crashes + :charge >= :crash_limit THEN 'dead' ELSE state END,
+    due_at = CASE WHEN crashes + :charge >= :crash_limit THEN NULL ELSE due_at END
+WHERE worker = :worker AND token IS NOT NULL
+
+-- name: let_go
+-- A worker that says goodbye: its notes come off uncharged.
+UPDATE {prefix}queue SET worker = NULL, token = NULL WHERE worker = :worker AND token IS NOT NULL
+
+-- name: forget_worker
+-- After its notes are off, in the same transaction: from now on it cannot claim.
+DELETE FROM {prefix}worker WHERE id = :worker
+
+-- name: unhandled_types
+-- Types that wait for somebody who knows them. Relies on queue_aside.
+SELECT DISTINCT b.type FROM {prefix}queue q JOIN {prefix}body b ON b.seq = q.seq WHERE q.state = 'unhandled'
+
+-- name: unhandled
+-- Relies on queue_aside.
+SELECT q.seq, b.source, b.id, b.type, b.version, b.key, b.headers, b.body, l.consumer, l.id, l.hash
+FROM {prefix}queue q JOIN {prefix}body b ON b.seq = q.seq JOIN {prefix}ledger l ON l.seq = q.seq
+WHERE q.state = 'unhandled' AND b.type IN (SELECT value FROM json_each(:types))
+ORDER BY q.seq LIMIT 100
+
+-- name: adopt
+-- Guard: state still unhandled. The row keeps its number, so it keeps its place in the order.
+UPDATE {prefix}queue SET state = 'ready', subscription = :subscription, key_hash = :key_hash
+WHERE seq = :seq AND state = 'unhandled'
+RETURNING seq
+
+-- name: set_body_key
+-- The key of an adopted message, for people; the queue row has its hash.
+UPDATE {prefix}body SET key = :key WHERE seq = :seq
+
+-- name: remove_unhandled
+-- The service's own row of a type that only other consumers want; they have rows of their own by now.
+DELETE FROM {prefix}body WHERE seq = :seq AND seq IN (SELECT seq FROM {prefix}queue WHERE state = 'unhandled');
+DELETE FROM {prefix}ledger WHERE seq = :seq AND seq IN (SELECT seq FROM {prefix}queue WHERE state = 'unhandled');
+DELETE FROM {prefix}queue WHERE seq = :seq AND state = 'unhandled'
+
+-- name: redrive
+-- Guard: state is dead, so a second click changes nothing. The budget starts anew, the history stays.
+UPDATE {prefix}queue SET state = 'ready', attempts = 0, crashes = 0
+WHERE seq = :seq AND state = 'dead'
+RETURNING seq
+
+-- name: key_of
+-- The key whose lock comes before any row lock.
+SELECT key_hash FROM {prefix}queue WHERE seq = :seq
+
+-- name: discard
+-- Guard: no note on the row.
+DELETE FROM {prefix}queue WHERE seq = :seq AND token IS NULL RETURNING seq
+
+-- name: add_audit
+-- In the transaction of the action itself: no action without its line, no line without its action.
+INSERT INTO {prefix}audit (at, actor, action, seq, reason) VALUES (:now, :actor, :action, :seq, :reason)
+
+-- name: quarantined
+-- Open cases first come first.
+SELECT x.id, x.seq, x.hash, x.type, x.version, x.headers, x.body, x.copies, x.first_at, x.last_at,
+       n.name, l.id, l.hash, b.body, c.name, b.id
+FROM {prefix}quarantine x
+JOIN {prefix}ledger l ON l.seq = x.seq
+JOIN {prefix}name n ON n.id = l.source
+JOIN {prefix}name c ON c.id = l.consumer
+LEFT JOIN {prefix}body b ON b.seq = x.seq
+WHERE x.resolution IS NULL AND (:case_id IS NULL OR x.id = :case_id)
+ORDER BY x.id LIMIT :limit
+
+-- name: resolve_quarantine
+-- Guard: still open, so that two operators cannot decide differently.
+UPDATE {prefix}quarantine SET resolution = :resolution, accepted_seq = :accepted_seq
+WHERE id = :case_id AND resolution IS NULL
+RETURNING id
+
+-- name: drop_quarantine
+-- Guard: still open.
+DELETE FROM {prefix}quarantine WHERE id = :case_id AND resolution IS NULL RETURNING id
+
+-- name: stats
+-- Counts of the queue are counts of unfinished work, which is small; the rest are sums over groups.
+SELECT
+    (SELECT count(*) FROM {prefix}queue WHERE token IS NULL AND (state = 'ready' OR (state = 'retry' AND due_at <= :now))),
+    (SELECT count(*) FROM {prefix}queue WHERE state = 'waiting'),
+    (SELECT count(*) FROM {prefix}queue WHERE token IS NOT NULL),
+    (SELECT count(*) FROM {prefix}queue WHERE token IS NULL AND state = 'retry' AND due_at > :now),
+    (SELECT count(*) FROM {prefix}queue WHERE state = 'dead'),
+    (SELECT count(*) FROM {prefix}queue WHERE state = 'unhandled'),
+    (SELECT count(*) FROM {prefix}quarantine WHERE resolution IS NULL),
+    (SELECT coalesce(sum(messages), 0) FROM {prefix}run),
+    (SELECT count(*) FROM {prefix}audit WHERE action = 'discard'),
+    (SELECT coalesce(sum(copies), 0) FROM {prefix}duplicate),
+    (SELECT count(*) FROM {prefix}attempt WHERE charged),
+    (SELECT count(*) FROM {prefix}worker WHERE alive_until >= :now),
+    (:now - min(
+        coalesce((SELECT received_at FROM {prefix}body WHERE seq = (
+            SELECT min(seq) FROM {prefix}queue WHERE state = 'ready' AND token IS NULL)), :now),
+        coalesce((SELECT min(due_at) FROM {prefix}queue WHERE state = 'retry' AND token IS NULL AND due_at <= :now), :now)
+    )) / 1000000.0,
+    (SELECT coalesce(sum(messages), 0) FROM {prefix}run WHERE finished_at > :now - 60000000)
+
+-- name: list_unfinished
+-- Newest first, from the queue alone: its size is the unfinished work.
+SELECT q.seq, q.status, n.name, b.id, b.type, b.version, b.key, c.name, q.attempts, q.crashes,
+       b.received_at, q.due_at, (SELECT a.error FROM {prefix}attempt a WHERE a.seq = q.seq ORDER BY a.id DESC LIMIT 1)
+FROM (
+    SELECT *, CASE WHEN token IS NOT NULL THEN 'running'
+                   WHEN state = 'ready' OR (state = 'retry' AND due_at <= :now) THEN 'due'
+                   WHEN state = 'retry' THEN 'retrying'
+                   ELSE state END AS status
+    FROM {prefix}queue
+) AS q
+JOIN {prefix}body b ON b.seq = q.seq
+JOIN {prefix}ledger l ON l.seq = q.seq
+JOIN {prefix}name n ON n.id = l.source
+JOIN {prefix}name c ON c.id = l.consumer
+WHERE (:status IS NULL OR q.status = :status)
+  AND (:type IS NULL OR b.type = :type)
+  AND (:key IS NULL OR b.key = :key)
+  AND (:source IS NULL OR n.name = :source)
+  AND (:before IS NULL OR q.seq < :before)
+ORDER BY q.seq DESC LIMIT :limit
+
+-- name: list_finished
+-- Newest first; a ledger row without a queue row is finished. Walks the ledger's primary key backwards.
+SELECT l.seq, CASE WHEN EXISTS (SELECT 1 FROM {prefix}audit a WHERE a.seq = l.seq AND a.action = 'discard')
+                   THEN 'discarded' ELSE 'done' END,
+       n.name, coalesce(b.id, ''), coalesce(b.type, ''), coalesce(b.version, 0), b.key, c.name, 0, 0,
+       l.received_at, NULL, NULL
+FROM {prefix}ledger l
+LEFT JOIN {prefix}queue q ON q.seq = l.seq
+LEFT JOIN {prefix}body b ON b.seq = l.seq
+JOIN {prefix}name n ON n.id = l.source
+JOIN {prefix}name c ON c.id = l.consumer
+WHERE q.seq IS NULL
+  AND (:status IS NULL
+       OR (:status = 'discarded') = EXISTS (SELECT 1 FROM {prefix}audit a WHERE a.seq = l.seq AND a.action = 'discard'))
+  AND (:type IS NULL OR b.type = :type)
+  AND (:key IS NULL OR b.key = :key)
+  AND (:source IS NULL OR n.name = :source)
+  AND (:before IS NULL OR l.seq < :before)
+ORDER BY l.seq DESC LIMIT :limit
+
+-- name: show
+-- Everything about one message that is not a list.
+SELECT l.seq, n.name, l.id, c.name, l.hash, l.received_at,
+       b.id, b.type, b.version, b.key, b.headers, b.body,
+       CASE WHEN q.seq IS NULL AND EXISTS (SELECT 1 FROM {prefix}audit a WHERE a.seq = l.seq AND a.action = 'discard')
+                THEN 'discarded'
+            WHEN q.seq IS NULL THEN 'done'
+            WHEN q.token IS NOT NULL THEN 'running'
+            WHEN q.state = 'ready' OR (q.state = 'retry' AND q.due_at <= :now) THEN 'due'
+            WHEN q.state = 'retry' THEN 'retrying'
+            ELSE q.state END,
+       coalesce(q.attempts, 0), coalesce(q.crashes, 0), q.due_at,
+       q.worker, r.result, coalesce(d.copies, 0)
+FROM {prefix}ledger l
+JOIN {prefix}name n ON n.id = l.source
+JOIN {prefix}name c ON c.id = l.consumer
+LEFT JOIN {prefix}body b ON b.seq = l.seq
+LEFT JOIN {prefix}queue q ON q.seq = l.seq
+LEFT JOIN {prefix}result r ON r.seq = l.seq
+LEFT JOIN {prefix}duplicate d ON d.seq = l.seq
+WHERE l.seq = :seq
+
+-- name: show_run
+-- When, by whom and with which code it was finished. Relies on run_seq.
+SELECT finished_at, worker, code_version, messages
+FROM {prefix}run
+WHERE first_seq <= :seq AND last_seq >= :seq AND :seq IN (SELECT value FROM json_each(seqs))
+
+-- name: show_attempts
+-- In the order in which they failed.
+SELECT attempt, kind, charged, error, traceback, worker, code_version, at
+FROM {prefix}attempt WHERE seq = :seq ORDER BY id
+
+-- name: show_audit
+-- What people did to it.
+SELECT at, actor, action, reason FROM {prefix}audit WHERE seq = :seq ORDER BY id
+
+-- name: find
+-- Relies on the unique key of the ledger, once for each consumer.
+SELECT l.seq FROM {prefix}ledger l JOIN {prefix}name n ON n.id = l.source
+WHERE n.name = :source AND l.id = :stored_id AND l.consumer IN (SELECT consumer FROM {prefix}subscription
+      UNION SELECT id FROM {prefix}name WHERE name = :consumer)
+ORDER BY l.seq
+
+-- name: workers
+-- Who is running, and how much of it.
+SELECT w.id, w.process, w.host, w.pid, w.code_version, w.inline, w.started_at, (w.alive_until - :now) / 1000000.0,
+       (SELECT count(*) FROM {prefix}queue q WHERE q.worker = w.id AND q.token IS NOT NULL)
+FROM {prefix}worker w ORDER BY w.id
+
+-- name: unserved
+-- Due work by subscription, for the doctor to compare with who is running.
+SELECT s.type, n.name, count(*)
+FROM {prefix}queue q JOIN {prefix}subscription s ON s.id = q.subscription JOIN {prefix}name n ON n.id = s.consumer
+WHERE q.state = 'ready' AND q.token IS NULL
+GROUP BY 1, 2 ORDER BY 1, 2
+
+-- name: illegal
+-- Rows that nobody would ever move again; always none, or something outside onceward has written here.
+SELECT count(*) FROM {prefix}queue q
+WHERE (q.state = 'waiting' AND NOT EXISTS (
+           SELECT 1 FROM {prefix}queue e WHERE e.key_hash = q.key_hash AND e.state <> 'waiting'))
+   OR (q.token IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {prefix}worker w WHERE w.id = q.worker))
+
+-- name: settings
+-- What the library really uses, for the doctor.
+SELECT sqlite_version(), (SELECT journal_mode FROM pragma_journal_mode), (SELECT synchronous FROM pragma_synchronous)
+
+-- name: ring
+-- The file itself tells: its change counter is watched.
+SELECT 1

@@ -1,0 +1,39 @@
+"""Loads the named statements of a dialect from its .sql file.
+
+Invariant: `{prefix}`, checked by `identity.check_prefix`, is the only thing ever put into SQL text.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib import resources
+
+_SECTION = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+_COMMENT = re.compile(r"^\s*--[^\n]*\n?", re.MULTILINE)
+_SQL = resources.files("onceward.stores") / "sql"
+
+
+@cache
+def load(dialect: str, prefix: str) -> dict[str, tuple[str, ...]]:
+    """The statements of a dialect by name; a section may hold several, which run in order."""
+    text = (_SQL / f"{dialect}.sql").read_text(encoding="utf-8")
+    parts = _SECTION.split(text)[1:]
+    return {name: _statements(body, prefix) for name, body in zip(parts[::2], parts[1::2], strict=True)}
+
+
+@cache
+def migrations(dialect: str, prefix: str) -> tuple[tuple[int, str, tuple[str, ...]], ...]:
+    """The numbered migrations of a dialect: version, name, statements."""
+    found = []
+    for file in (_SQL / "migrations").iterdir():
+        number, _, rest = file.name.partition("_")
+        if rest.endswith(f".{dialect}.sql"):
+            text = file.read_text(encoding="utf-8")
+            found.append((int(number), rest.removesuffix(f".{dialect}.sql"), _statements(text, prefix)))
+    return tuple(sorted(found))
+
+
+def _statements(text: str, prefix: str) -> tuple[str, ...]:
+    text = _COMMENT.sub("", text).replace("{prefix}", prefix)
+    return tuple(part.strip() for part in re.split(r";\s*(?:\n|$)", text) if part.strip())

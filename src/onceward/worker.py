@@ -1,0 +1,221 @@
+"""The runtime: lanes in threads for `def` handlers, lanes on an event loop for `async def` handlers, one presence for all.
+
+Invariant: a lane owns its connection; when the lane ends in any way but the ordinary one, the connection is dropped and the presence lets go of
+the lane's notes, so a stop never leaves an orphan.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from typing import Any
+
+from onceward.errors import StoreError
+from onceward.flow import Call, Outcome, Wait, run_async, run_sync
+from onceward.presence import Presence, Watch
+from onceward.registry import Subscription
+from onceward.steps.context import Context
+from onceward.steps.handle import work
+from onceward.steps.lane import Lane
+from onceward.steps.subscribe import fan_out, subscribe
+from onceward.stores.calls import overrun
+from onceward.stores.protocol import Session, Store
+from onceward.wake import Wake
+
+log = logging.getLogger("onceward")
+
+
+class Worker:
+    """Everything of one process that runs handlers."""
+
+    def __init__(
+        self, context: Context, store: Store, *, concurrency: int = 1, process: str = "", until_idle: bool = False
+    ) -> None:
+        self._context, self._store = context, store
+        self._concurrency = concurrency
+        self._until_idle = until_idle
+        self._stop = threading.Event()
+        self._wake = Wake()
+        self._presence = Presence(context, store, process=process)
+        self._threads: list[threading.Thread] = []
+        self._finished: list[int] = []
+        self._problems: list[BaseException] = []
+
+    @property
+    def finished(self) -> int:
+        """How many messages its lanes have finished."""
+        return sum(self._finished)
+
+    def request_stop(self) -> None:
+        """Ask every lane to stop after what it is doing; returns at once, may be called from a signal handler."""
+        self._stop.set()
+        self._wake.ring()
+
+    def run(self) -> int:
+        """Work until stopped (or until idle), with an event loop of its own for async handlers."""
+        self._begin()
+        try:
+            bell = self._store.watch(self._wake.ring)
+            try:
+                if self._served(is_async=True):
+                    self._start(lambda: asyncio.run(self._async_lanes()), "onceward-async")
+                self._start_threads()
+                self._join()
+            finally:
+                bell.close()
+        finally:
+            self._presence.stop()
+        self._raise_problem()
+        return self.finished
+
+    async def run_async(self) -> int:
+        """As `run`, with async handlers on the running event loop; a cancellation stops gracefully."""
+        await asyncio.to_thread(self._begin)
+        try:
+            bell = await asyncio.to_thread(self._store.watch, self._wake.ring)
+            try:
+                self._start_threads()
+                await self._async_lanes()
+                while any(thread.is_alive() for thread in self._threads):
+                    await asyncio.sleep(0.01)
+            finally:
+                self.request_stop()
+                await asyncio.shield(asyncio.to_thread(self._join))
+                await asyncio.shield(asyncio.to_thread(bell.close))
+        finally:
+            await asyncio.shield(asyncio.to_thread(self._presence.stop))
+        self._raise_problem()
+        return self.finished
+
+    def _begin(self) -> None:
+        with self._store.session() as session:
+            run_sync(subscribe(self._context, self._context.catalog), session.perform)
+            while run_sync(fan_out(self._context), session.perform):
+                pass
+        self._presence.also(lambda: fan_out(self._context))
+        self._presence.start()
+
+    def _served(self, *, is_async: bool) -> list[Subscription]:
+        registry = self._context.registry
+        found = []
+        for subscription in self._context.catalog.subscriptions.values():
+            handler = registry.of_type(subscription.consumer, subscription.type)
+            if handler is not None and handler.is_async == is_async:
+                found.append(subscription)
+        return found
+
+    def _lane(self, *, is_async: bool) -> Lane:
+        lane = Lane(
+            context=self._context,
+            worker=lambda: self._presence.worker,
+            new_token=self._presence.token,
+            subscriptions=self._served(is_async=is_async),
+            stopping=self._stop.is_set,
+            gate=self._presence.gate,
+        )
+        lane.group = lane.largest_group
+        return lane
+
+    def _start_threads(self) -> None:
+        if self._served(is_async=False):
+            for number in range(self._concurrency):
+                self._start(self._sync_lane, f"onceward-lane-{number}")
+
+    def _start(self, target: Any, name: str) -> None:
+        thread = threading.Thread(target=self._guarded, args=(target,), name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _guarded(self, target: Any) -> None:
+        """A lane that fails for a reason nobody foresaw stops the worker loudly instead of leaving a silent gap."""
+        try:
+            target()
+        except StoreError as error:
+            if not self._stop.is_set():
+                self._problems.append(error)
+                self.request_stop()
+        except BaseException as error:
+            log.exception("a lane stopped unexpectedly; the worker stops")
+            self._problems.append(error)
+            self.request_stop()
+
+    def _raise_problem(self) -> None:
+        if self._problems:
+            raise self._problems[0]
+
+    def _join(self) -> None:
+        """Wait for the lanes; after a stop, no longer than the stop may take."""
+        patience = self._context.settings.stop_timeout.total_seconds()
+        for thread in self._threads:
+            while thread.is_alive() and not self._stop.is_set():
+                thread.join(0.1)
+        for thread in self._threads:
+            thread.join(patience)
+            if thread.is_alive():
+                log.error("%s still runs its handler; its messages are given back", thread.name)
+
+    def _sync_lane(self) -> None:
+        session = self._store.connect()
+        try:
+            with self._presence.watched() as watch:
+                performer = _SyncPerformer(session, watch, self._wake)
+                lane = self._lane(is_async=False)
+                self._finished.append(run_sync(work(lane, until_idle=self._until_idle), performer.perform))
+        finally:
+            session.close()
+
+    async def _async_lanes(self) -> None:
+        if not self._served(is_async=True):
+            return
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self._concurrency):
+                group.create_task(self._async_lane())
+
+    async def _async_lane(self) -> None:
+        session = await self._store.async_connect()
+        try:
+            seen = self._wake.rung
+
+            async def perform(request: Any) -> Any:
+                nonlocal seen
+                if isinstance(request, Wait):
+                    seen = await self._wake.async_wait(seen, request.seconds)
+                    return None
+                return await session.perform(request)
+
+            lane = self._lane(is_async=True)
+            self._finished.append(await run_async(work(lane, until_idle=self._until_idle), perform))
+        except BaseException:
+            session.abandon()
+            raise
+        else:
+            await session.close()
+
+
+class _SyncPerformer:
+    """Performs the requests of one lane: waits on the bell, watches the handler's time, leaves the rest to the session."""
+
+    def __init__(self, session: Session, watch: Watch, wake: Wake) -> None:
+        self._session, self._watch, self._wake = session, watch, wake
+        self._seen = wake.rung
+
+    def perform(self, request: Any) -> Any:
+        if isinstance(request, Call):
+            return watched_call(self._session, self._watch, request)
+        if isinstance(request, Wait):
+            self._seen = self._wake.wait(self._seen, request.seconds)
+            return None
+        return self._session.perform(request)
+
+
+def watched_call(session: Session, watch: Watch, call: Call) -> Outcome:
+    """Call a `def` handler under its time limit."""
+    limit = call.handler.timeout.total_seconds()
+    watch.begin(session, limit)
+    expired = True
+    try:
+        outcome: Outcome = session.perform(call)
+    finally:
+        expired = watch.end()
+    return Outcome(error=overrun(limit)) if expired else outcome
