@@ -1,8 +1,9 @@
 """How steps run: a step is a generator that yields requests and never touches a driver.
 
-A request is a named statement, the begin or end of a transaction, or a call of a handler; a tuple of requests may travel
-together (one round trip where the database can). `run_sync` and `run_async` hand each request to a session and
-send the answer back. So every step exists once, works in both worlds, and can be stopped at every statement by a test.
+A request is a named statement, the begin or end of a transaction, or a call of a handler; a tuple of requests
+may travel together (one round trip where the database can). `run_sync` and `run_async` hand each request to a
+session and send the answer back. So every step exists once, works in both worlds, and can be stopped at every
+statement by a test.
 
 Invariant: whatever a session raises is raised inside the step, at the `yield` that asked.
 """
@@ -17,6 +18,7 @@ from onceward.message import Message
 from onceward.registry import Handler
 
 T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class Query:
@@ -101,7 +103,7 @@ def run_sync(flow: Flow[T], perform: Callable[[Any], Any]) -> T:
         while True:
             try:
                 answer = perform(request)
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - also an interruption belongs to the step
                 request = flow.throw(error)
             else:
                 request = flow.send(answer)

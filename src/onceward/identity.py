@@ -1,7 +1,8 @@
 """What makes two deliveries the same message: names, ids, keys and hashes, compared byte by byte.
 
-An id is never changed, folded or cut. Only its stored form is made small: a canonical UUID takes 16 bytes, other ids keep
-their bytes (so that ids which carry time stay in order in the index), and only long ones become a digest.
+An id is never changed, folded or cut. Only its stored form is made small: a canonical UUID takes 16 bytes,
+other ids keep their bytes (so that ids which carry time stay in order in the index), and only long ones become
+a digest.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from onceward.steps import operate
 from onceward.steps.context import Context
 from onceward.steps.receive import merged, receive
 from onceward.steps.subscribe import subscribe
-from onceward.stores.protocol import open_store
+from onceward.stores.protocol import Store, open_store
 from onceward.transact import perform, perform_async
 from onceward.worker import Worker
 
@@ -77,6 +77,16 @@ class Inbox:
         self._workers: set[Worker] = set()
         atexit.register(self._inline.close)
 
+    @property
+    def context(self) -> Context:
+        """What its steps know, for extensions: whoever runs a step of their own on `store`."""
+        return self._context
+
+    @property
+    def store(self) -> Store:
+        """The database behind it, for extensions such as a supervisor or a doctor."""
+        return self._store
+
     # Setting up
 
     def on(  # noqa: PLR0913 - each is one decision about a handler
@@ -94,10 +104,10 @@ class Inbox:
     ) -> Callable[[F], F]:
         """Register `def f(message, tx)` or `async def f(message, tx)` for a type of message.
 
-        `consumer` is the dedupe scope: handlers with different consumers each process a message once. `key` (a field, a dotted
-        path, `header:NAME` or a function of the message) makes messages with the same key run in arrival order. `group=1`
-        gives every message its own transaction. `raw=True` leaves the body unread (`message.data` is None). `keep_body=False`
-        keeps only the hash of messages that succeeded.
+        `consumer` is the dedupe scope: handlers with different consumers each process a message once. `key` (a
+        field, a dotted path, `header:NAME` or a function of the message) makes messages with the same key run
+        in arrival order. `group=1` gives every message its own transaction. `raw=True` leaves the body unread
+        (`message.data` is None). `keep_body=False` keeps only the hash of messages that succeeded.
         """
         if timeout is not None and not isinstance(timeout, timedelta):
             timeout = timedelta(seconds=timeout)
@@ -288,6 +298,10 @@ class Inbox:
         """Everything known about one message."""
         return perform(self._store, lambda: report.story(self._context, seq))
 
+    def find(self, source: str, id: str) -> list[int]:  # noqa: A002 - the word every sender uses
+        """The sequence numbers of a message by the producer's own id: one for each consumer that has it."""
+        return perform(self._store, lambda: report.find(self._context, source, id))
+
     def quarantine(self, *, limit: int = 100) -> list[report.Mismatch]:
         """Open cases of an id that came again with other bytes."""
         return perform(self._store, lambda: report.quarantine(self._context, limit=limit))
@@ -302,7 +316,7 @@ class Inbox:
         return sum(self._each(chosen, operate.redrive, reason, actor))
 
     def discard(self, *seqs: int, reason: str = "", actor: str = "", **filters: Any) -> int:
-        """Take messages out for good: those named, or the dead ones that match type=, key=, source=. Answers how many."""
+        """Take messages out for good: those named, or the dead ones that match type=, key=, source=."""
         chosen = self._chosen(seqs, "dead", filters)
         return sum(self._each(chosen, operate.discard, reason, actor))
 
@@ -323,9 +337,7 @@ class Inbox:
             yield from (row.seq for row in page)
             before = page[-1].seq
 
-    def _each(
-        self, seqs: Iterable[int], action: Callable[..., Flow[bool]], reason: str, actor: str
-    ) -> Iterator[bool]:
+    def _each(self, seqs: Iterable[int], action: Callable[..., Flow[bool]], reason: str, actor: str) -> Iterator[bool]:
         who = actor or _user()
         for seq in seqs:
             yield perform(self._store, lambda seq=seq: action(self._context, seq, actor=who, reason=reason))  # type: ignore[misc]

@@ -1,7 +1,7 @@
 """Inline processing: the shell around `steps/process.py` for callers that want the effect before they acknowledge.
 
-A process that works inline is registered like a worker, so that its death is noticed and the messages it may have died of are stored
-first from then on.
+A process that works inline is registered like a worker, so that its death is noticed and the messages it may
+have died of are stored first from then on.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Inline:
     async def _run_async(self, delivery: Delivery) -> dict[str, Receipt]:
         presence = await asyncio.to_thread(self._registered)
         lane = self._lane(presence)
-        while not presence.gate.enter(lane):
+        while not presence.gate.enter(lane):  # noqa: ASYNC110 - the gate is shared with threads
             await asyncio.sleep(_GATE_POLL)
         try:
             return await perform_async(self._store, lambda: self._step(lane, delivery, is_async=True))

@@ -1,4 +1,4 @@
-"""The values that travel: what came in (`Delivery`), what a handler sees (`Message`), what a caller gets back (`Receipt`).
+"""The values that travel: `Delivery` (what came in), `Message` (what a handler sees), `Receipt` (what became of it).
 
 All are frozen. A `Message` carries no transport and no connection, so nothing a handler does to it can acknowledge,
 lose or repeat it.
@@ -63,7 +63,7 @@ class Delivery:
             raise InvalidMessage("pass data= or body=, not both")
         if body is not None and not isinstance(body, bytes | bytearray | memoryview):
             raise InvalidMessage(f"body must be bytes, not {body.__class__.__name__}; use data= for JSON")
-        if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < 2**31:
+        if not _is_version(version):
             raise InvalidMessage(f"version must be a whole number from 0, not {version!r}")
         raw = payload.encode(data) if body is None else bytes(body)
         return cls(
@@ -78,7 +78,11 @@ class Delivery:
         )
 
 
-def _checked_headers(headers: Mapping[str, str] | None) -> Mapping[str, str]:
+def _is_version(version: Any) -> bool:
+    return isinstance(version, int) and not isinstance(version, bool) and 0 <= version < 2**31
+
+
+def _checked_headers(headers: Mapping[Any, Any] | None) -> Mapping[str, str]:
     if not headers:
         return NO_HEADERS
     for name, value in headers.items():

@@ -36,9 +36,7 @@ def encode_text(data: Any) -> str:
 def decode(body: bytes) -> Any:
     """Read a JSON body, or raise `InvalidMessage` with the reason."""
     try:
-        data = json.loads(
-            body, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_unique_fields
-        )
+        data = json.loads(body, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_unique_fields)
     except InvalidMessage:
         raise
     except RecursionError:

@@ -1,6 +1,7 @@
 """This process's row in `worker`: registered, renewed by a thread with a connection of its own, removed at the end.
 
-The same thread takes over processes that died and interrupts handlers that overrun, so both work while every lane is busy.
+The same thread takes over processes that died and interrupts handlers that overrun, so both work while every
+lane is busy.
 """
 
 from __future__ import annotations

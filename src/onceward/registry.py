@@ -1,7 +1,7 @@
 """Who handles what: the handlers of this process, and how a type's ordering key is found.
 
-Invariant: at most one handler per (consumer, type, version), and one way to find the key per (consumer, type). The consumer is a
-chosen name, never derived from the function, so renaming a function changes nothing.
+Invariant: at most one handler per (consumer, type, version), and one way to find the key per (consumer, type).
+The consumer is a chosen name, never derived from the function, so renaming a function changes nothing.
 """
 
 from __future__ import annotations
@@ -86,9 +86,7 @@ class Registry:
 
     def of_type(self, consumer: str, message_type: str) -> Handler | None:
         """Any handler of the type, whatever the version: they share key and kind."""
-        return next(
-            (h for h in self._handlers.values() if (h.consumer, h.type) == (consumer, message_type)), None
-        )
+        return next((h for h in self._handlers.values() if (h.consumer, h.type) == (consumer, message_type)), None)
 
     def find(self, consumer: str, message_type: str, version: int) -> Handler:
         """The handler of a message, or an error that says which versions there are."""

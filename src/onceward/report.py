@@ -165,7 +165,7 @@ def messages(context: Context, *, status: str | None = None, limit: int = 100, *
         (rows,) = yield from once(context, Query("list_finished", {**params, "status": status}))
         found += rows
     found.sort(key=lambda row: -row[0])
-    return [Row(*row[:10], moment(row[10]), _maybe(row[11]), row[12]) for row in found[:limit]]
+    return [Row(*(*row[:10], moment(row[10]), _maybe(row[11]), row[12])) for row in found[:limit]]
 
 
 def story(context: Context, seq: int) -> Flow[Story | None]:
@@ -208,6 +208,13 @@ def story(context: Context, seq: int) -> Flow[Story | None]:
     )
 
 
+def find(context: Context, source: str, message_id: str) -> Flow[list[int]]:
+    """The numbers under which an id of a source is known, one for each consumer."""
+    params = {"source": source, "stored_id": identity.stored_id(message_id), "consumer": context.service}
+    (rows,) = yield from once(context, Query("find", params))
+    return [seq for (seq,) in rows]
+
+
 def quarantine(context: Context, *, limit: int = 100) -> Flow[list[Mismatch]]:
     """Open cases of an id with two bodies."""
     (rows,) = yield from once(context, Query("quarantined", {"case_id": None, "limit": limit}))
@@ -217,7 +224,7 @@ def quarantine(context: Context, *, limit: int = 100) -> Flow[list[Mismatch]]:
 def workers(context: Context) -> Flow[list[WorkerRow]]:
     """The processes that are registered."""
     (rows,) = yield from once(context, Query("workers"))
-    return [WorkerRow(*row[:5], bool(row[5]), moment(row[6]), *row[7:]) for row in rows]
+    return [WorkerRow(*(*row[:5], bool(row[5]), moment(row[6]), *row[7:])) for row in rows]
 
 
 def _mismatch(row: tuple[Any, ...]) -> Mismatch:

@@ -13,7 +13,7 @@ from datetime import timedelta
 from onceward.errors import ConfigurationError, ContractViolation, HandlerNotFound, InvalidMessage, TransactionAborted
 
 
-class Retry(Exception):  # noqa: N818 - a signal, not an error
+class Retry(Exception):
     """Raised by a handler: not now, try again, `after` a given time if one is given. Counts as an attempt."""
 
     def __init__(self, reason: str = "", *, after: timedelta | float | None = None) -> None:
@@ -25,7 +25,7 @@ class Retry(Exception):  # noqa: N818 - a signal, not an error
         self.after = after
 
 
-class Reject(Exception):  # noqa: N818 - a signal, not an error
+class Reject(Exception):
     """Raised by a handler: this message can never succeed. It is dead at once, with this reason."""
 
     def __init__(self, reason: str) -> None:

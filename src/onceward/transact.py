@@ -1,6 +1,7 @@
-"""Runs a step on a pooled session, once more when the first connection turns out to be stale or the database asks for a repetition.
+"""Runs a step on a pooled session, and once more when that fails for a reason that may have passed.
 
-Repeating is safe because every step is: what the first try committed is found by the second.
+The first connection may be stale, or the database may ask for a repetition. Repeating is safe because every
+step is: what the first try committed is found by the second.
 """
 
 from __future__ import annotations

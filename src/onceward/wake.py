@@ -1,6 +1,7 @@
 """Waking lanes that wait for work, whether they wait in threads or on an event loop.
 
-Invariant: a wake-up that comes between looking for work and beginning to wait is not lost: it changes a counter that the waiter compares.
+Invariant: a wake-up that comes between looking for work and beginning to wait is not lost: it changes a counter
+that the waiter compares.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The runtime: lanes in threads for `def` handlers, lanes on an event loop for `async def` handlers, one presence for all.
+"""The runtime: lanes in threads for `def` handlers, lanes on an event loop for `async def` handlers.
 
-Invariant: a lane owns its connection; when the lane ends in any way but the ordinary one, the connection is dropped and the presence lets go of
-the lane's notes, so a stop never leaves an orphan.
+Invariant: a lane owns its connection; when the lane ends in any way but the ordinary one, the connection is
+dropped and the presence lets go of the lane's notes, so a stop never leaves an orphan.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from onceward.steps.handle import work
 from onceward.steps.lane import Lane
 from onceward.steps.subscribe import fan_out, subscribe
 from onceward.stores.calls import overrun
-from onceward.stores.protocol import Session, Store
+from onceward.stores.protocol import Bell, Session, Store
 from onceward.wake import Wake
 
 log = logging.getLogger("onceward")
@@ -56,7 +56,7 @@ class Worker:
         """Work until stopped (or until idle), with an event loop of its own for async handlers."""
         self._begin()
         try:
-            bell = self._store.watch(self._wake.ring)
+            bell = self._bell()
             try:
                 if self._served(is_async=True):
                     self._start(lambda: asyncio.run(self._async_lanes()), "onceward-async")
@@ -73,11 +73,11 @@ class Worker:
         """As `run`, with async handlers on the running event loop; a cancellation stops gracefully."""
         await asyncio.to_thread(self._begin)
         try:
-            bell = await asyncio.to_thread(self._store.watch, self._wake.ring)
+            bell = await asyncio.to_thread(self._bell)
             try:
                 self._start_threads()
                 await self._async_lanes()
-                while any(thread.is_alive() for thread in self._threads):
+                while any(thread.is_alive() for thread in self._threads):  # noqa: ASYNC110 - threads, not tasks
                     await asyncio.sleep(0.01)
             finally:
                 self.request_stop()
@@ -87,6 +87,10 @@ class Worker:
             await asyncio.shield(asyncio.to_thread(self._presence.stop))
         self._raise_problem()
         return self.finished
+
+    def _bell(self) -> Bell:
+        # Whoever only drains never waits for new messages.
+        return _NoBell() if self._until_idle else self._store.watch(self._wake.ring)
 
     def _begin(self) -> None:
         with self._store.session() as session:
@@ -193,8 +197,13 @@ class Worker:
             await session.close()
 
 
+class _NoBell:
+    def close(self) -> None:
+        """Nothing to stop."""
+
+
 class _SyncPerformer:
-    """Performs the requests of one lane: waits on the bell, watches the handler's time, leaves the rest to the session."""
+    """Performs the requests of one lane: waits on the bell, watches the handler's time; the session does the rest."""
 
     def __init__(self, session: Session, watch: Watch, wake: Wake) -> None:
         self._session, self._watch, self._wake = session, watch, wake

@@ -1,7 +1,7 @@
 """Claim: note the next due messages as ours, in a committed transaction, before anything runs.
 
-Invariant: a row is ours only while it carries our (worker, token). With keys, a row is kept only if every earlier row of its key is in
-this same claim, seen in a statement that began after the key lock was taken.
+Invariant: a row is ours only while it carries our (worker, token). With keys, a row is kept only if every
+earlier row of its key is in this same claim, seen in a statement that began after the key lock was taken.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every step knows: the settings, the handlers of this process, and what the database was last seen to contain."""
+"""What every step knows: settings, the handlers of this process, what the database was last seen to contain."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onceward.settings import Settings
 
 @dataclass(slots=True)
 class Catalog:
-    """A cached copy of names and subscriptions. Receiving is guarded by its version, so a stale copy is noticed, never used."""
+    """A cached copy of names and subscriptions; receiving is guarded by its version, so a stale one is noticed."""
 
     version: int = -1
     names: dict[str, int] = field(default_factory=dict)
@@ -63,9 +63,7 @@ def once(context: Context, *requests: Request) -> Flow[tuple[list[Any], ...]]:
 
 def load_catalog(context: Context, catalog: Catalog) -> Flow[None]:
     """Read names and subscriptions anew."""
-    version, names, subscriptions = yield from once(
-        context, Query("catalog"), Query("names"), Query("subscriptions")
-    )
+    version, names, subscriptions = yield from once(context, Query("catalog"), Query("names"), Query("subscriptions"))
     (catalog.version, since_crash) = version[0]
     catalog.learn(names)
     known = [Subscription(i, name, c, t, path, bool(f)) for i, name, c, t, path, f in subscriptions]

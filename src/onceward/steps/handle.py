@@ -1,7 +1,8 @@
 """Handle: run claimed messages in groups; the handler's effects, its results and "done" are one commit.
 
-Invariant: a message leaves the queue only in the transaction that holds its effects, and only while it carries our note. Whatever a handler
-raises, swallows or forgets, and wherever the connection breaks, the message is afterwards finished, settled, or still noted as ours.
+Invariant: a message leaves the queue only in the transaction that holds its effects, and only while it carries
+our note. Whatever a handler raises, swallows or forgets, and wherever the connection breaks, the message is
+afterwards finished, settled, or still noted as ours.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from onceward.errors import (
     StoreError,
     StoreUnavailable,
 )
-from onceward.flow import COMMIT, RECONNECT, ROLLBACK, Call, Each, Flow, Outcome, Query, Request, Wait
+from onceward.flow import COMMIT, RECONNECT, ROLLBACK, Each, Flow, Outcome, Query, Request, Wait
 from onceward.steps.claim import claim_query, kept, let_go, may_ride, next_batch
 from onceward.steps.context import once
 from onceward.steps.lane import Claimed, Lane
@@ -92,7 +93,7 @@ def handle(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:
             aside = [message for message in aside if message.seq in mine]
         elif len(group) == 1:
             yield from _settle_one(lane, group[0], outcome)
-            behind = [m for m in pending + aside if m.key_hash is not None and m.key_hash == group[0].key_hash]
+            behind = [message for message in pending + aside if message.follows(group[0])]
             yield from release(lane, behind)
             pending = [message for message in pending if message not in behind]
             aside = [message for message in aside if message not in behind]
@@ -112,7 +113,7 @@ def _next_group(pending: list[Claimed], aside: list[Claimed], *, alone: bool) ->
         return [aside.pop(0)]
     size = 1
     if not alone:
-        limits = [message.handler.group for message in pending if message.handler]
+        limits = [message.group for message in pending]
         while size < min(limits[: size + 1]) and size < len(pending):
             size += 1
     group = pending[:size]
@@ -125,52 +126,47 @@ def _suspects(failed: Failed, group: list[Claimed], pending: list[Claimed]) -> l
     culprit = failed.culprit
     if culprit is None or failed.infrastructure:
         return group
-    behind = [m for m in group + pending if m.key_hash is not None and m.key_hash == culprit.key_hash and m.seq > culprit.seq]
-    return [culprit, *behind]
+    return [culprit, *(m for m in group + pending if m.follows(culprit))]
 
 
 def _attempt(lane: Lane, group: list[Claimed], *, ride: bool) -> Flow[Finished | Failed]:
     """Run a group in one transaction and finish it; or undo all of it and say who failed."""
     if group[0].problem:
         return Failed(group[0].problem, group[0])
-    settings = lane.context.settings
-    limit = max(message.handler.timeout.total_seconds() for message in group if message.handler)
+    patience = lane.context.settings.group_time.total_seconds()
     mark = f"{group[0].worker}.{group[0].token}.{group[0].seq}"
     started = lane.context.clock()
     results: list[dict[str, Any]] = []
     count = 0
-    yield lane.context.long(limit, mark)
+    yield lane.context.long(max(message.timeout for message in group), mark)
     for message in group:
-        assert message.handler is not None and message.message is not None  # noqa: S101, PT018 - problems never get here
-        outcome: Outcome = yield Call(message.handler, message.message)
+        outcome: Outcome = yield message.request
         failure = outcome.error or _keep_result(message, outcome.value, results)
         if failure:
             yield from undo(lane)
             return Failed(failure, message, outcome.infrastructure)
         count += 1
-        if lane.context.clock() - started > settings.group_time.total_seconds():
+        if lane.context.clock() - started > patience:
             break
     try:
         following = yield from _finish(lane, group[:count], results, mark, ride=ride and count == len(group))
-    except StoreUnavailable:
-        # Perhaps it was committed, perhaps not: read, never guess.
-        yield from reconnect(lane)
-        mine = yield from _still_ours(lane, group[0])
-        yield from forget_claims(lane, group[0].token)
-        finished = [message for message in group[:count] if message.seq not in mine]
-        if len(finished) == count:
-            return Finished(count)
-        return Failed(ClaimLost("the connection was lost before the commit"), None, infrastructure=True)
-    except GuardFailed:
-        yield from undo(lane)
-        mine = yield from _still_ours(lane, group[0])
-        if all(message.seq in mine for message in group):
-            return Failed(_transaction_ended(), group[0] if len(group) == 1 else None)
-        return Failed(ClaimLost("another worker took a message over"), None)
     except (StoreError, ContractViolation) as error:
-        yield from undo(lane)
-        return Failed(error, None, infrastructure=isinstance(error, StoreConflict))
+        return (yield from _explain(lane, group[:count], error))
     return Finished(count, following)
+
+
+def _explain(lane: Lane, group: list[Claimed], error: Exception) -> Flow[Finished | Failed]:
+    """The finish of a group failed: find out what is true now. Read, never guess."""
+    yield from undo(lane)
+    if not isinstance(error, StoreUnavailable | GuardFailed):
+        return Failed(error, None, infrastructure=isinstance(error, StoreConflict))
+    mine = yield from _still_ours(lane, group[0])
+    yield from forget_claims(lane, keep=group[0].token)
+    if isinstance(error, StoreUnavailable) and not any(message.seq in mine for message in group):
+        return Finished(len(group))  # it was committed, only the answer was lost
+    if isinstance(error, GuardFailed) and all(message.seq in mine for message in group):
+        return Failed(_transaction_ended(), None)
+    return Failed(ClaimLost(f"the group was not committed: {error}"), None)
 
 
 def _keep_result(message: Claimed, value: Any, results: list[dict[str, Any]]) -> ContractViolation | None:
@@ -188,8 +184,8 @@ def _keep_result(message: Claimed, value: Any, results: list[dict[str, Any]]) ->
 
 def _transaction_ended() -> ContractViolation:
     return ContractViolation(
-        "the handler ended the transaction it was given (a COMMIT or ROLLBACK inside a statement or procedure); what it "
-        "committed by itself is not undone. Returning commits, raising rolls back: remove the statement"
+        "the handler ended the transaction it was given (a COMMIT or ROLLBACK inside a statement or procedure); "
+        "what it committed by itself is not undone. Returning commits, raising rolls back: remove the statement"
     )
 
 

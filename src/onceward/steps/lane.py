@@ -1,7 +1,7 @@
-"""A lane: one loop of a worker with a connection of its own. Claims are made for it, and it knows which ones are open.
+"""A lane: one loop of a worker with a connection of its own; it knows which of its claims are open.
 
-Invariant: every token it ever wrote and has not finished is in `open_tokens`, so that whatever the outcome of a lost answer was, the rows can
-be found and let go.
+Invariant: every token it ever wrote and has not finished is in `open_tokens`, so that whatever the outcome of a
+lost answer was, the rows can be found and let go.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onceward import payload
-from onceward.message import NO_HEADERS, Delivery, Message
+from onceward.flow import Call
+from onceward.message import NO_HEADERS, Delivery
 from onceward.registry import Handler, Subscription
 from onceward.steps.context import Context
 from onceward.steps.receive import message_of
@@ -65,9 +66,30 @@ class Claimed:
     attempts: int
     age: float
     handler: Handler | None
-    message: Message | None
+    call: Call | None
     problem: Exception | None
-    """Why it cannot even be shown to a handler; then `message` is None."""
+    """Why it cannot even be shown to a handler; then there is no call."""
+
+    @property
+    def request(self) -> Call:
+        """The call of its handler."""
+        if self.call is None:
+            raise AssertionError("a message that cannot be read is never run")
+        return self.call
+
+    @property
+    def group(self) -> int:
+        """How many messages may share its transaction."""
+        return self.handler.group if self.handler else 1
+
+    @property
+    def timeout(self) -> float:
+        """How many seconds its handler may take."""
+        return self.handler.timeout.total_seconds() if self.handler else 0.0
+
+    def follows(self, other: Claimed) -> bool:
+        """Whether it must not run before the other: same key, later in it."""
+        return self.key_hash is not None and self.key_hash == other.key_hash and self.seq > other.seq
 
 
 @dataclass(slots=True, eq=False)
@@ -110,7 +132,7 @@ def claimed(lane: Lane, token: int, row: tuple[Any, ...]) -> Claimed:
     seq, subscription, key_hash, attempts, source, message_id, kind, version, key, headers, body, received_at, age = row
     catalog = lane.context.catalog
     consumer = catalog.subscriptions[subscription].consumer
-    handler = message = problem = None
+    handler = call = problem = None
     try:
         handler = lane.context.registry.find(consumer, kind, version)
         delivery = Delivery(
@@ -126,6 +148,7 @@ def claimed(lane: Lane, token: int, row: tuple[Any, ...]) -> Claimed:
         message = message_of(handler, delivery, seq=seq, received_at=received_at, attempt=attempts + 1)
         if key is None and callable(handler.key):
             handler.key(message)  # a key function that fails here failed at receive; say why
+        call = Call(handler, message)
     except Exception as error:  # noqa: BLE001 - whatever is wrong with it is recorded as its attempt
-        problem, message = error, None
-    return Claimed(seq, lane.owner, token, key_hash, attempts, age, handler, message, problem)
+        problem = error
+    return Claimed(seq, lane.owner, token, key_hash, attempts, age, handler, call, problem)

@@ -43,9 +43,9 @@ def discard(context: Context, seq: int, *, actor: str, reason: str) -> Flow[bool
 
 
 def resolve(context: Context, case: int, resolution: Resolution, *, actor: str, reason: str) -> Flow[int | None]:
-    """Decide about a quarantined body. Answers the number of the new message for `accept-as-new`, else of the first one.
+    """Decide about a quarantined body; None when the case is not open (any more).
 
-    None when the case is not open (any more).
+    Answers the number of the new message for `accept-as-new`, else of the first one.
     """
     yield from know_names(context, context.catalog, {context.service})
     yield context.short()
@@ -74,7 +74,7 @@ def resolve(context: Context, case: int, resolution: Resolution, *, actor: str, 
 def _accept(context: Context, row: tuple[Any, ...]) -> Flow[int | None]:
     """The second body as a message of its own: its id is the first id and the hash of its bytes."""
     _, _, digest, kind, version, headers, body, _, _, _, source, stored_id, _, _, _, first_id = row
-    original = first_id if first_id else identity.readable_id(bytes(stored_id))
+    original = first_id or identity.readable_id(bytes(stored_id))
     new_id = f"{original[:900]}#{bytes(digest).hex()}"
     delivery = Delivery.of(
         source=source,

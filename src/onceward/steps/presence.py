@@ -1,7 +1,8 @@
 """Presence: a process registers, renews its lease, says goodbye; the notes of one that died are taken over.
 
-Invariant: notes come off and the worker row goes in one transaction, so a process that was declared dead can neither finish what it held
-nor claim anything new. A message is charged for a crash only if it was the only one its process held.
+Invariant: notes come off and the worker row goes in one transaction, so a process that was declared dead can
+neither finish what it held nor claim anything new. A message is charged for a crash only if it was the only one
+its process held.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ def take_over_lapsed(context: Context, worker: int) -> Flow[int]:
     yield context.short()
     dead = yield Query("lapsed_workers", {"worker": worker})
     for number, inline, pid, host in dead:
-        yield from _take_over(context, number, f"process {pid} on {host} stopped renewing its lease", inline=bool(inline))
+        yield from _take_over(
+            context, number, f"process {pid} on {host} stopped renewing its lease", inline=bool(inline)
+        )
     yield COMMIT
     return len(dead)
 
@@ -70,7 +73,8 @@ def _take_over(context: Context, worker: int, cause: str, *, inline: bool) -> Fl
     charge = 1 if len(held) == 1 else 0
     limit = context.settings.crash_limit
     for seq, attempts, crashes in held:
-        yield Query("add_attempt", _crash_row(context, seq, attempts, crashes, worker, cause, len(held)))
+        crash = {"attempts": attempts, "crashes": crashes, "worker": worker, "cause": cause, "held": len(held)}
+        yield Query("add_attempt", _crash_row(context, seq, **crash))
     yield Query("take_over", {"worker": worker, "charge": charge, "crash_limit": limit})
     yield Query("forget_worker", {"worker": worker})
     if inline:  # perhaps a message without a note was the cause: store first for a while
@@ -78,7 +82,7 @@ def _take_over(context: Context, worker: int, cause: str, *, inline: bool) -> Fl
 
 
 def _crash_row(  # noqa: PLR0913 - the columns of the row
-    context: Context, seq: int, attempts: int, crashes: int, worker: int, cause: str, held: int
+    context: Context, seq: int, *, attempts: int, crashes: int, worker: int, cause: str, held: int
 ) -> dict[str, Any]:
     limit = context.settings.crash_limit
     if held == 1:

@@ -1,8 +1,8 @@
-"""Process: receive and handle composed into one transaction, for callers that want the effect before they acknowledge.
+"""Process: receive and handle in one transaction, for callers that want the effect before they acknowledge.
 
-Invariant: the ledger row, the effects and the result are one commit. A handler that raises undoes all of it, and the message is then stored
-with its first attempt charged, so the caller may acknowledge either way. `process` itself raises only when the store is away
-or the call is wrong.
+Invariant: the ledger row, the effects and the result are one commit. A handler that raises undoes all of it,
+and the message is then stored with its first attempt charged, so the caller may acknowledge either way.
+`process` itself raises only when the store is away or the call is wrong.
 """
 
 from __future__ import annotations
@@ -106,14 +106,14 @@ def _handle_inline(lane: Lane, delivery: Delivery, target: Target) -> Flow[Recei
 
 
 def _prepare(
-    context: Context, delivery: Delivery, target: Target
+    context: Context, delivery: Delivery, target: Target, *, seq: int = 0, received_at: int = 0
 ) -> tuple[Handler | None, Message | None, Exception | None]:
     try:
         handler = context.registry.find(target.consumer, delivery.type, delivery.version)
     except Exception as error:  # noqa: BLE001 - recorded as the message's attempt
         return None, None, error
     try:
-        return handler, message_of(handler, delivery, seq=0, received_at=0, attempt=1), None
+        return handler, message_of(handler, delivery, seq=seq, received_at=received_at, attempt=1), None
     except Exception as error:  # noqa: BLE001 - recorded as the message's attempt
         return handler, None, error
 
@@ -175,7 +175,8 @@ def _store_failed(
     fresh = yield Each("receive", [row], shared)
     stored = fresh[0][1] if fresh else (yield from _requeue_own(target, decision, seq))
     if stored is not None:
-        yield Query("add_attempt", attempt_row(context, stored, 1, error, decision, lane.worker()))
+        story = attempt_row(context, stored, attempt=1, error=error, decision=decision, worker=lane.worker())
+        yield Query("add_attempt", story)
         yield COMMIT
         return Receipt("accepted", stored)
     yield COMMIT
@@ -212,7 +213,7 @@ def _known_receipt(
 
 
 def _store_and_handle(lane: Lane, delivery: Delivery, target: Target) -> Flow[Receipt | None]:
-    """After a crash: store the message with our note on it, commit, then handle it like a worker, so that a crash is counted."""
+    """After a crash: store the message with our note, commit, handle it like a worker; so a crash is counted."""
     context = lane.context
     row = _row(context, delivery, target)
     token = lane.token()
@@ -228,11 +229,9 @@ def _store_and_handle(lane: Lane, delivery: Delivery, target: Target) -> Flow[Re
     if target.key_hash is not None:
         lane.open_tokens.discard(token)
         return Receipt("accepted", seq)
-    handler, _, problem = _prepare(context, delivery, target)
-    message = None
-    if handler is not None and problem is None:
-        message = message_of(handler, delivery, seq=seq, received_at=received_at, attempt=1)
-    claimed = Claimed(seq, lane.owner, token, None, 0, 0.0, handler, message, problem)
+    handler, message, problem = _prepare(context, delivery, target, seq=seq, received_at=received_at)
+    call = Call(handler, message) if handler and message else None
+    claimed = Claimed(seq, lane.owner, token, None, 0, 0.0, handler, call, problem)
     yield from handle(lane, [claimed])
     after = yield from _known_receipt_quietly(context, row)
     return Receipt("accepted", seq, after[0], after[1])

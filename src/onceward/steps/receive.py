@@ -1,7 +1,8 @@
-"""Receive: a delivery becomes a ledger row, a body and a queue row per consumer; or a duplicate; or a case for quarantine.
+"""Receive: a delivery becomes a ledger row, a body and a queue row; or a duplicate; or a case for quarantine.
 
-Invariant: a receipt is returned only when every consumer's row is committed (or found committed), so the caller may acknowledge.
-What the insert did not insert is looked up; what is neither there is tried again under a newer catalog. Nothing is guessed.
+Invariant: a receipt is returned only when every consumer's row is committed (or found committed), so the caller
+may acknowledge. What the insert did not insert is looked up; what is neither there is tried again under a newer
+catalog. Nothing is guessed.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def _store(  # noqa: PLR0913 - the parts of one loop
     raise StoreConflict("subscriptions keep changing while messages are received; try again")
 
 
-def _write_receipts(  # noqa: PLR0913 - the parts of one loop
+def _write_receipts(  # noqa: PLR0913, PLR0917 - the parts of one loop
     context: Context,
     deliveries: Sequence[Delivery],
     plan: list[tuple[int, Target]],
@@ -210,7 +211,7 @@ def look_up(context: Context, records: Sequence[dict[str, Any]]) -> Flow[dict[in
     wanted = [{name: row[name] for name in names} for row in records]
     (rows,) = yield from once(context, Each("known", wanted))
     return {
-        ordinal: Known(seq, bytes(digest), bool(finished), None if result is None else payload.decode(result.encode()))
+        ordinal: Known(seq, bytes(digest), bool(finished), payload.decode(result.encode()) if result else None)
         for ordinal, seq, digest, finished, result in rows
     }
 
@@ -251,7 +252,4 @@ def merged(parts: list[Receipt]) -> Receipt:
     order = ("mismatch", "accepted", "duplicate")
     leading = min(parts, key=lambda part: order.index(part.status))
     results = [part.result for part in parts if part.result is not None]
-    return Receipt(
-        leading.status, parts[0].seq, all(part.finished for part in parts), results[0] if results else None
-    )
-
+    return Receipt(leading.status, parts[0].seq, all(part.finished for part in parts), results[0] if results else None)

@@ -1,7 +1,7 @@
 """Settle: what becomes of a message whose attempt failed, written under its note, with the attempt's story.
 
-Invariant: the decision is pure (`retry.decide`) and its writing is guarded: when the note is gone, another worker has the message and
-nothing is written.
+Invariant: the decision is pure (`retry.decide`) and its writing is guarded: when the note is gone, another
+worker has the message and nothing is written.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ def settle(lane: Lane, message: Claimed, error: BaseException) -> Flow[None]:
     )
     if rows:
         attempt = message.attempts + 1
-        yield Query("add_attempt", attempt_row(lane.context, message.seq, attempt, error, decision, message.worker))
+        story = attempt_row(
+            lane.context, message.seq, attempt=attempt, error=error, decision=decision, worker=message.worker
+        )
+        yield Query("add_attempt", story)
     yield COMMIT
 
 
@@ -67,7 +70,7 @@ def columns(decision: Again | Dead) -> dict[str, Any]:
 
 
 def attempt_row(  # noqa: PLR0913 - the columns of the row
-    context: Context, seq: int, attempt: int, error: BaseException, decision: Again | Dead, worker: int
+    context: Context, seq: int, *, attempt: int, error: BaseException, decision: Again | Dead, worker: int
 ) -> dict[str, Any]:
     """The story of a failed attempt; short enough to keep, without local variables, which may hold secrets."""
     text = f"{type(error).__name__}: {error}"

@@ -1,7 +1,7 @@
 """Tell the database what this process handles, and take up messages that came before anybody handled their type.
 
-Invariant: a message of an unknown type is never lost and never run twice: it waits as `unhandled`, and fanning it out replaces that row
-by one per consumer in one transaction.
+Invariant: a message of an unknown type is never lost and never run twice: it waits as `unhandled`, and fanning
+it out replaces that row by one per consumer in one transaction.
 """
 
 from __future__ import annotations
@@ -83,4 +83,3 @@ def _fan_out_one(context: Context, row: tuple[Any, ...]) -> Flow[None]:
 def _adopt(seq: int, target: Target) -> Flow[None]:
     yield Query("adopt", {"seq": seq, "subscription": target.subscription, "key_hash": target.key_hash})
     yield Query("set_body_key", {"seq": seq, "key": target.key})
-

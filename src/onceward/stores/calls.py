@@ -27,8 +27,9 @@ async def awaited_outcome(call: Call, tx: Any, is_infrastructure: Judge) -> Outc
     """Await an `async def` handler; a cancellation of its own is an outcome, one of ours is passed on."""
     task = asyncio.current_task()
     limit = call.handler.timeout.total_seconds()
+    scope = asyncio.timeout(limit)
     try:
-        async with asyncio.timeout(limit) as scope:
+        async with scope:
             return Outcome(value=await call.handler.function(call.message, tx))
     except TimeoutError as error:
         return Outcome(error=overrun(limit) if scope.expired() else error)

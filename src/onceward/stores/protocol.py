@@ -16,8 +16,9 @@ from onceward.errors import ConfigurationError
 class Session(Protocol):
     """A connection that performs requests (see `flow.py`), one at a time.
 
-    Obligations: an error is raised as one of onceward's own, with the driver's as its cause; after any error the
-    connection is either usable for `Rollback` or known to be broken; `Commit` returns only when the database has said so.
+    Obligations: an error is raised as one of onceward's own, with the driver's as its cause; after any error
+    the connection is either usable for `Rollback` or known to be broken; `Commit` returns only when the
+    database has said so.
     """
 
     def perform(self, request: Any) -> Any:
@@ -107,12 +108,12 @@ def open_store(url: str, prefix: str, lock_wait: timedelta) -> Store:
     """The store behind a URL."""
     scheme = url.partition(":")[0]
     if scheme == "sqlite":
-        from onceward.stores.sqlite import SqliteStore  # noqa: PLC0415 - drivers load on demand
+        from onceward.stores.sqlite.store import SqliteStore  # noqa: PLC0415 - drivers load on demand
 
         return SqliteStore(url, prefix, lock_wait)
     if scheme in ("postgresql", "postgres"):
         try:
-            from onceward.stores.postgres import PostgresStore  # noqa: PLC0415 - drivers load on demand
+            from onceward.stores.postgres.store import PostgresStore  # noqa: PLC0415 - drivers load on demand
         except ImportError as error:
             message = "PostgreSQL needs its driver: pip install 'onceward[postgres]'"
             raise ConfigurationError(message) from error
@@ -120,4 +121,3 @@ def open_store(url: str, prefix: str, lock_wait: timedelta) -> Store:
     raise ConfigurationError(
         f"no store for {scheme!r} URLs; use sqlite:///path, sqlite:// (memory) or postgresql://..."
     )
-

@@ -1,8 +1,4 @@
-"""PostgreSQL through psycopg 3, sync and async.
-
-Invariants: every transaction begins with READ COMMITTED, whatever the role's default; all settings are local to the transaction, so
-transaction pooling works; COMMIT counts only when the server answers COMMIT (to an aborted transaction it answers ROLLBACK).
-"""
+"""The PostgreSQL store: connections, pools, migrations and what the doctor should know, through psycopg 3."""
 
 from __future__ import annotations
 
@@ -15,27 +11,17 @@ from typing import Any
 
 import psycopg
 from psycopg import errors as pg
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 
 from onceward.errors import ConfigurationError, StoreUnavailable
-from onceward.flow import Begin, Call, Commit, Each, Outcome, Query, Reconnect, Rollback
 from onceward.stores import migrate
-from onceward.stores.calls import awaited_outcome, outcome
-from onceward.stores.postgres_bell import PostgresBell, Ringer
-from onceward.stores.postgres_guard import (
-    AsyncHandlerConnection,
-    Guard,
-    HandlerConnection,
-    Statement,
-    is_infrastructure,
-    translated,
-    unreachable,
-)
+from onceward.stores.postgres.bell import PostgresBell, Ringer
+from onceward.stores.postgres.guard import AsyncHandlerConnection, Guard, HandlerConnection, unreachable
+from onceward.stores.postgres.session import AsyncPostgresSession, PostgresSession
 from onceward.stores.statements import load
 
-_COMMIT = "COMMIT"
 _POOL_WAIT = 5.0
 _POOL_SIZE = 16
 # Find a peer that has vanished without a word; values a user puts into the URL win.
@@ -49,185 +35,6 @@ _DEAD_PEER = {
 }
 
 
-class _PostgresSession:
-    """What both worlds share: requests become statements, answers are checked."""
-
-    def __init__(self, store: PostgresStore, connection: Any, *, joined: bool = False) -> None:
-        self._store = store
-        self._statements = {name: parts[0] for name, parts in load("postgres", store.prefix).items()}
-        self._joined = joined
-        self.connection = connection
-
-    @property
-    def idle(self) -> bool:
-        """Whether the connection is proven usable and no transaction is open."""
-        return bool(self.connection.info.transaction_status == TransactionStatus.IDLE)
-
-    def _plan(self, requests: tuple[Any, ...]) -> tuple[list[Statement], list[int | None]]:
-        """The statements to send, and for each request which of them answers it."""
-        plan: list[Statement] = []
-        answered_by: list[int | None] = []
-        for request in requests:
-            statement = self._statement(request)
-            if statement and isinstance(self.connection, Guard):
-                plan += self.connection.take_armed()  # BEGIN travels with the first statement
-            answered_by.append(len(plan) if statement else None)
-            if statement:
-                plan.append(statement)
-        return plan, answered_by
-
-    def _statement(self, request: Any) -> Statement | None:
-        if isinstance(request, Query):
-            return self._statements[request.name], request.params
-        if isinstance(request, Each):
-            columns = {name: [record[name] for record in request.records] for name in request.records[0]}
-            return self._statements[request.name], {**request.shared, **columns}
-        if self._joined:
-            return None
-        if isinstance(request, Begin):
-            self.connection.armed = self._opening(request)
-            return None
-        if isinstance(request, Rollback):
-            self.connection.armed = None
-            return None if self.idle else ("ROLLBACK", None)
-        if self.connection.armed:  # a commit of nothing
-            self.connection.armed = None
-            return None
-        return _COMMIT, None
-
-    def _opening(self, begin: Begin) -> list[Statement]:
-        limits = {
-            "statement_limit": f"{begin.statement_limit * 1000:.0f}",
-            "lock_limit": f"{begin.lock_limit * 1000:.0f}",
-            "idle_limit": f"{begin.idle_limit * 1000:.0f}",
-            "mark": begin.mark,
-        }
-        return [("BEGIN ISOLATION LEVEL READ COMMITTED", None), (self._statements["begin_limits"], limits)]
-
-    def _is_infrastructure(self, error: BaseException) -> bool:
-        return is_infrastructure(error, self.connection)
-
-
-def _check_commit(statement: Statement, status: str | None) -> None:
-    if statement == (_COMMIT, None) and status != _COMMIT:
-        raise pg.InFailedSqlTransaction(f"COMMIT was answered with {status}")
-
-
-class PostgresSession(_PostgresSession):
-    """One connection and its transaction."""
-
-    def perform(self, request: Any) -> Any:
-        if isinstance(request, Call):
-            return self._call(request)
-        if isinstance(request, Reconnect):
-            return self._reconnect()
-        plan, answered_by = self._plan(request if isinstance(request, tuple) else (request,))
-        try:
-            rows = self._send(plan)
-        except psycopg.Error as error:
-            raise translated(error, self.connection) from error
-        answers = tuple([] if index is None else rows[index] for index in answered_by)
-        return answers if isinstance(request, tuple) else answers[0]
-
-    def _send(self, plan: list[Statement]) -> list[list[Any]]:
-        if len(plan) > 1:
-            with psycopg.Connection.pipeline(self.connection):
-                cursors = [self._run(statement) for statement in plan]
-        else:
-            cursors = [self._run(statement) for statement in plan]
-        answers = []
-        for statement, cursor in zip(plan, cursors, strict=True):
-            answers.append(cursor.fetchall() if cursor.description else [])
-            _check_commit(statement, cursor.statusmessage)
-        return answers
-
-    def _run(self, statement: Statement) -> Any:
-        return psycopg.Cursor(self.connection).execute(*statement, binary=True)
-
-    def _call(self, call: Call) -> Outcome:
-        self.connection.in_handler = True
-        try:
-            return outcome(call, self.connection, self._is_infrastructure)
-        finally:
-            self.connection.in_handler = False
-
-    def _reconnect(self) -> bool:
-        self.close()
-        try:
-            self.connection = self._store.open_connection()
-        except StoreUnavailable:
-            return False
-        return True
-
-    def interrupt(self) -> None:
-        # Cancel what the server is doing, then end the connection: the transaction rolls back either way.
-        connection = self.connection
-        try:
-            connection.cancel_safe(timeout=5)
-        except psycopg.Error:  # gone already, which is what is wanted
-            pass
-        finally:
-            connection.force_close()
-
-    def close(self) -> None:
-        if not self._joined:
-            self.connection.force_close()
-
-
-class AsyncPostgresSession(_PostgresSession):
-    """One async connection and its transaction."""
-
-    async def perform(self, request: Any) -> Any:
-        if isinstance(request, Call):
-            return await self._call(request)
-        if isinstance(request, Reconnect):
-            return await self._reconnect()
-        plan, answered_by = self._plan(request if isinstance(request, tuple) else (request,))
-        try:
-            rows = await self._send(plan)
-        except psycopg.Error as error:
-            raise translated(error, self.connection) from error
-        answers = tuple([] if index is None else rows[index] for index in answered_by)
-        return answers if isinstance(request, tuple) else answers[0]
-
-    async def _send(self, plan: list[Statement]) -> list[list[Any]]:
-        if len(plan) > 1:
-            async with psycopg.AsyncConnection.pipeline(self.connection):
-                cursors = [await self._run(statement) for statement in plan]
-        else:
-            cursors = [await self._run(statement) for statement in plan]
-        answers = []
-        for statement, cursor in zip(plan, cursors, strict=True):
-            answers.append(await cursor.fetchall() if cursor.description else [])
-            _check_commit(statement, cursor.statusmessage)
-        return answers
-
-    async def _run(self, statement: Statement) -> Any:
-        return await psycopg.AsyncCursor(self.connection).execute(*statement, binary=True)
-
-    async def _call(self, call: Call) -> Outcome:
-        self.connection.in_handler = True
-        try:
-            return await awaited_outcome(call, self.connection, self._is_infrastructure)
-        finally:
-            self.connection.in_handler = False
-
-    async def _reconnect(self) -> bool:
-        await self.close()
-        try:
-            self.connection = await self._store.open_async_connection()
-        except StoreUnavailable:
-            return False
-        return True
-
-    def abandon(self) -> None:
-        if not self._joined:
-            self.connection.force_close()
-
-    async def close(self) -> None:
-        self.abandon()
-
-
 class PostgresStore:
     """An inbox in a PostgreSQL database."""
 
@@ -236,11 +43,12 @@ class PostgresStore:
     def __init__(self, url: str, prefix: str) -> None:
         self.url, self.prefix = url, prefix
         try:
-            self._conninfo = make_conninfo(url, **{**_DEAD_PEER, **psycopg.conninfo.conninfo_to_dict(url)})
+            self._conninfo = make_conninfo(url, **{**_DEAD_PEER, **conninfo_to_dict(url)})
         except psycopg.ProgrammingError as error:
             raise ConfigurationError(f"{migrate.masked(url)!r} is not a PostgreSQL URL: {error}") from error
         # Prepared statements are session state, which transaction pooling does not keep.
         self._options: dict[str, Any] = {"autocommit": True, "prepare_threshold": None}
+        self._statements = {name: parts[0] for name, parts in load(self.dialect, prefix).items()}
         self._lock = threading.Lock()
         self._checked = False
         self._forget()
@@ -272,11 +80,13 @@ class PostgresStore:
 
     def connect(self) -> PostgresSession:
         self.check_schema()
-        return PostgresSession(self, self.open_connection())
+        return PostgresSession(self._statements, self.open_connection(), reopen=self.open_connection)
 
     async def async_connect(self) -> AsyncPostgresSession:
         self.check_schema()
-        return AsyncPostgresSession(self, await self.open_async_connection())
+        return AsyncPostgresSession(
+            self._statements, await self.open_async_connection(), reopen=self.open_async_connection
+        )
 
     @contextmanager
     def session(self) -> Iterator[PostgresSession]:
@@ -286,7 +96,7 @@ class PostgresStore:
             connection = pool.getconn(timeout=_POOL_WAIT)
         except PoolTimeout as error:
             unreachable(error, migrate.masked(self.url))
-        session = PostgresSession(self, connection)
+        session = PostgresSession(self._statements, connection, reopen=self.open_connection)
         try:
             yield session
         except StoreUnavailable:
@@ -322,7 +132,7 @@ class PostgresStore:
             connection = await pool.getconn(timeout=_POOL_WAIT)
         except PoolTimeout as error:
             unreachable(error, migrate.masked(self.url))
-        session = AsyncPostgresSession(self, connection)
+        session = AsyncPostgresSession(self._statements, connection, reopen=self.open_async_connection)
         try:
             yield session
         except StoreUnavailable:
@@ -357,13 +167,13 @@ class PostgresStore:
         if not isinstance(tx, psycopg.Connection):
             raise ConfigurationError(f"tx= must be a psycopg.Connection, not {type(tx).__name__}")
         self._check_open(tx)
-        return PostgresSession(self, tx, joined=True)
+        return PostgresSession(self._statements, tx)
 
     def async_join(self, tx: Any) -> AsyncPostgresSession:
         if not isinstance(tx, psycopg.AsyncConnection):
             raise ConfigurationError(f"tx= must be a psycopg.AsyncConnection, not {type(tx).__name__}")
         self._check_open(tx)
-        return AsyncPostgresSession(self, tx, joined=True)
+        return AsyncPostgresSession(self._statements, tx)
 
     @staticmethod
     def _check_open(tx: Any) -> None:
@@ -419,7 +229,7 @@ class PostgresStore:
 
     def findings(self) -> Sequence[tuple[str, str, str]]:
         with self._plain() as connection:
-            row = connection.execute(load("postgres", self.prefix)["settings"][0].encode()).fetchall()[0]
+            row = connection.execute(self._statements["settings"].encode()).fetchall()[0]
         version, fsync, synchronous, full_pages, isolation, recovery, _ = row
         found = [("ok", f"PostgreSQL {version}, fsync {fsync}, synchronous_commit {synchronous}", "")]
         if fsync != "on" or full_pages != "on":

@@ -1,4 +1,4 @@
-"""The `tx` of a handler on PostgreSQL: an ordinary psycopg connection that begins lazily and cannot end its transaction.
+"""The `tx` of a handler on PostgreSQL: a psycopg connection that begins lazily and cannot end its transaction.
 
 Also here: what psycopg's errors mean to onceward.
 """
@@ -54,8 +54,7 @@ class Guard:
         """Refuse to end the transaction from inside a handler."""
         if self.in_handler:
             raise ContractViolation(
-                f"the handler called {what}; the transaction belongs to onceward: "
-                "returning commits, raising rolls back"
+                f"the handler called {what}; the transaction belongs to onceward: returning commits, raising rolls back"
             )
 
     def take_armed(self) -> list[Statement]:
@@ -84,11 +83,11 @@ class _GuardedCursor:
         return super().copy(statement, params, **options)  # type: ignore[misc] # mixed into a cursor
 
 
-class HandlerCursor(_GuardedCursor, psycopg.Cursor[Any]):  # type: ignore[misc] # the guard only adds a check
+class HandlerCursor(_GuardedCursor, psycopg.Cursor[Any]):
     """A cursor that begins the handler's transaction at its first statement."""
 
 
-class HandlerServerCursor(_GuardedCursor, psycopg.ServerCursor[Any]):  # type: ignore[misc] # as above
+class HandlerServerCursor(_GuardedCursor, psycopg.ServerCursor[Any]):
     """The same for named cursors."""
 
 

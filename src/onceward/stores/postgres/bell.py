@@ -1,7 +1,7 @@
 """Wake-ups on PostgreSQL: LISTEN and NOTIFY as a hint, each on a connection of its own.
 
-NOTIFY takes a lock at every commit, so it is never part of a receive: one thread rings for all of them, at most a hundred times a
-second. A lost notification costs one poll interval, nothing else.
+NOTIFY takes a lock at every commit, so it is never part of a receive: one thread rings for all of them, at most
+a hundred times a second. A lost notification costs one poll interval, nothing else.
 """
 
 from __future__ import annotations
@@ -59,9 +59,7 @@ class Ringer(threading.Thread):
 class PostgresBell(threading.Thread):
     """Listens, and wakes this process when somebody rings."""
 
-    def __init__(
-        self, connect: Connect, channel: str, wake: Callable[[], None], forget: Callable[[], None]
-    ) -> None:
+    def __init__(self, connect: Connect, channel: str, wake: Callable[[], None], forget: Callable[[], None]) -> None:
         super().__init__(name="onceward-bell", daemon=True)
         self._connect, self._channel, self._wake, self._forget = connect, channel, wake, forget
         self._stopping = threading.Event()

@@ -1,0 +1,62 @@
+# Every target works from a fresh clone: it makes what it needs first.
+
+PYTHON  ?= python3
+# Twice the cores: most tests wait for a server or for a process they killed.
+WORKERS ?= 4
+# More for pytest: make test ARGS='tests/servers -k proxy'
+ARGS    ?=
+
+BIN   := .venv/bin
+READY := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format bench servers pins clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY) ## Make .venv with everything needed for development
+
+demo: $(READY) ## Watch messages take effect exactly once, through duplicates and a kill -9
+	@$(BIN)/onceward demo
+
+test: lint servers ## Lint, then run the whole test suite on real servers
+	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal $(ARGS)
+
+lint: $(READY) ## Check style, types and the direction of imports
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: $(READY) ## Rewrite the code in the house style
+	@$(BIN)/ruff check --fix
+	@$(BIN)/ruff format
+
+bench: $(READY) ## Measure throughput on this machine
+	@$(BIN)/python -m bench
+
+servers: $(READY) ## Install PostgreSQL and PgBouncer if missing (apt, as root)
+	@$(BIN)/python -m tests.servers
+
+pins: $(READY) ## Renew requirements-dev.txt (uv is fetched for this alone)
+	@$(BIN)/python -m pip install --quiet uv
+	@$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 \
+		--upgrade --no-annotate --no-header --quiet --output-file requirements-dev.txt
+
+clean: ## Remove caches and build output (.venv stays)
+	@rm -rf build dist .coverage .coverage.* htmlcov .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@find src tests bench -name __pycache__ -type d -exec rm -rf {} + 2>/dev/null || true
+
+# The stamp is newer than both lists once they are installed, so a second run has nothing to do.
+$(READY): requirements-dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "onceward needs Python 3.11 or newer: make setup PYTHON=python3.12"; exit 1; }
+	@# Debian's python3 has no ensurepip without python3-venv; the pip it does have can fill the environment.
+	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv >/dev/null || \
+		{ $(PYTHON) -m venv --clear --without-pip .venv && \
+		  $(PYTHON) -m pip --quiet --python $(BIN)/python install pip; } || \
+		{ rm -rf .venv; echo "Cannot make .venv. On Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all]'
+	@touch $@

@@ -1,0 +1,19 @@
+"""The command line: everything a person or a script asks of an inbox. `main` is what `onceward` runs."""
+
+from __future__ import annotations
+
+import sys
+
+NEEDED = ("click", "rich")
+
+
+def main() -> None:
+    """Run the command line, or say what it needs: the library itself works without these packages."""
+    try:
+        from onceward.cli.app import application  # noqa: PLC0415 - its packages are an extra
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in NEEDED:
+            raise
+        sys.stderr.write("the command line needs: pip install 'onceward[cli]'\n")
+        sys.exit(2)
+    application(prog_name="onceward")

@@ -1,0 +1,171 @@
+"""What reaches the terminal: tables, sentences, JSON.
+
+Invariant: nothing that came from a message, a database or the network reaches the terminal with a control character or
+an escape sequence in it; each is shown as text (`\\x1b`) instead. Whatever prints data prints it through here.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import sys
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+# Controls, invisible and direction-changing characters, half characters, and line breaks that are not newlines.
+_HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+_UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+STYLES = {
+    "ok": "green",
+    "done": "green",
+    "running": "cyan",
+    "due": "cyan",
+    "warning": "yellow",
+    "retrying": "yellow",
+    "unhandled": "yellow",
+    "quarantined": "yellow",
+    "error": "bold red",
+    "dead": "bold red",
+}
+
+
+def visible(value: object, *, lines: bool = False) -> str:
+    """Text with every control or invisible character spelled out; `lines` keeps line breaks and tabs."""
+    kept = "\n\t" if lines else ""
+    return "".join(_spelled(character, kept) for character in str(value))
+
+
+def _spelled(character: str, kept: str) -> str:
+    if character in kept or unicodedata.category(character) not in _HIDDEN:
+        return character
+    number = ord(character)
+    if number > 0xFFFF:  # noqa: PLR2004 - the end of the first plane
+        return f"\\U{number:08x}"
+    return f"\\x{number:02x}" if number <= 0xFF else f"\\u{number:04x}"  # noqa: PLR2004 - one byte
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console on the standard output of now; plain when that is not a terminal or NO_COLOR is set."""
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+
+
+def say(text: str = "", *, error: bool = False) -> None:
+    """Print a sentence of ours; data in it is made visible."""
+    click.echo(visible(text, lines=True), err=error)
+
+
+def styled(value: object, style: str = "") -> Text:
+    """Data for a table cell: made visible, never read as markup."""
+    return Text(visible(value), style=style)
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON, in ASCII, so that no character of it can steer a terminal."""
+    text = json.dumps(plain(value), indent=2 if sys.stdout.isatty() else None)
+    # The only control character that JSON leaves as it is; it can only stand inside a string.
+    click.echo(text.replace("\x7f", "\\u007f"))
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON knows it: times in ISO 8601, bytes as text, or as base64 where they are none."""
+    match value:
+        case datetime():
+            return value.isoformat()
+        case bytes():
+            try:
+                return value.decode()
+            except UnicodeDecodeError:
+                return {"base64": base64.b64encode(value).decode()}
+        case Mapping():
+            return {str(name): plain(part) for name, part in value.items()}
+        case list() | tuple():
+            return [plain(part) for part in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    return value
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: Sequence[str] = ()) -> None:
+    """Print rows: fitted to a terminal, or complete and aligned, one line each, where a program reads them."""
+    cells = [[cell if isinstance(cell, Text) else styled(cell) for cell in row] for row in rows]
+    out = console()
+    if not out.is_terminal:
+        _print_plain(columns, [[cell.plain for cell in row] for row in cells])
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for column in columns:
+        wrap = "fold" if column in ("id", "what", "advice", "value", "first", "other") else "ellipsis"
+        # The last column has what is left; the others are short.
+        table.add_column(
+            column,
+            justify="right" if column in numbers else "left",
+            overflow="fold" if wrap == "fold" else "ellipsis",
+            no_wrap=wrap == "ellipsis",
+        )
+    for row in cells:
+        table.add_row(*row)
+    out.print(table)
+
+
+def _print_plain(columns: Sequence[str], rows: list[list[str]]) -> None:
+    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+    for row in ([name.upper() for name in columns], *rows):
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        click.echo(line.rstrip())
+
+
+def print_fields(fields: Iterable[tuple[str, object]]) -> None:
+    """Print names and values, one below the other."""
+    shown = [(name, value) for name, value in fields if value not in (None, "")]
+    width = max((len(name) for name, _ in shown), default=0)
+    for name, value in shown:
+        text = value.plain if isinstance(value, Text) else visible(value)
+        click.echo(f"{name.ljust(width)}  {text}")
+
+
+def heading(text: str) -> None:
+    """Print the title of a part."""
+    click.echo()
+    console().print(Text(visible(text), style="bold"))
+
+
+def span(seconds: float) -> str:
+    """A duration for people: two units at most.
+
+    >>> span(0.25), span(59), span(3725), span(200_000)
+    ('0.2 s', '59 s', '1 h 2 min', '2 d 7 h')
+    """
+    seconds = max(0.0, seconds)
+    if seconds < 10:  # noqa: PLR2004 - below ten seconds a tenth matters
+        return f"{seconds:.1f} s"
+    parts = []
+    rest = int(seconds)
+    for size, name in _UNITS:
+        count, rest = divmod(rest, size)
+        if count:
+            parts.append(f"{count} {name}")
+        elif parts:
+            break
+    return " ".join(parts[:2])
+
+
+def ago(moment: datetime | None) -> str:
+    """How long ago something was, or in how long it will be."""
+    if moment is None:
+        return ""
+    seconds = (datetime.now(UTC) - moment).total_seconds()
+    return f"{span(seconds)} ago" if seconds >= 0 else f"in {span(-seconds)}"
+
+
+def count(number: int, noun: str) -> str:
+    """A number with its noun: 1 message, 2 messages."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -1,0 +1,222 @@
+"""A PostgreSQL connection that performs requests, sync and async: requests become statements, answers are checked.
+
+Invariants: every transaction begins with READ COMMITTED, whatever the role's default; all settings are local to
+the transaction, so transaction pooling works; COMMIT counts only when the server answers COMMIT (to an aborted
+transaction it answers ROLLBACK).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import psycopg
+from psycopg import errors as pg
+from psycopg.pq import TransactionStatus
+
+from onceward.errors import StoreUnavailable
+from onceward.flow import Begin, Call, Each, Outcome, Query, Reconnect, Rollback
+from onceward.stores.calls import awaited_outcome, outcome
+from onceward.stores.postgres.guard import Guard, Statement, is_infrastructure, translated
+
+_COMMIT = "COMMIT"
+
+
+class _PostgresSession:
+    """What both worlds share: requests become statements, answers are checked."""
+
+    def __init__(
+        self, statements: Mapping[str, str], connection: Any, *, reopen: Callable[[], Any] | None = None
+    ) -> None:
+        self._statements = statements
+        self._reopen = reopen
+        self.connection = connection
+
+    @property
+    def _joined(self) -> bool:
+        """Whether the transaction is the caller's own: then begin and commit are too."""
+        return self._reopen is None
+
+    @property
+    def idle(self) -> bool:
+        """Whether the connection is proven usable and no transaction is open."""
+        return bool(self.connection.info.transaction_status == TransactionStatus.IDLE)
+
+    def _plan(self, requests: tuple[Any, ...]) -> tuple[list[Statement], list[int | None]]:
+        """The statements to send, and for each request which of them answers it."""
+        plan: list[Statement] = []
+        answered_by: list[int | None] = []
+        for request in requests:
+            statement = self._statement(request)
+            if statement and isinstance(self.connection, Guard):
+                plan += self.connection.take_armed()  # BEGIN travels with the first statement
+            answered_by.append(len(plan) if statement else None)
+            if statement:
+                plan.append(statement)
+        return plan, answered_by
+
+    def _statement(self, request: Any) -> Statement | None:
+        if isinstance(request, Query):
+            return self._statements[request.name], request.params
+        if isinstance(request, Each):
+            columns = {name: [record[name] for record in request.records] for name in request.records[0]}
+            return self._statements[request.name], {**request.shared, **columns}
+        if self._joined:
+            return None
+        if isinstance(request, Begin):
+            self.connection.armed = self._opening(request)
+            return None
+        # Where nothing was sent since Begin there is nothing to commit or to roll back.
+        nothing = self.connection.armed is not None or (isinstance(request, Rollback) and self.idle)
+        self.connection.armed = None
+        return None if nothing else (("ROLLBACK" if isinstance(request, Rollback) else _COMMIT), None)
+
+    def _opening(self, begin: Begin) -> list[Statement]:
+        limits = {
+            "statement_limit": f"{begin.statement_limit * 1000:.0f}",
+            "lock_limit": f"{begin.lock_limit * 1000:.0f}",
+            "idle_limit": f"{begin.idle_limit * 1000:.0f}",
+            "mark": begin.mark,
+        }
+        return [("BEGIN ISOLATION LEVEL READ COMMITTED", None), (self._statements["begin_limits"], limits)]
+
+    def _is_infrastructure(self, error: BaseException) -> bool:
+        return is_infrastructure(error, self.connection)
+
+
+def _check_commit(statement: Statement, status: str | None) -> None:
+    if statement == (_COMMIT, None) and status != _COMMIT:
+        raise pg.InFailedSqlTransaction(f"COMMIT was answered with {status}")
+
+
+class PostgresSession(_PostgresSession):
+    """One connection and its transaction."""
+
+    def perform(self, request: Any) -> Any:
+        if isinstance(request, Call):
+            return self._call(request)
+        if isinstance(request, Reconnect):
+            return self._reconnect()
+        plan, answered_by = self._plan(request if isinstance(request, tuple) else (request,))
+        try:
+            rows = self._send(plan)
+        except psycopg.Error as error:
+            raise translated(error, self.connection) from error
+        answers = tuple([] if index is None else rows[index] for index in answered_by)
+        return answers if isinstance(request, tuple) else answers[0]
+
+    def _send(self, plan: list[Statement]) -> list[list[Any]]:
+        if len(plan) == 1:
+            cursors = [self._run(plan[0])]
+        else:
+            cursors, first = [], None
+            try:
+                with psycopg.Connection.pipeline(self.connection):
+                    try:
+                        cursors = [self._run(statement) for statement in plan]
+                    except psycopg.Error as error:  # keep it: leaving the pipeline only says "aborted"
+                        first = error
+            except psycopg.Error as error:
+                raise first or error from None
+            if first:
+                raise first
+        answers = []
+        for statement, cursor in zip(plan, cursors, strict=True):
+            answers.append(cursor.fetchall() if cursor.description else [])
+            _check_commit(statement, cursor.statusmessage)
+        return answers
+
+    def _run(self, statement: Statement) -> Any:
+        return psycopg.Cursor(self.connection).execute(*statement, binary=True)
+
+    def _call(self, call: Call) -> Outcome:
+        self.connection.in_handler = True
+        try:
+            return outcome(call, self.connection, self._is_infrastructure)
+        finally:
+            self.connection.in_handler = False
+
+    def _reconnect(self) -> bool:
+        self.close()
+        try:
+            self.connection = self._reopen() if self._reopen else self.connection
+        except StoreUnavailable:
+            return False
+        return True
+
+    def interrupt(self) -> None:
+        # Cancel what the server is doing, then end the connection: the transaction rolls back either way.
+        connection = self.connection
+        try:
+            connection.cancel_safe(timeout=5)
+        except psycopg.Error:  # gone already, which is what is wanted
+            pass
+        finally:
+            connection.force_close()
+
+    def close(self) -> None:
+        if not self._joined:
+            self.connection.force_close()
+
+
+class AsyncPostgresSession(_PostgresSession):
+    """One async connection and its transaction."""
+
+    async def perform(self, request: Any) -> Any:
+        if isinstance(request, Call):
+            return await self._call(request)
+        if isinstance(request, Reconnect):
+            return await self._reconnect()
+        plan, answered_by = self._plan(request if isinstance(request, tuple) else (request,))
+        try:
+            rows = await self._send(plan)
+        except psycopg.Error as error:
+            raise translated(error, self.connection) from error
+        answers = tuple([] if index is None else rows[index] for index in answered_by)
+        return answers if isinstance(request, tuple) else answers[0]
+
+    async def _send(self, plan: list[Statement]) -> list[list[Any]]:
+        if len(plan) == 1:
+            cursors = [await self._run(plan[0])]
+        else:
+            cursors, first = [], None
+            try:
+                async with psycopg.AsyncConnection.pipeline(self.connection):
+                    try:
+                        cursors = [await self._run(statement) for statement in plan]
+                    except psycopg.Error as error:  # keep it: leaving the pipeline only says "aborted"
+                        first = error
+            except psycopg.Error as error:
+                raise first or error from None
+            if first:
+                raise first
+        answers = []
+        for statement, cursor in zip(plan, cursors, strict=True):
+            answers.append(await cursor.fetchall() if cursor.description else [])
+            _check_commit(statement, cursor.statusmessage)
+        return answers
+
+    async def _run(self, statement: Statement) -> Any:
+        return await psycopg.AsyncCursor(self.connection).execute(*statement, binary=True)
+
+    async def _call(self, call: Call) -> Outcome:
+        self.connection.in_handler = True
+        try:
+            return await awaited_outcome(call, self.connection, self._is_infrastructure)
+        finally:
+            self.connection.in_handler = False
+
+    async def _reconnect(self) -> bool:
+        await self.close()
+        try:
+            self.connection = await self._reopen() if self._reopen else self.connection
+        except StoreUnavailable:
+            return False
+        return True
+
+    def abandon(self) -> None:
+        if not self._joined:
+            self.connection.force_close()
+
+    async def close(self) -> None:
+        self.abandon()

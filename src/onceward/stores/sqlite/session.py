@@ -1,0 +1,263 @@
+"""A SQLite connection that performs requests, and the `tx` a handler gets.
+
+Invariant: every write happens between BEGIN IMMEDIATE and COMMIT of a session, also the handler's: the
+connection a handler gets begins the transaction at its first statement and refuses to end it.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NoReturn
+
+from onceward.errors import ContractViolation, GuardFailed, StoreError, StoreUnavailable
+from onceward.flow import Begin, Call, Commit, Each, Outcome, Query, Reconnect, Rollback
+from onceward.stores.calls import awaited_outcome, outcome, refuse_transaction_control
+
+_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_AWAY = {
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_NOMEM,
+}
+
+
+class HandlerCursor(sqlite3.Cursor):
+    """A cursor that begins the handler's transaction at its first statement."""
+
+    connection: HandlerConnection
+
+    def execute(self, sql: str, parameters: Any = (), /) -> HandlerCursor:
+        self.connection.before_statement(sql)
+        return super().execute(sql, parameters)
+
+    def executemany(self, sql: str, parameters: Any, /) -> HandlerCursor:
+        self.connection.before_statement(sql)
+        return super().executemany(sql, parameters)
+
+    def executescript(self, _script: str, /) -> NoReturn:
+        raise ContractViolation("executescript() commits the transaction; use execute() for each statement")
+
+
+class HandlerConnection(sqlite3.Connection):
+    """The `tx` of a handler: an ordinary sqlite3 connection that cannot end the transaction it is in."""
+
+    armed: Begin | None = None
+    in_handler: bool = False
+
+    def before_statement(self, sql: str) -> None:
+        """Begin lazily, and keep the handler inside its one transaction."""
+        if not self.in_handler:
+            raise ContractViolation("tx was used outside of its handler; its transaction is over")
+        refuse_transaction_control(sql)
+        self.start()
+        if not self.in_transaction:
+            raise ContractViolation(
+                "the transaction has ended before the handler did, perhaps because the disk is full"
+            )
+
+    def start(self) -> None:
+        """BEGIN IMMEDIATE, unless the transaction has begun already."""
+        if self.armed is not None:
+            self.armed = None
+            sqlite3.Cursor(self).execute("BEGIN IMMEDIATE")
+
+    def cursor(self, factory: Any = HandlerCursor) -> Any:
+        return super().cursor(factory)
+
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        return HandlerCursor(self).execute(sql, parameters)
+
+    def executemany(self, sql: str, parameters: Any, /) -> sqlite3.Cursor:
+        return HandlerCursor(self).executemany(sql, parameters)
+
+    def executescript(self, script: str, /) -> sqlite3.Cursor:
+        return HandlerCursor(self).executescript(script)
+
+    def commit(self) -> None:
+        self._refuse("commit()")
+
+    def rollback(self) -> None:
+        self._refuse("rollback()")
+
+    def __enter__(self) -> NoReturn:
+        self._refuse("`with tx:`, which commits at its end")
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise ContractViolation(
+            f"the handler called {what}; the transaction belongs to onceward: returning commits, raising rolls back"
+        )
+
+
+class SqliteSession:
+    """One connection and its transaction."""
+
+    def __init__(
+        self,
+        statements: Mapping[str, tuple[str, ...]],
+        clock: Callable[[], int],
+        connection: sqlite3.Connection,
+        *,
+        reopen: Callable[[], HandlerConnection] | None = None,
+    ) -> None:
+        self._statements, self._clock = statements, clock
+        self._reopen = reopen
+        self.connection = connection
+
+    @property
+    def _joined(self) -> bool:
+        """Whether the transaction is the caller's own: then begin and commit are too."""
+        return self._reopen is None
+
+    @property
+    def idle(self) -> bool:
+        """Whether no transaction is open."""
+        return not self.connection.in_transaction
+
+    def perform(self, request: Any) -> Any:
+        if isinstance(request, tuple):
+            return tuple(self.perform(part) for part in request)
+        if isinstance(request, Call):
+            return self._call(request)
+        if isinstance(request, Reconnect):
+            return self._reconnect()
+        try:
+            return self._statement(request)
+        except sqlite3.Error as error:
+            raise translated(error) from error
+
+    def _statement(self, request: Any) -> list[tuple[Any, ...]]:
+        if isinstance(request, Query):
+            return self._run(request.name, request.params)
+        if isinstance(request, Each):
+            rows = []
+            for record in request.records:
+                rows += self._run(request.name, {**request.shared, **record})
+            return rows
+        if not self._joined:
+            self._boundary(request)
+        return []
+
+    def _boundary(self, request: Any) -> None:
+        connection = self.connection
+        assert isinstance(connection, HandlerConnection)  # noqa: S101 - only joined sessions have another kind
+        if isinstance(request, Begin):
+            connection.armed = request
+        elif isinstance(request, Commit):
+            if connection.armed is None and not connection.in_transaction:
+                raise ContractViolation("the transaction was ended before onceward could commit it")
+            if connection.armed is None:
+                sqlite3.Cursor(connection).execute("COMMIT")
+            connection.armed = None
+        elif isinstance(request, Rollback):
+            connection.armed = None
+            if connection.in_transaction:
+                sqlite3.Cursor(connection).execute("ROLLBACK")
+
+    def _run(self, name: str, params: Any) -> list[tuple[Any, ...]]:
+        connection = self.connection
+        if isinstance(connection, HandlerConnection):
+            connection.start()
+            if not connection.in_transaction:
+                raise ContractViolation("the transaction was ended before onceward could finish it")
+        bound = {key: json.dumps(value) if isinstance(value, list) else value for key, value in params.items()}
+        bound["now"] = self._clock()
+        rows: list[tuple[Any, ...]] = []
+        for statement in self._statements[name]:
+            rows += sqlite3.Cursor(connection).execute(statement, bound).fetchall()
+        return rows
+
+    def _call(self, call: Call) -> Outcome:
+        connection = self.connection
+        assert isinstance(connection, HandlerConnection)  # noqa: S101 - handlers never run on joined sessions
+        connection.in_handler = True
+        try:
+            return outcome(call, connection, is_infrastructure)
+        finally:
+            connection.in_handler = False
+
+    def _reconnect(self) -> bool:
+        self.close()
+        try:
+            self.connection = self._reopen() if self._reopen else self.connection
+        except StoreError:
+            return False
+        return True
+
+    def interrupt(self) -> None:
+        self.connection.interrupt()
+
+    def close(self) -> None:
+        if not self._joined:
+            self.connection.close()
+
+
+class AsyncSqliteSession:
+    """The same session, living in the thread of an aiosqlite connection."""
+
+    def __init__(
+        self, tx: Any, session: SqliteSession, *, reopen: Callable[[], Awaitable[AsyncSqliteSession]] | None = None
+    ) -> None:
+        self._tx, self._session, self._reopen = tx, session, reopen
+
+    @property
+    def idle(self) -> bool:
+        """Whether no transaction is open."""
+        return self._session.idle
+
+    async def perform(self, request: Any) -> Any:
+        if isinstance(request, Call):
+            return await self._call(request)
+        if isinstance(request, Reconnect):
+            return await self._reconnect()
+        # One hop into the connection's thread however many statements travel together.
+        return await self._tx._execute(self._session.perform, request)  # noqa: SLF001 - no public way to run a function
+
+    async def _call(self, call: Call) -> Outcome:
+        connection = self._session.connection
+        assert isinstance(connection, HandlerConnection)  # noqa: S101 - handlers never run on joined sessions
+        connection.in_handler = True
+        try:
+            return await awaited_outcome(call, self._tx, is_infrastructure)
+        finally:
+            connection.in_handler = False
+
+    async def _reconnect(self) -> bool:
+        await self.close()
+        try:
+            if self._reopen:
+                fresh = await self._reopen()
+                self._tx, self._session = fresh._tx, fresh._session  # noqa: SLF001 - of its own kind
+        except StoreError:
+            return False
+        return True
+
+    def abandon(self) -> None:
+        # Queued behind whatever the thread is doing; closing rolls back.
+        self._tx.stop()
+
+    async def close(self) -> None:
+        await self._tx.close()
+
+
+def is_infrastructure(error: BaseException) -> bool:
+    """Whether the database was at fault rather than the message."""
+    if isinstance(error, StoreUnavailable):
+        return True
+    code = getattr(error, "sqlite_errorcode", None)
+    return isinstance(error, sqlite3.Error) and code is not None and (code & 0xFF) in _BUSY | _AWAY
+
+
+def translated(error: sqlite3.Error) -> StoreError:
+    """A driver error as one of ours."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in _BUSY:
+        return StoreUnavailable(f"the SQLite database is busy: {error}; another writer holds it for too long")
+    if code in _AWAY:
+        return StoreUnavailable(f"the SQLite database cannot be used: {error}")
+    if isinstance(error, sqlite3.IntegrityError) and "run.messages" in str(error):
+        return GuardFailed("a row is not in the state its writer believed")
+    return StoreError(f"SQLite refused a statement: {error}")

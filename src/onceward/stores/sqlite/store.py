@@ -1,0 +1,236 @@
+"""The SQLite store, the embedded one: WAL, synchronous FULL, one writer at a time, no third-party package."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import threading
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from onceward.errors import ConfigurationError
+from onceward.stores import migrate
+from onceward.stores.sqlite.bell import FileBell
+from onceward.stores.sqlite.session import AsyncSqliteSession, HandlerConnection, SqliteSession, translated
+from onceward.stores.statements import load
+
+OLDEST = (3, 35, 0)
+
+
+class SqliteStore:
+    """An inbox in a SQLite file, or in memory for tests and demonstrations."""
+
+    dialect = "sqlite"
+
+    def __init__(self, url: str, prefix: str, lock_wait: timedelta) -> None:
+        if sqlite3.sqlite_version_info < OLDEST:
+            raise ConfigurationError(f"SQLite {sqlite3.sqlite_version} is too old; 3.35 or newer is needed")
+        self.url, self.prefix = url, prefix
+        self.path, self._uri = _location(url)
+        self._timeout = lock_wait.total_seconds() * 5
+        self._statements = load(self.dialect, prefix)
+        self._idle: list[SqliteSession] = []
+        self._idle_async: dict[Any, list[AsyncSqliteSession]] = {}
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._checked = False
+        self._bells: set[FileBell] = set()
+        # A database in memory lives as long as somebody has it open.
+        self._anchor = self._plain() if self._uri else None
+
+    def clock(self) -> int:
+        """Microseconds since 1970. The database runs in this process, so its clock is this machine's."""
+        return time.time_ns() // 1000
+
+    def open_connection(self) -> HandlerConnection:
+        """A new guarded connection with the settings that durability needs."""
+        try:
+            connection = sqlite3.connect(self._target(), factory=HandlerConnection, **self._options())
+            return self._prepared(connection)
+        except sqlite3.Error as error:
+            raise translated(error) from error
+
+    def _target(self) -> str:
+        return self._uri or str(self.path)
+
+    def _options(self) -> dict[str, Any]:
+        return {
+            "isolation_level": None,
+            "check_same_thread": False,
+            "timeout": self._timeout,
+            "uri": bool(self._uri),
+            "cached_statements": 256,
+        }
+
+    def _prepared(self, connection: HandlerConnection) -> HandlerConnection:
+        cursor = sqlite3.Cursor(connection)
+        if not self._uri:
+            cursor.execute("PRAGMA journal_mode = WAL")
+        cursor.execute("PRAGMA synchronous = FULL")
+        return connection
+
+    def connect(self) -> SqliteSession:
+        self.check_schema()
+        return SqliteSession(self._statements, self.clock, self.open_connection(), reopen=self.open_connection)
+
+    async def async_connect(self) -> AsyncSqliteSession:
+        self.check_schema()
+        try:
+            import aiosqlite  # noqa: PLC0415 - only async work needs it
+        except ImportError as error:
+            message = "async work on SQLite needs aiosqlite: pip install 'onceward[sqlite]'"
+            raise ConfigurationError(message) from error
+        try:
+            tx = await aiosqlite.connect(self._target(), factory=HandlerConnection, **self._options())
+            inner: Any = tx  # see AsyncSqliteSession: there is no public way to run a function in its thread
+            connection = await inner._execute(lambda: self._prepared(inner._conn))
+        except sqlite3.Error as error:
+            raise translated(error) from error
+        session = SqliteSession(self._statements, self.clock, connection, reopen=self.open_connection)
+        return AsyncSqliteSession(tx, session, reopen=self.async_connect)
+
+    @contextmanager
+    def session(self) -> Iterator[SqliteSession]:
+        with self._lock:
+            if self._pid != os.getpid():  # after a fork: the parent's connections are not ours
+                self._idle, self._idle_async, self._pid = [], {}, os.getpid()
+            session = self._idle.pop() if self._idle else None
+        session = session or self.connect()
+        try:
+            yield session
+        finally:
+            if session.idle:
+                self._idle.append(session)
+            else:
+                session.close()
+
+    @asynccontextmanager
+    async def async_session(self) -> AsyncIterator[AsyncSqliteSession]:
+        pool = self._idle_async.setdefault(asyncio.get_running_loop(), [])
+        session = pool.pop() if pool else await self.async_connect()
+        done = False
+        try:
+            yield session
+            done = True
+        finally:
+            if done and session.idle:
+                pool.append(session)
+            else:
+                session.abandon()
+
+    def join(self, tx: Any) -> SqliteSession:
+        if not isinstance(tx, sqlite3.Connection):
+            raise ConfigurationError(f"tx= must be a sqlite3 connection to {self.url}, not {type(tx).__name__}")
+        if not isinstance(tx, HandlerConnection) and not tx.in_transaction:
+            if tx.isolation_level is None:
+                raise ConfigurationError("tx= has no open transaction; run BEGIN IMMEDIATE on it first")
+            tx.execute("BEGIN IMMEDIATE")
+        return SqliteSession(self._statements, self.clock, tx)
+
+    def async_join(self, tx: Any) -> AsyncSqliteSession:
+        connection = getattr(tx, "_conn", None)
+        if not isinstance(connection, sqlite3.Connection):
+            raise ConfigurationError(f"tx= must be an aiosqlite connection to {self.url}, not {type(tx).__name__}")
+        if not isinstance(connection, HandlerConnection) and not connection.in_transaction:
+            raise ConfigurationError("tx= has no open transaction; run BEGIN IMMEDIATE on it first")
+        return AsyncSqliteSession(tx, SqliteSession(self._statements, self.clock, connection))
+
+    def _plain(self) -> sqlite3.Connection:
+        connection: sqlite3.Connection = sqlite3.connect(self._target(), **self._options())
+        return connection
+
+    @contextmanager
+    def raw(self) -> Iterator[sqlite3.Connection]:
+        connection = self._plain()
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            yield connection
+            connection.execute("COMMIT")
+        finally:
+            connection.close()
+
+    def ring(self) -> None:
+        for bell in list(self._bells):
+            bell.wake()
+
+    def watch(self, wake: Callable[[], None]) -> FileBell:
+        bell = FileBell(self._plain(), wake, self._bells)
+        self._bells.add(bell)
+        return bell
+
+    def migrate(self) -> list[str]:
+        connection = self._plain()
+        try:
+            if not self._uri:
+                connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("BEGIN IMMEDIATE")
+            applied = migrate.apply(self.dialect, self.prefix, lambda sql: connection.execute(sql).fetchall())
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise translated(error) from error
+        finally:
+            connection.close()
+        return applied
+
+    def migration_sql(self) -> str:
+        return migrate.as_text(self.dialect, self.prefix)
+
+    def check_schema(self) -> None:
+        if self._checked:
+            return
+        if not self._uri and not self.path.exists():
+            raise migrate.missing(self.url, self.prefix)
+        connection = self._plain()
+        try:
+            version = connection.execute(migrate.version_query(self.prefix)).fetchone()[0]
+        except sqlite3.OperationalError as error:
+            if "no such table" in str(error):
+                raise migrate.missing(self.url, self.prefix) from None
+            raise translated(error) from error
+        finally:
+            connection.close()
+        migrate.check(self.dialect, self.prefix, self.url, version)
+        self._checked = True
+
+    def findings(self) -> Sequence[tuple[str, str, str]]:
+        found = [("ok", f"SQLite {sqlite3.sqlite_version}, journal WAL, synchronous FULL", "")]
+        if sqlite3.sqlite_version_info < (3, 51, 3) and not self._uri:
+            found.append(
+                (
+                    "warning",
+                    f"SQLite {sqlite3.sqlite_version} has a rare WAL-reset bug when several processes share a file",
+                    "use SQLite 3.51.3 or newer, or PostgreSQL, where many processes work on one database",
+                )
+            )
+        if self._uri:
+            found.append(("warning", "the database is in memory and is gone with this process", "use sqlite:///path"))
+        return found
+
+    def close(self) -> None:
+        with self._lock:
+            sessions, self._idle = self._idle, []
+        for session in sessions:
+            session.close()
+
+    async def async_close(self) -> None:
+        """Close the pooled connections of the running event loop."""
+        for session in self._idle_async.pop(asyncio.get_running_loop(), []):
+            await session.close()
+
+
+def _location(url: str) -> tuple[Path, str]:
+    """The file of a URL, or the URI of a database in memory."""
+    rest = url.removeprefix("sqlite:")
+    if rest in ("//", "///:memory:"):
+        return Path(":memory:"), f"file:/onceward-{uuid.uuid4().hex}?vfs=memdb"
+    if not rest.startswith("///") or rest == "///":
+        raise ConfigurationError(
+            f"{url!r} is not a SQLite URL; use sqlite:///path, sqlite:////absolute/path or sqlite://"
+        )
+    return Path(rest.removeprefix("///")), ""

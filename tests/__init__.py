@@ -1,0 +1,1 @@
+"""The test suite: real servers, real crashes, and an exhaustive model of the protocol."""

@@ -1,0 +1,134 @@
+"""Fixtures every test may use: a fresh database on each store, on real servers.
+
+Invariant: no two tests share a database, and a server is started only when a test asks for it. Each
+pytest-xdist worker has its own PostgreSQL cluster; what was used is reported at the end of the run.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.servers import FaultProxy, PgBouncer, PostgresServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_USED = pytest.StashKey[Counter[str]]()
+_database_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def postgres_server(pytestconfig: pytest.Config) -> Iterator[PostgresServer]:
+    """The worker's own cluster, shared by its tests: create databases in it, but leave it standing."""
+    with PostgresServer() as server:
+        _note(pytestconfig, f"PostgreSQL {server.version}")
+        yield server
+
+
+@pytest.fixture
+def private_postgres(pytestconfig: pytest.Config) -> Iterator[PostgresServer]:
+    """A durable cluster for this test alone, to stop, kill and restart at will."""
+    with PostgresServer(durable=True) as server:
+        _note(pytestconfig, f"PostgreSQL {server.version}")
+        yield server
+
+
+@pytest.fixture
+def postgres_database(postgres_server: PostgresServer) -> Iterator[str]:
+    """The name of a fresh, empty database, dropped after the test."""
+    name = f"test_{next(_database_numbers)}"
+    postgres_server.create_database(name)
+    yield name
+    postgres_server.drop_database(name)
+
+
+@pytest.fixture
+def postgres_url(postgres_server: PostgresServer, postgres_database: str) -> str:
+    """The address of a fresh, empty PostgreSQL database."""
+    return postgres_server.url(postgres_database)
+
+
+@pytest.fixture(scope="session")
+def pgbouncer_server(pytestconfig: pytest.Config, postgres_server: PostgresServer) -> Iterator[PgBouncer]:
+    """A PgBouncer in transaction mode in front of the worker's cluster."""
+    with PgBouncer(postgres_server) as pooler:
+        _note(pytestconfig, f"PgBouncer {pooler.version}")
+        yield pooler
+
+
+@pytest.fixture
+def pgbouncer_url(pgbouncer_server: PgBouncer, postgres_database: str) -> str:
+    """The address, behind PgBouncer, of the database `postgres_url` leads to directly."""
+    return pgbouncer_server.url(postgres_database)
+
+
+@pytest.fixture
+def postgres_proxy(postgres_server: PostgresServer) -> Iterator[FaultProxy]:
+    """A fault proxy in front of the worker's cluster."""
+    with FaultProxy("127.0.0.1", postgres_server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def proxied_postgres_url(postgres_proxy: FaultProxy, postgres_database: str) -> str:
+    """The address, behind `postgres_proxy`, of the database `postgres_url` leads to directly."""
+    return f"postgresql://postgres@127.0.0.1:{postgres_proxy.port}/{postgres_database}"
+
+
+@pytest.fixture
+def sqlite_url(pytestconfig: pytest.Config, tmp_path: Path) -> str:
+    """The address of a SQLite file that does not exist yet."""
+    _note(pytestconfig, f"SQLite {sqlite3.sqlite_version}")
+    return f"sqlite:///{tmp_path / 'inbox.db'}"
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def store_url(request: pytest.FixtureRequest) -> str:
+    """The address of a fresh store, once for each kind."""
+    # Asked for by name, so that the SQLite half of a test starts no PostgreSQL.
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
+# What was used is counted where the tests run and shown where the summary is printed: under pytest-xdist
+# these are different processes, and the workers' counts travel in `workeroutput`.
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make room for the count."""
+    config.stash[_USED] = Counter()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """In a worker: send the count to the controller."""
+    if hasattr(session.config, "workeroutput"):
+        used = session.config.stash[_USED]
+        session.config.workeroutput["servers"] = dict(used)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:  # noqa: ARG001
+    """In the controller: add a worker's count; a worker that crashed has none to send."""
+    used: Counter[str] = node.config.stash[_USED]
+    used.update(getattr(node, "workeroutput", {}).get("servers", {}))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say which servers the tests ran against, so that a green run shows what it proved."""
+    used = config.stash[_USED]
+    if used:
+        terminalreporter.section("servers")
+        for name in sorted(used):
+            terminalreporter.line(
+                name if name.startswith("SQLite") else f"{name}, private instances: {used[name]}"
+            )
+
+
+def _note(config: pytest.Config, server: str) -> None:
+    config.stash[_USED][server] += 1
