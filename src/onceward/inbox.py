@@ -22,7 +22,7 @@ from onceward.registry import Handler, KeySpec, Registry
 from onceward.retry import RetryPolicy
 from onceward.settings import Settings
 from onceward.steps import operate
-from onceward.steps.context import Context
+from onceward.steps.context import Cache, Context
 from onceward.steps.receive import merged, receive
 from onceward.steps.subscribe import subscribe
 from onceward.stores.protocol import Store, open_store
@@ -200,20 +200,20 @@ class Inbox:
 
     def _take_in(self, deliveries: Sequence[Delivery]) -> Flow[list[Receipt]]:
         yield from self._introduce()
-        return (yield from receive(self._context, self._context.catalog, deliveries))
+        return (yield from receive(self._context, self._context.cache, deliveries))
 
     def _join(self, deliveries: Sequence[Delivery]) -> Flow[list[Receipt]]:
         # What is read here may be rolled back, so nothing of it is remembered.
-        catalog = self._context.catalog.copy()
+        cache = Cache(self._context.cache.catalog)
         if self._introduced != len(self._context.registry):
-            yield from subscribe(self._context, catalog)
-        return (yield from receive(self._context, catalog, deliveries, ring=True))
+            yield from subscribe(self._context, cache)
+        return (yield from receive(self._context, cache, deliveries, ring=True))
 
     def _introduce(self) -> Flow[None]:
         """Tell the database about this process's handlers, once."""
         known = len(self._context.registry)
         if self._introduced != known:
-            yield from subscribe(self._context, self._context.catalog)
+            yield from subscribe(self._context, self._context.cache)
             self._introduced = known
 
     # Processing
@@ -237,7 +237,9 @@ class Inbox:
 
     def _wanted_elsewhere(self, delivery: Delivery, receipts: dict[str, Receipt]) -> bool:
         """Consumers without a handler in this process get their rows like any other message."""
-        consumers = {subscription.consumer for subscription in self._context.catalog.by_type.get(delivery.type, ())}
+        consumers = {
+            subscription.consumer for subscription in self._context.cache.catalog.by_type.get(delivery.type, ())
+        }
         return not receipts or bool(consumers - receipts.keys())
 
     def drain(self, *, concurrency: int = 1) -> int:

@@ -94,7 +94,7 @@ class Worker:
 
     def _begin(self) -> None:
         with self._store.session() as session:
-            run_sync(subscribe(self._context, self._context.catalog), session.perform)
+            run_sync(subscribe(self._context, self._context.cache), session.perform)
             while run_sync(fan_out(self._context), session.perform):
                 pass
         self._presence.also(lambda: fan_out(self._context))
@@ -103,7 +103,7 @@ class Worker:
     def _served(self, *, is_async: bool) -> list[Subscription]:
         registry = self._context.registry
         found = []
-        for subscription in self._context.catalog.subscriptions.values():
+        for subscription in self._context.cache.catalog.subscriptions.values():
             handler = registry.of_type(subscription.consumer, subscription.type)
             if handler is not None and handler.is_async == is_async:
                 found.append(subscription)

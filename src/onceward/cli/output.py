@@ -94,8 +94,13 @@ def plain(value: Any) -> Any:
     return value
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: Sequence[str] = ()) -> None:
-    """Print rows: fitted to a terminal, or complete and aligned, one line each, where a program reads them."""
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = (), fold: Sequence[str] = ()
+) -> None:
+    """Print rows: fitted to a terminal, or complete and aligned, one line each, where a program reads them.
+
+    Columns in `right` hold numbers; those in `fold` are never cut, however narrow the terminal is.
+    """
     cells = [[cell if isinstance(cell, Text) else styled(cell) for cell in row] for row in rows]
     out = console()
     if not out.is_terminal:
@@ -103,13 +108,11 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, num
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for column in columns:
-        wrap = "fold" if column in ("id", "what", "advice", "value", "first", "other") else "ellipsis"
-        # The last column has what is left; the others are short.
         table.add_column(
             column,
-            justify="right" if column in numbers else "left",
-            overflow="fold" if wrap == "fold" else "ellipsis",
-            no_wrap=wrap == "ellipsis",
+            justify="right" if column in right else "left",
+            overflow="fold" if column in fold else "ellipsis",
+            no_wrap=column not in fold,
         )
     for row in cells:
         table.add_row(*row)

@@ -14,6 +14,8 @@ from onceward.steps.lane import Claimed, Lane, claimed
 
 SWEEP_SECONDS = 1.0
 
+Row = tuple[Any, ...]
+
 
 def next_batch(lane: Lane) -> Flow[list[Claimed]]:
     """Claim what comes next: now and then a suspect, else a group of due messages."""
@@ -26,11 +28,9 @@ def next_batch(lane: Lane) -> Flow[list[Claimed]]:
     token = lane.token()
     yield lane.context.short()
     rows = yield claim_query(lane, token)
-    batch = yield from kept(lane, token, rows)
+    rows = yield from heads(lane, token, rows)
     yield COMMIT
-    if not batch:
-        let_go(lane, token)
-    return batch
+    return as_batch(lane, token, rows)
 
 
 def may_ride(lane: Lane) -> bool:
@@ -55,12 +55,10 @@ def _claim_suspect(lane: Lane) -> Flow[list[Claimed]]:
     lane.owner = lane.worker()
     yield lane.context.short()
     found = yield Query("claim_solo", {"worker": lane.owner, "token": token, "subscriptions": served(lane)})
-    batch = yield from kept(lane, token, found)
+    found = yield from heads(lane, token, found)
     yield COMMIT
-    if not batch:
-        let_go(lane, token)
-        lane.wants_alone = False
-    return batch
+    lane.wants_alone = bool(found)
+    return as_batch(lane, token, found)
 
 
 def claim_query(lane: Lane, token: int) -> Query:
@@ -81,18 +79,25 @@ def claim_query(lane: Lane, token: int) -> Query:
     )
 
 
-def kept(lane: Lane, token: int, rows: list[tuple[Any, ...]]) -> Flow[list[Claimed]]:
-    """Park the rows that are not at the head of their key; what remains, in order."""
-    parked: set[int] = set()
+def heads(lane: Lane, token: int, rows: list[Row]) -> Flow[list[Row]]:
+    """Park the rows that are not at the head of their key; answers what remains."""
+    yield from know_numbers(lane.context.cache, (row[4] for row in rows))
     keyed = [row[0] for row in rows if row[2] is not None]
-    if keyed:
-        answer = yield Query("park", {"seqs": keyed, "worker": lane.owner, "token": token})
-        parked = {seq for (seq,) in answer}
-    yield from know_numbers(lane.context.catalog, (row[4] for row in rows))
-    batch = sorted((row for row in rows if row[0] not in parked), key=lambda row: row[0])
-    if batch:
-        lane.floor = batch[0][0]
-    return [claimed(lane, token, row) for row in batch]
+    if not keyed:
+        return rows
+    answer = yield Query("park", {"seqs": keyed, "worker": lane.owner, "token": token})
+    parked = {seq for (seq,) in answer}
+    return [row for row in rows if row[0] not in parked]
+
+
+def as_batch(lane: Lane, token: int, rows: list[Row]) -> list[Claimed]:
+    """The messages of a committed claim, in order."""
+    if not rows:
+        let_go(lane, token)
+        return []
+    batch = sorted((claimed(lane, token, row) for row in rows), key=lambda message: message.seq)
+    lane.floor = batch[0].seq
+    return batch
 
 
 def let_go(lane: Lane, *tokens: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,25 +12,28 @@ from onceward.registry import Registry, Subscription
 from onceward.settings import Settings
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Catalog:
-    """A cached copy of names and subscriptions; receiving is guarded by its version, so a stale one is noticed."""
+    """Names and subscriptions as they were read. Receiving is guarded by the version, so a stale one is noticed."""
 
     version: int = -1
-    names: dict[str, int] = field(default_factory=dict)
-    numbers: dict[int, str] = field(default_factory=dict)
-    subscriptions: dict[int, Subscription] = field(default_factory=dict)
-    by_type: dict[str, list[Subscription]] = field(default_factory=dict)
+    names: Mapping[str, int] = field(default_factory=dict)
+    numbers: Mapping[int, str] = field(default_factory=dict)
+    subscriptions: Mapping[int, Subscription] = field(default_factory=dict)
+    by_type: Mapping[str, Sequence[Subscription]] = field(default_factory=dict)
     careful_until: float = 0.0
 
-    def copy(self) -> Catalog:
-        """A copy for work inside somebody else's transaction, which may roll back what it reads."""
-        return replace(self, names=dict(self.names), numbers=dict(self.numbers))
+    def learned(self, rows: Iterable[tuple[int, str]]) -> Catalog:
+        """The same with the names as they are now."""
+        numbers = dict(rows)
+        return replace(self, numbers=numbers, names={name: number for number, name in numbers.items()})
 
-    def learn(self, rows: Iterable[tuple[int, str]]) -> None:
-        """Take over the names as they were read."""
-        self.numbers = dict(rows)
-        self.names = {name: number for number, name in self.numbers.items()}
+
+@dataclass(slots=True)
+class Cache:
+    """Holds the newest catalog. It is replaced as a whole, so a thread that took it sees one version of everything."""
+
+    catalog: Catalog = field(default_factory=Catalog)
 
 
 @dataclass(slots=True)
@@ -42,7 +45,7 @@ class Context:
     code_version: str
     settings: Settings
     registry: Registry
-    catalog: Catalog = field(default_factory=Catalog)
+    cache: Cache = field(default_factory=Cache)
     clock: Callable[[], float] = time.monotonic
 
     def short(self) -> Begin:
@@ -61,32 +64,36 @@ def once(context: Context, *requests: Request) -> Flow[tuple[list[Any], ...]]:
     return tuple(answers[1:-1])
 
 
-def load_catalog(context: Context, catalog: Catalog) -> Flow[None]:
+def load_catalog(context: Context, cache: Cache) -> Flow[None]:
     """Read names and subscriptions anew."""
     version, names, subscriptions = yield from once(context, Query("catalog"), Query("names"), Query("subscriptions"))
-    (catalog.version, since_crash) = version[0]
-    catalog.learn(names)
-    known = [Subscription(i, name, c, t, path, bool(f)) for i, name, c, t, path, f in subscriptions]
-    catalog.subscriptions = {subscription.id: subscription for subscription in known}
-    catalog.by_type = {}
+    number, since_crash = version[0]
+    known = [Subscription(i, name, c, kind, path, bool(f)) for i, name, c, kind, path, f in subscriptions]
+    by_type: dict[str, list[Subscription]] = {}
     for subscription in known:
-        catalog.by_type.setdefault(subscription.type, []).append(subscription)
-    left = context.settings.careful.total_seconds() - since_crash
-    catalog.careful_until = context.clock() + left
+        by_type.setdefault(subscription.type, []).append(subscription)
+    careful = context.settings.careful.total_seconds() - since_crash
+    catalog = Catalog(
+        version=number,
+        subscriptions={subscription.id: subscription for subscription in known},
+        by_type=by_type,
+        careful_until=context.clock() + careful,
+    )
+    cache.catalog = catalog.learned(names)
 
 
-def know_names(context: Context, catalog: Catalog, names: Iterable[str]) -> Flow[None]:
+def know_names(context: Context, cache: Cache, names: Iterable[str]) -> Flow[None]:
     """Make sure that consumers and sources have their numbers."""
-    if catalog.version < 0:
-        yield from load_catalog(context, catalog)
-    unknown = sorted(set(names) - catalog.names.keys())
+    if cache.catalog.version < 0:
+        yield from load_catalog(context, cache)
+    unknown = sorted(set(names) - cache.catalog.names.keys())
     if unknown:
         yield from once(context, *(Query("add_name", {"name": name}) for name in unknown))
-        yield from load_catalog(context, catalog)
+        yield from load_catalog(context, cache)
 
 
-def know_numbers(catalog: Catalog, numbers: Iterable[int]) -> Flow[None]:
+def know_numbers(cache: Cache, numbers: Iterable[int]) -> Flow[None]:
     """Make sure that the names behind numbers are known, inside the transaction that is open."""
-    if not catalog.numbers.keys() >= set(numbers):
+    if not cache.catalog.numbers.keys() >= set(numbers):
         rows = yield Query("names")
-        catalog.learn(rows)
+        cache.catalog = cache.catalog.learned(rows)

@@ -21,7 +21,7 @@ from onceward.errors import (
     StoreUnavailable,
 )
 from onceward.flow import COMMIT, RECONNECT, ROLLBACK, Each, Flow, Outcome, Query, Request, Wait
-from onceward.steps.claim import claim_query, kept, let_go, may_ride, next_batch
+from onceward.steps.claim import as_batch, claim_query, heads, let_go, may_ride, next_batch
 from onceward.steps.context import once
 from onceward.steps.lane import Claimed, Lane
 from onceward.steps.settle import postpone, release, settle
@@ -75,11 +75,14 @@ def work(lane: Lane, *, until_idle: bool = False) -> Flow[int]:
 
 def handle(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:
     """Run a batch to its end: in groups while all goes well, one by one where something fails."""
-    pending = [message for message in batch if not message.problem]
-    aside = [message for message in batch if message.problem]
+    aside = _with_followers([message for message in batch if message.problem], batch)
+    pending = [message for message in batch if message not in aside]
     failures = 0
     following: list[Claimed] = []
     while pending or aside:
+        if lane.stopping():
+            yield from release(lane, pending + aside)
+            break
         group = _next_group(pending, aside, alone=failures > 1)
         outcome = yield from _attempt(lane, group, ride=not pending and not aside)
         if isinstance(outcome, Finished):
@@ -123,10 +126,13 @@ def _next_group(pending: list[Claimed], aside: list[Claimed], *, alone: bool) ->
 
 def _suspects(failed: Failed, group: list[Claimed], pending: list[Claimed]) -> list[Claimed]:
     """Who must run alone after a group failed: the one that raised and what comes after it in its key, or everyone."""
-    culprit = failed.culprit
-    if culprit is None or failed.infrastructure:
-        return group
-    return [culprit, *(m for m in group + pending if m.follows(culprit))]
+    named = [failed.culprit] if failed.culprit and not failed.infrastructure else group
+    return _with_followers(named, group + pending)
+
+
+def _with_followers(chosen: list[Claimed], among: list[Claimed]) -> list[Claimed]:
+    """The chosen ones and whatever comes after one of them in its key."""
+    return [message for message in among if message in chosen or any(message.follows(one) for one in chosen)]
 
 
 def _attempt(lane: Lane, group: list[Claimed], *, ride: bool) -> Flow[Finished | Failed]:
@@ -223,11 +229,9 @@ def _finish(
         return []
     token = lane.token()
     answers = yield (*requests, claim_query(lane, token))
-    following = yield from kept(lane, token, answers[-1])
+    rows = yield from heads(lane, token, answers[-1])
     yield COMMIT
-    if not following:
-        let_go(lane, token)
-    return following
+    return as_batch(lane, token, rows)
 
 
 def _settle_one(lane: Lane, message: Claimed, failed: Failed) -> Flow[None]:

@@ -130,7 +130,7 @@ class Lane:
 def claimed(lane: Lane, token: int, row: tuple[Any, ...]) -> Claimed:
     """A claimed row, with the message its handler will see."""
     seq, subscription, key_hash, attempts, source, message_id, kind, version, key, headers, body, received_at, age = row
-    catalog = lane.context.catalog
+    catalog = lane.context.cache.catalog
     consumer = catalog.subscriptions[subscription].consumer
     handler = call = problem = None
     try:

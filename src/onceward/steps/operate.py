@@ -47,7 +47,7 @@ def resolve(context: Context, case: int, resolution: Resolution, *, actor: str, 
 
     Answers the number of the new message for `accept-as-new`, else of the first one.
     """
-    yield from know_names(context, context.catalog, {context.service})
+    yield from know_names(context, context.cache, {context.service})
     yield context.short()
     rows = yield Query("quarantined", {"case_id": case, "limit": 1})
     if not rows:
@@ -84,7 +84,7 @@ def _accept(context: Context, row: tuple[Any, ...]) -> Flow[int | None]:
         body=bytes(body),
         headers=payload.decode(headers.encode()) if headers else None,
     )
-    catalog = context.catalog
+    catalog = context.cache.catalog
     seqs = []
     for target in targets(context, catalog, delivery):
         one = record(0, delivery, target, catalog.names[delivery.source])

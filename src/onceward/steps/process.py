@@ -43,9 +43,9 @@ INLINE: dict[str, Any] = {**READY, "state": None}
 def process(lane: Lane, delivery: Delivery, *, is_async: bool) -> Flow[dict[str, Receipt]]:
     """Handle a delivery now, for each consumer whose handler is of this kind, each in its own transaction."""
     context = lane.context
-    yield from know_names(context, context.catalog, {context.service, delivery.source})
+    yield from know_names(context, context.cache, {context.service, delivery.source})
     receipts = {}
-    for target in targets(context, context.catalog, delivery):
+    for target in targets(context, context.cache.catalog, delivery):
         handler = context.registry.of_type(target.consumer, delivery.type)
         if handler is not None and handler.is_async == is_async and target.subscription is not None:
             receipts[target.consumer] = yield from _process_target(lane, delivery, target)
@@ -55,18 +55,18 @@ def process(lane: Lane, delivery: Delivery, *, is_async: bool) -> Flow[dict[str,
 def _process_target(lane: Lane, delivery: Delivery, target: Target) -> Flow[Receipt]:
     context = lane.context
     for _ in range(5):
-        if context.clock() < context.catalog.careful_until:
+        if context.clock() < context.cache.catalog.careful_until:
             receipt = yield from _store_and_handle(lane, delivery, target)
         else:
             receipt = yield from _handle_inline(lane, delivery, target)
         if receipt is not None:
             return receipt
-        yield from load_catalog(context, context.catalog)
+        yield from load_catalog(context, context.cache)
     raise StoreConflict("subscriptions keep changing while a message is processed; try again")
 
 
 def _row(context: Context, delivery: Delivery, target: Target) -> dict[str, Any]:
-    return record(0, delivery, target, context.catalog.names[delivery.source])
+    return record(0, delivery, target, context.cache.catalog.names[delivery.source])
 
 
 def _handle_inline(lane: Lane, delivery: Delivery, target: Target) -> Flow[Receipt | None]:
@@ -76,7 +76,7 @@ def _handle_inline(lane: Lane, delivery: Delivery, target: Target) -> Flow[Recei
     limit = (handler.timeout if handler else context.settings.handler_timeout).total_seconds()
     mark = f"{lane.worker()}.inline.{lane.new_token()}"
     yield context.long(limit, mark)
-    shared = {"catalog": context.catalog.version}
+    shared = {"catalog": context.cache.catalog.version}
     row = _row(context, delivery, target)
     if target.key_hash is not None and not (yield from _key_is_free(target.key_hash)):
         yield Each("receive", [row], {**READY, **shared})
@@ -170,7 +170,7 @@ def _store_failed(
     assert handler is not None  # noqa: S101 - the caller has looked
     decision = decide(handler.retry, error, attempt=1, age=timedelta(0))
     row = _row(context, delivery, target)
-    shared = {**READY, **columns(decision), "attempts": 1, "catalog": context.catalog.version}
+    shared = {**READY, **columns(decision), "attempts": 1, "catalog": context.cache.catalog.version}
     yield context.short()
     fresh = yield Each("receive", [row], shared)
     stored = fresh[0][1] if fresh else (yield from _requeue_own(target, decision, seq))
@@ -218,9 +218,9 @@ def _store_and_handle(lane: Lane, delivery: Delivery, target: Target) -> Flow[Re
     row = _row(context, delivery, target)
     token = lane.token()
     lane.owner = lane.worker()
-    noted = {**READY, "worker": lane.owner, "token": token, "solo": True, "catalog": context.catalog.version}
+    noted = {**READY, "worker": lane.owner, "token": token, "solo": True, "catalog": context.cache.catalog.version}
     if target.key_hash is not None:  # order needs the claim's own rules: a worker takes it from here
-        noted = {**READY, "catalog": context.catalog.version}
+        noted = {**READY, "catalog": context.cache.catalog.version}
     (fresh,) = yield from once(context, Each("receive", [row], noted))
     if not fresh:
         lane.open_tokens.discard(token)

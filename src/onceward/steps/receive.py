@@ -16,7 +16,7 @@ from onceward.errors import ConfigurationError, InvalidMessage, StoreConflict
 from onceward.flow import Each, Flow, Query
 from onceward.message import Delivery, Message, Receipt, moment
 from onceward.registry import Handler, Subscription, key_at
-from onceward.steps.context import Catalog, Context, know_names, load_catalog, once
+from onceward.steps.context import Cache, Catalog, Context, know_names, load_catalog, once
 
 READY: dict[str, Any] = {
     "state": "ready",
@@ -50,26 +50,26 @@ class Known:
 
 
 def receive(
-    context: Context, catalog: Catalog, deliveries: Sequence[Delivery], *, ring: bool = False
+    context: Context, cache: Cache, deliveries: Sequence[Delivery], *, ring: bool = False
 ) -> Flow[list[Receipt]]:
     """Store deliveries in one transaction and answer a receipt for each, in their order."""
-    yield from know_names(context, catalog, {context.service, *(delivery.source for delivery in deliveries)})
+    yield from know_names(context, cache, {context.service, *(delivery.source for delivery in deliveries)})
     # The copies of a message inside one batch come after its first; the insert must see each identity once.
     firsts: dict[tuple[str, str], int] = {}
     for index, delivery in enumerate(deliveries):
         firsts.setdefault((delivery.source, delivery.id), index)
     first_indexes = set(firsts.values())
     receipts: dict[int, Receipt] = {}
-    yield from _store(context, catalog, deliveries, sorted(first_indexes), receipts, ring=ring)
+    yield from _store(context, cache, deliveries, sorted(first_indexes), receipts, ring=ring)
     copies = [index for index in range(len(deliveries)) if index not in first_indexes]
     if copies:
-        yield from _store(context, catalog, deliveries, copies, receipts, ring=False)
+        yield from _store(context, cache, deliveries, copies, receipts, ring=False)
     return [receipts[index] for index in range(len(deliveries))]
 
 
 def _store(  # noqa: PLR0913 - the parts of one loop
     context: Context,
-    catalog: Catalog,
+    cache: Cache,
     deliveries: Sequence[Delivery],
     indexes: list[int],
     receipts: dict[int, Receipt],
@@ -78,6 +78,7 @@ def _store(  # noqa: PLR0913 - the parts of one loop
 ) -> Flow[None]:
     own: set[int] = set()
     for _ in range(5):
+        catalog = cache.catalog
         plan = [(index, target) for index in indexes for target in targets(context, catalog, deliveries[index])]
         records = [
             record(ordinal, deliveries[index], target, catalog.names[deliveries[index].source])
@@ -91,7 +92,7 @@ def _store(  # noqa: PLR0913 - the parts of one loop
         if len(seqs) + len(known) == len(plan):
             yield from _write_receipts(context, deliveries, plan, seqs, known, own, receipts)
             return
-        yield from load_catalog(context, catalog)
+        yield from load_catalog(context, cache)
     raise StoreConflict("subscriptions keep changing while messages are received; try again")
 
 

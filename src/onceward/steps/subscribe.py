@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from onceward import payload
+from onceward import identity, payload
 from onceward.flow import COMMIT, Each, Flow, Query
 from onceward.message import NO_HEADERS, Delivery
-from onceward.steps.context import Catalog, Context, know_names, know_numbers, load_catalog
+from onceward.steps.context import Cache, Context, know_names, know_numbers, load_catalog
 from onceward.steps.receive import READY, Target, record, targets
 
 
-def subscribe(context: Context, catalog: Catalog) -> Flow[None]:
+def subscribe(context: Context, cache: Cache) -> Flow[None]:
     """Write this process's handlers into the subscriptions."""
     handlers = list(context.registry)
-    yield from know_names(context, catalog, {context.service, *(handler.consumer for handler in handlers)})
+    yield from know_names(context, cache, {context.service, *(handler.consumer for handler in handlers)})
     wanted = {}
     for handler in handlers:
         wanted[handler.consumer, handler.type] = {
-            "consumer": catalog.names[handler.consumer],
+            "consumer": cache.catalog.names[handler.consumer],
             "type": handler.type,
             "key_path": handler.key if isinstance(handler.key, str) else None,
             "key_function": callable(handler.key),
@@ -35,20 +35,19 @@ def subscribe(context: Context, catalog: Catalog) -> Flow[None]:
     if changed:
         yield Query("touch_catalog", {"crash": False})
     yield COMMIT
-    yield from load_catalog(context, catalog)
+    yield from load_catalog(context, cache)
 
 
 def fan_out(context: Context) -> Flow[int]:
     """Turn unhandled messages whose type is known by now into one row per consumer; answers how many."""
-    catalog = context.catalog
     yield context.short()
     waiting = yield Query("unhandled_types")
-    types = [name for (name,) in waiting if name in catalog.by_type]
+    types = [name for (name,) in waiting if name in context.cache.catalog.by_type]
     if not types:
         yield COMMIT
         return 0
     rows = yield Query("unhandled", {"types": types})
-    yield from know_numbers(catalog, (row[1] for row in rows))
+    yield from know_numbers(context.cache, (row[1] for row in rows))
     for row in rows:
         yield from _fan_out_one(context, row)
     yield COMMIT
@@ -57,7 +56,7 @@ def fan_out(context: Context) -> Flow[int]:
 
 def _fan_out_one(context: Context, row: tuple[Any, ...]) -> Flow[None]:
     seq, source, message_id, message_type, version, key, headers, body, consumer, stored_id, digest = row
-    catalog = context.catalog
+    catalog = context.cache.catalog
     delivery = Delivery(
         source=catalog.numbers[source],
         id=message_id,
@@ -77,7 +76,17 @@ def _fan_out_one(context: Context, row: tuple[Any, ...]) -> Flow[None]:
             copy = record(0, delivery, target, source) | {"stored_id": bytes(stored_id)}
             yield Each("receive", [copy], {**READY, "catalog": catalog.version})
     if not adopted:
-        yield Query("remove_unhandled", {"seq": seq})
+        yield from _remove(context, seq, key)
+
+
+def _remove(context: Context, seq: int, key: str | None) -> Flow[None]:
+    """The service's own row of a type that only other consumers want; whatever waits behind it goes on."""
+    keys = [] if key is None else [identity.key_hash(context.prefix, context.service, key)]
+    if keys:
+        yield Query("lock_keys", {"key_hashes": keys})
+    yield Query("remove_unhandled", {"seq": seq})
+    if keys:
+        yield Query("promote", {"key_hashes": keys})
 
 
 def _adopt(seq: int, target: Target) -> Flow[None]:

@@ -169,21 +169,26 @@ SELECT EXISTS (
       AND subscription = ANY(%(subscriptions)b::integer[]))
 
 -- name: park
--- Guard: the key lock is held since the statement before, so this view is newer than the lock. A row stays claimed only when
--- every earlier row of its key is in this claim and no other claim holds a row of the key. Relies on queue_key and queue_noted.
-UPDATE {prefix}queue q SET state = 'waiting', due_at = NULL, worker = NULL, token = NULL
-WHERE q.seq = ANY(%(seqs)b::bigint[])
-  AND (
-    EXISTS (
+-- Guard: the key lock is held since the statement before, so this view is newer than the lock. A row stays claimed only when every
+-- earlier row of its key is in this claim and no other claim holds a row of the key. Behind an earlier row it waits; behind a noted
+-- later one (which was committed first) it only loses its note, for nobody would promote it. Relies on queue_key and queue_noted.
+UPDATE {prefix}queue q
+SET worker = NULL, token = NULL,
+    state = CASE WHEN o.earlier THEN 'waiting' ELSE q.state END,
+    due_at = CASE WHEN o.earlier THEN NULL ELSE q.due_at END
+FROM (
+    SELECT m.seq, EXISTS (
         SELECT FROM {prefix}queue e
-        WHERE e.key_hash = q.key_hash AND e.seq < q.seq
+        WHERE e.key_hash = m.key_hash AND e.seq < m.seq
           AND NOT coalesce(e.worker = %(worker)s AND e.token = %(token)s, false)
-    ) OR q.key_hash IN (
+    ) AS earlier, m.key_hash IN (
         SELECT n.key_hash FROM {prefix}queue n
         WHERE n.token IS NOT NULL AND n.key_hash IS NOT NULL
           AND NOT (n.worker = %(worker)s AND n.token = %(token)s)
-    )
-  )
+    ) AS busy
+    FROM {prefix}queue m WHERE m.seq = ANY(%(seqs)b::bigint[])
+) AS o
+WHERE q.seq = o.seq AND (o.earlier OR o.busy)
 RETURNING q.seq
 
 -- name: noted

@@ -130,21 +130,24 @@ SELECT EXISTS (
       AND subscription IN (SELECT value FROM json_each(:subscriptions)))
 
 -- name: park
--- A row stays claimed only when every earlier row of its key is in this claim and no other claim holds a row of the key.
+-- A row stays claimed only when every earlier row of its key is in this claim and no other claim holds a row of the key. Behind an
+-- earlier row it waits; behind a noted later one (which was committed first) it only loses its note, for nobody would promote it.
 -- Relies on queue_key and queue_noted.
-UPDATE {prefix}queue AS q SET state = 'waiting', due_at = NULL, worker = NULL, token = NULL
-WHERE q.seq IN (SELECT value FROM json_each(:seqs))
-  AND (
-    EXISTS (
+UPDATE {prefix}queue AS q
+SET worker = NULL, token = NULL,
+    state = CASE WHEN o.earlier THEN 'waiting' ELSE q.state END,
+    due_at = CASE WHEN o.earlier THEN NULL ELSE q.due_at END
+FROM (
+    SELECT m.seq, EXISTS (
         SELECT 1 FROM {prefix}queue e
-        WHERE e.key_hash = q.key_hash AND e.seq < q.seq
-          AND NOT (e.worker IS :worker AND e.token IS :token)
-          AND e.seq NOT IN (SELECT value FROM json_each(:seqs))
-    ) OR q.key_hash IN (
+        WHERE e.key_hash = m.key_hash AND e.seq < m.seq AND NOT (e.worker IS :worker AND e.token IS :token)
+    ) AS earlier, m.key_hash IN (
         SELECT n.key_hash FROM {prefix}queue n
         WHERE n.token IS NOT NULL AND n.key_hash IS NOT NULL AND NOT (n.worker = :worker AND n.token = :token)
-    )
-  )
+    ) AS busy
+    FROM {prefix}queue m WHERE m.seq IN (SELECT value FROM json_each(:seqs))
+) AS o
+WHERE q.seq = o.seq AND (o.earlier OR o.busy)
 RETURNING seq
 
 -- name: noted

@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NoReturn
 
-from onceward.errors import ContractViolation, GuardFailed, StoreError, StoreUnavailable
+from onceward.errors import ContractViolation, GuardFailed, StoreError, StoreUnavailable, TransactionAborted
 from onceward.flow import Begin, Call, Commit, Each, Outcome, Query, Reconnect, Rollback
 from onceward.stores.calls import awaited_outcome, outcome, refuse_transaction_control
 
@@ -148,7 +148,7 @@ class SqliteSession:
             connection.armed = request
         elif isinstance(request, Commit):
             if connection.armed is None and not connection.in_transaction:
-                raise ContractViolation("the transaction was ended before onceward could commit it")
+                raise _rolled_back()
             if connection.armed is None:
                 sqlite3.Cursor(connection).execute("COMMIT")
             connection.armed = None
@@ -162,7 +162,7 @@ class SqliteSession:
         if isinstance(connection, HandlerConnection):
             connection.start()
             if not connection.in_transaction:
-                raise ContractViolation("the transaction was ended before onceward could finish it")
+                raise _rolled_back()
         bound = {key: json.dumps(value) if isinstance(value, list) else value for key, value in params.items()}
         bound["now"] = self._clock()
         rows: list[tuple[Any, ...]] = []
@@ -241,6 +241,13 @@ class AsyncSqliteSession:
 
     async def close(self) -> None:
         await self._tx.close()
+
+
+def _rolled_back() -> TransactionAborted:
+    return TransactionAborted(
+        "SQLite rolled the transaction back (a full disk, or a conflict with OR ROLLBACK) and the handler went on "
+        "as if nothing had happened; let the error out"
+    )
 
 
 def is_infrastructure(error: BaseException) -> bool:

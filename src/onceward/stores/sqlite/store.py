@@ -89,7 +89,7 @@ class SqliteStore:
         try:
             tx = await aiosqlite.connect(self._target(), factory=HandlerConnection, **self._options())
             inner: Any = tx  # see AsyncSqliteSession: there is no public way to run a function in its thread
-            connection = await inner._execute(lambda: self._prepared(inner._conn))
+            connection = await inner._execute(lambda: self._prepared(inner._conn))  # noqa: SLF001 - see above
         except sqlite3.Error as error:
             raise translated(error) from error
         session = SqliteSession(self._statements, self.clock, connection, reopen=self.open_connection)

@@ -1,0 +1,81 @@
+"""The group of commands, and what every command does when something goes wrong.
+
+Exit codes: 0 done; 1 what was asked for is not so, or a check failed; 2 wrong usage or configuration; 3 the database
+cannot be used.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+import onceward
+from onceward.cli.completion import completion
+from onceward.cli.dead_letters import discard, redrive
+from onceward.cli.demonstration import demo
+from onceward.cli.health import doctor
+from onceward.cli.messages import list_messages, show
+from onceward.cli.processes import run
+from onceward.cli.quarantine import quarantine
+from onceward.cli.schema import migrate
+from onceward.cli.status import status
+from onceward.cli.target import WRONG_USAGE, Failure
+from onceward.errors import ConfigurationError, InvalidMessage, OncewardError, StoreError
+
+NOT_SO = 1
+UNAVAILABLE = 3
+
+
+class Application(click.Group):
+    """Commands in the order in which they are needed; errors as sentences."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """In the order of registration, not of the alphabet."""
+        return list(self.commands)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; an error of onceward's own becomes one sentence and an exit code."""
+        for stream in (sys.stdout, sys.stderr):
+            # A terminal that cannot show a character gets its number instead of an error.
+            if hasattr(stream, "reconfigure"):
+                stream.reconfigure(errors="backslashreplace")
+        try:
+            return super().invoke(ctx)
+        except (ConfigurationError, InvalidMessage) as error:
+            raise Failure(str(error), WRONG_USAGE) from error
+        except StoreError as error:
+            raise Failure(str(error), UNAVAILABLE) from error
+        except OncewardError as error:
+            raise Failure(str(error), NOT_SO) from error
+
+
+EPILOG = """\
+\b
+Every command takes MODULE:ATTR (for example shop:inbox, found from the current folder) or --store URL.
+Exit codes: 0 done; 1 what was asked for is not so, or a check failed; 2 wrong usage or configuration;
+3 the database cannot be used.
+"""
+
+
+@click.group(cls=Application, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(onceward.__version__, prog_name="onceward")
+def application() -> None:
+    """The inbox for Python services: every message takes effect exactly once, in your own database."""
+
+
+for command in (
+    demo,
+    migrate,
+    run,
+    status,
+    list_messages,
+    show,
+    redrive,
+    discard,
+    quarantine,
+    doctor,
+    completion,
+):
+    application.add_command(command)

@@ -1,0 +1,156 @@
+"""`onceward list` and `onceward show`: look at messages."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from onceward.cli.output import STYLES, ago, heading, print_fields, print_json, print_table, say, styled, visible
+from onceward.cli.target import WRONG_USAGE, Failure, Target, as_json, numbers, on_target
+from onceward.inbox import Inbox
+from onceward.report import STATUSES, Row, Story
+
+NOT_FOUND = 1
+COLUMNS = ("seq", "status", "type", "source", "id", "key", "tries", "received", "error")
+
+
+@click.command("list")
+@on_target()
+@click.option("--status", type=click.Choice(STATUSES), help="Only messages in this state.")
+@click.option("--type", "type_", metavar="TYPE", help="Only messages of this type.")
+@click.option("--key", metavar="KEY", help="Only messages with this ordering key.")
+@click.option("--source", metavar="NAME", help="Only messages from this source.")
+@click.option("--before", type=click.IntRange(min=1, max=2**63 - 1), metavar="SEQ", help="Only older ones: next page.")
+@click.option(
+    "--limit", type=click.IntRange(min=1, max=100_000), default=50, show_default=True, help="At most so many."
+)
+@as_json
+def list_messages(  # noqa: PLR0913 - each is a filter
+    target: Target,
+    *,
+    status: str | None,
+    type_: str | None,
+    key: str | None,
+    source: str | None,
+    before: int | None,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """List messages, newest first.
+
+    \b
+    Examples:
+      onceward list shop:inbox --status dead
+      onceward list --store sqlite:///shop.db --type order.paid --limit 10
+      onceward list shop:inbox --before 1200        (the page after number 1200)
+    """
+    with target.open() as inbox:
+        rows = inbox.messages(status=status, type=type_, key=key, source=source, before=before, limit=limit)
+    if as_json:
+        print_json(rows)
+        return
+    if not rows:
+        say("no messages match")
+        return
+    print_table(COLUMNS, map(_cells, rows), right=("seq", "tries"), fold=("id",))
+    if len(rows) == limit:
+        say(f"perhaps there are more: --before {rows[-1].seq}")
+
+
+def _cells(row: Row) -> tuple[object, ...]:
+    tries = f"{row.attempts}+{row.crashes}" if row.crashes else str(row.attempts)
+    error = (row.error or "").partition("\n")[0]
+    status = styled(row.status, STYLES.get(row.status, ""))
+    return row.seq, status, row.type, row.source, row.id, row.key or "", tries, ago(row.received_at), error
+
+
+@click.command()
+@on_target(rest="[SEQ]")
+@click.option("--source", metavar="NAME", help="With --id: find the message by the producer's own id.")
+@click.option("--id", "id_", metavar="ID", help="With --source.")
+@as_json
+def show(target: Target, words: list[str], *, source: str | None, id_: str | None, as_json: bool) -> None:
+    """Show everything known about a message: its state, body, attempts, duplicates and what people did to it.
+
+    Exit code 1 when there is no such message.
+
+    \b
+    Examples:
+      onceward show shop:inbox 17
+      onceward show --store sqlite:///shop.db 17
+      onceward show shop:inbox --source stripe --id evt_1
+    """
+    seqs = numbers(words, "SEQ")
+    if (source is None) != (id_ is None) or (not seqs) == (source is None) or len(seqs) > 1:
+        raise Failure("say which message: one SEQ, or --source NAME and --id ID", WRONG_USAGE)
+    with target.open() as inbox:
+        if source is not None and id_ is not None:
+            seqs = inbox.find(source, id_)
+            if not seqs:
+                raise Failure(f"there is no message with id {id_} from source {source}", NOT_FOUND)
+        stories = [_story(inbox, seq) for seq in seqs]
+    if as_json:
+        # By number there is one; an id may have one for each consumer.
+        print_json(stories if source is not None else stories[0])
+        return
+    for story in stories:
+        _print_story(story)
+
+
+def _story(inbox: Inbox, seq: int) -> Story:
+    story = inbox.message(seq)
+    if story is None:
+        raise Failure(f"there is no message with number {seq}", NOT_FOUND)
+    return story
+
+
+def _print_story(story: Story) -> None:
+    worker = f"worker {story.finished_by}" if story.finished_by else ""
+    print_fields(
+        [
+            ("message", story.seq),
+            ("status", story.status),
+            ("type", f"{story.type} (version {story.version})" if story.type else "(its body is gone)"),
+            ("source", story.source),
+            ("id", story.id),
+            ("key", story.key),
+            ("consumer", story.consumer),
+            ("received", f"{story.received_at:%Y-%m-%d %H:%M:%S} UTC, {ago(story.received_at)}"),
+            ("due", ago(story.due_at)),
+            ("held by", f"worker {story.worker}" if story.worker else ""),
+            ("attempts", story.attempts or ""),
+            ("crashes", story.crashes or ""),
+            ("finished", f"{story.finished_at:%Y-%m-%d %H:%M:%S} UTC by {worker}" if story.finished_at else ""),
+            ("code", story.code_version),
+            ("duplicates", story.duplicates or ""),
+            ("hash", story.hash),
+            ("result", "" if story.result is None else json.dumps(story.result, ensure_ascii=False)),
+        ]
+    )
+    if story.headers:
+        heading("headers")
+        print_fields((visible(name), value) for name, value in story.headers.items())
+    heading("body")
+    say(_body(story.body))
+    for attempt in story.history:
+        charged = "" if attempt.charged else ", not charged"
+        heading(f"{attempt.kind} {ago(attempt.at)} (attempt {attempt.attempt}{charged})")
+        say((attempt.traceback or attempt.error).rstrip())
+    if story.actions:
+        heading("actions")
+        rows = [(ago(action.at), action.actor, action.action, action.reason) for action in story.actions]
+        print_table(("when", "who", "what", "reason"), rows, fold=("reason",))
+
+
+def _body(body: bytes | None) -> str:
+    if body is None:
+        return "(not kept)"
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return f"({len(body):,} bytes that are not text) {body[:200]!r}"
+    try:
+        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return text

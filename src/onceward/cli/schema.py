@@ -1,0 +1,36 @@
+"""`onceward migrate`: create or update the tables, or print them as SQL."""
+
+from __future__ import annotations
+
+import click
+
+from onceward.cli.output import print_json, say
+from onceward.cli.target import Target, as_json, on_target
+from onceward.stores.migrate import masked
+
+
+@click.command()
+@on_target()
+@click.option("--print", "only_print", is_flag=True, help="Print the SQL instead of running it; needs no database.")
+@as_json
+def migrate(target: Target, *, only_print: bool, as_json: bool) -> None:
+    """Create or update onceward's tables. Safe to repeat, and safe when two do it at once.
+
+    \b
+    Examples:
+      onceward migrate shop:inbox
+      onceward migrate --store postgresql://shop@localhost/shop
+      onceward migrate shop:inbox --print > onceward.sql
+    """
+    with target.open() as inbox:
+        if only_print:
+            sql = inbox.migration_sql()
+            print_json({"sql": sql}) if as_json else click.echo(sql, nl=False)
+            return
+        applied = inbox.migrate()
+        if as_json:
+            print_json({"applied": applied})
+        elif applied:
+            say(f"{masked(inbox.url)}: applied {', '.join(applied)}")
+        else:
+            say(f"{masked(inbox.url)}: up to date, nothing to do")

@@ -1,0 +1,121 @@
+"""`onceward status`: the inbox in numbers, once or again and again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import click
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from onceward.cli.output import STYLES, ago, console, print_json, span, styled
+from onceward.cli.target import Target, as_json, on_target
+from onceward.inbox import Inbox
+from onceward.report import Stats, WorkerRow
+from onceward.stores.migrate import masked
+
+MEANINGS = {
+    "due": "may run now",
+    "running": "being handled",
+    "retrying": "failed, will be tried again",
+    "waiting": "behind an earlier message of their key",
+    "unhandled": "of a type that nobody handles yet",
+    "dead": "need a person: onceward list --status dead",
+    "quarantined": "known id, other bytes: onceward quarantine list",
+    "done": "effects committed",
+    "discarded": "taken out by a person",
+    "duplicates": "copies suppressed",
+    "failures": "failed attempts and crashes, ever",
+}
+
+
+@click.command()
+@on_target()
+@click.option("--watch", is_flag=True, help="Refresh in place until Ctrl-C.")
+@click.option(
+    "--every", type=click.FloatRange(min=0.1), default=1.0, metavar="SECONDS", help="With --watch. [default: 1]"
+)
+@as_json
+def status(target: Target, *, watch: bool, every: float, as_json: bool) -> None:
+    """Show the inbox in numbers: what is due, running, retrying, dead, done, and who is working.
+
+    \b
+    Examples:
+      onceward status shop:inbox
+      onceward status --store sqlite:///shop.db --watch
+      onceward status shop:inbox --json | jq .dead
+    """
+    with target.open() as inbox:
+        if not watch:
+            _print_once(inbox, as_json=as_json)
+            return
+        try:
+            _watch(inbox, every, as_json=as_json)
+        except KeyboardInterrupt:
+            pass
+
+
+def _print_once(inbox: Inbox, *, as_json: bool) -> None:
+    if as_json:
+        print_json(inbox.stats())
+    else:
+        console().print(picture(inbox), soft_wrap=not console().is_terminal)
+
+
+def _watch(inbox: Inbox, every: float, *, as_json: bool) -> None:
+    out = console()
+    if as_json or not out.is_terminal:
+        while True:
+            _print_once(inbox, as_json=as_json)
+            time.sleep(every)
+    with Live(picture(inbox), console=out, auto_refresh=False) as live:
+        while True:
+            time.sleep(every)
+            live.update(picture(inbox), refresh=True)
+
+
+def picture(inbox: Inbox) -> RenderableType:
+    """Everything `status` shows."""
+    stats, workers = inbox.stats(), inbox.workers()
+    head = Text.assemble((inbox.context.service, "bold"), f" in {masked(inbox.url)}, tables {inbox.store.prefix}*")
+    return Group(head, Text(""), _numbers(stats), Text(""), _workers(workers))
+
+
+def _numbers(stats: Stats) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column(style="dim")
+    for name, meaning in MEANINGS.items():
+        number = getattr(stats, name)
+        note = _note(name, stats) or meaning
+        style = STYLES.get(name, "") if number else "dim"
+        table.add_row(styled(name, style), styled(f"{number:,}", style), styled(note))
+    return table
+
+
+def _note(name: str, stats: Stats) -> str:
+    if name == "due" and stats.due:
+        return f"may run now; the oldest is {span(stats.oldest_due_seconds)} old"
+    if name == "done" and stats.done_last_minute:
+        return f"effects committed; {stats.done_last_minute:,} in the last minute"
+    return ""
+
+
+def _workers(workers: list[WorkerRow]) -> RenderableType:
+    if not workers:
+        return Text("no worker is running; start one with: onceward run MODULE:ATTR", style="yellow")
+    table = Table.grid(padding=(0, 2))
+    lease: Callable[[float], str] = lambda left: "" if left > 0 else f"silent for {span(-left)}"  # noqa: E731 - one use
+    for worker in workers:
+        table.add_row(
+            styled(f"worker {worker.id}"),
+            styled(f"process {worker.pid} on {worker.host}"),
+            styled(f"started {ago(worker.started_at)}", "dim"),
+            styled(f"holds {worker.holds}"),
+            styled(lease(worker.lease_seconds), "yellow"),
+        )
+    return table

@@ -1,0 +1,156 @@
+"""Which inbox a command is about: `MODULE:ATTR`, an Inbox in somebody's program, or `--store URL`, a database alone.
+
+Invariant: whatever is wrong with it is said in one sentence with the next step, before anything else happens.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from onceward.cli.output import say, visible
+from onceward.errors import OncewardError
+from onceward.inbox import Inbox
+
+WRONG_USAGE = 2
+
+
+class Failure(click.ClickException):
+    """Ends the command with a sentence for people and an exit code for scripts."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(visible(message, lines=True))
+        self.exit_code = exit_code
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What the command line says about the inbox, not yet looked at."""
+
+    program: str | None
+    store: str | None
+    prefix: str | None
+    service: str | None
+
+    @contextmanager
+    def open(self) -> Iterator[Inbox]:
+        """The inbox, closed at the end."""
+        inbox = self._inbox()
+        try:
+            yield inbox
+        finally:
+            inbox.close()
+
+    def _inbox(self) -> Inbox:
+        store = self.store or (None if self.program else os.environ.get("ONCEWARD_STORE"))
+        if self.program and store:
+            raise Failure("give MODULE:ATTR or --store URL, not both", WRONG_USAGE)
+        if self.program and (self.prefix or self.service):
+            raise Failure(f"--prefix and --service go with --store; {self.program} has its own", WRONG_USAGE)
+        if self.program:
+            return load(self.program)
+        if store:
+            return Inbox(store, prefix=self.prefix or "onceward_", service=self.service or "default")
+        raise Failure(
+            "say which inbox: MODULE:ATTR (for example shop:inbox), or --store URL (or set ONCEWARD_STORE)", WRONG_USAGE
+        )
+
+
+def load(program: str) -> Inbox:
+    """The Inbox at `MODULE:ATTR`, with the current folder importable."""
+    module_name, _, path = program.partition(":")
+    if "//" in path:
+        raise Failure(f"{program} is an address, not MODULE:ATTR; write --store {program}", WRONG_USAGE)
+    if not all(part.isidentifier() for part in (*module_name.split("."), *path.split("."))):
+        raise Failure(
+            f"{program!r} is not of the form MODULE:ATTR; for `inbox` in shop.py write shop:inbox", WRONG_USAGE
+        )
+    module = _import(module_name)
+    try:
+        found = functools.reduce(getattr, path.split("."), module)
+    except AttributeError:
+        raise Failure(f"module {module_name} has no {path!r}; {_inboxes(module)}", WRONG_USAGE) from None
+    if not isinstance(found, Inbox):
+        raise Failure(f"{program} is {type(found).__name__}, not an onceward Inbox; {_inboxes(module)}", WRONG_USAGE)
+    return found
+
+
+def _import(name: str) -> Any:
+    folder = os.getcwd()  # noqa: PTH109 - sys.path holds text
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        return importlib.import_module(name)
+    except OncewardError as error:
+        raise Failure(f"importing {name} failed: {error}", WRONG_USAGE) from error
+    except (Exception, SystemExit) as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and f"{name}.".startswith(f"{missing}."):
+            raise Failure(
+                f"there is no module {missing!r} in {folder} or among the installed packages; "
+                "run the command in the folder that has it, or set PYTHONPATH",
+                WRONG_USAGE,
+            ) from None
+        # Somebody's own code failed: where it did is what they need to know.
+        say("".join(traceback.format_exception(error)).rstrip(), error=True)
+        raise Failure(f"importing {name} failed: {type(error).__name__}: {error}", WRONG_USAGE) from error
+
+
+def _inboxes(module: Any) -> str:
+    names = [name for name, value in vars(module).items() if isinstance(value, Inbox)]
+    return f"it has: {', '.join(f'{module.__name__}:{name}' for name in names)}" if names else "it has no Inbox"
+
+
+def split(words: Sequence[str], *, several: bool) -> tuple[str | None, list[str]]:
+    """The target among the words of a command line, and the rest of them."""
+    if words and (not several or (":" in words[0] and not words[0].isdigit())):
+        return words[0], list(words[1:])
+    return None, list(words)
+
+
+def on_target(*, rest: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command its target, and the `words` after it where `rest` names some."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @click.argument("words", nargs=-1, metavar=f"[MODULE:ATTR] {rest}".strip())
+        @click.option("--store", metavar="URL", help="The database itself, where no program is at hand.")
+        @click.option("--prefix", metavar="NAME", help="The prefix of the tables, with --store. [default: onceward_]")
+        @click.option("--service", metavar="NAME", help="The service's name, with --store. [default: default]")
+        @functools.wraps(function)
+        def command(
+            words: Sequence[str], store: str | None, prefix: str | None, service: str | None, **options: Any
+        ) -> Any:
+            program, others = split(words, several=bool(rest))
+            target = Target(program, store, prefix, service)
+            if rest:
+                return function(target, others, **options)
+            if others:
+                raise Failure(f"unexpected: {' '.join(others)}; see --help", WRONG_USAGE)
+            return function(target, **options)
+
+        return command
+
+    return decorate
+
+
+def numbers(words: Sequence[str], what: str) -> list[int]:
+    """Words that must be sequence or case numbers."""
+    found = []
+    for word in words:
+        # Longer ones fit no database; isdigit alone would accept digits of other scripts.
+        if not (word.isascii() and word.isdigit() and 0 < int(word) < 2**63):
+            raise Failure(f"{what} must be a number, not {word!r}", WRONG_USAGE)
+        found.append(int(word))
+    return found
+
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")

@@ -1,0 +1,1 @@
+"""An exhaustive model of the protocol in `docs/protocol.md`."""

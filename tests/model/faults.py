@@ -1,0 +1,161 @@
+"""What happens to workers, and what an operator does: crash, stop, take over, redrive, discard.
+
+Invariant: a fault only loses what is uncommitted; notes outlive their process until somebody takes over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.model.finishing import promote, successors
+from tests.model.notes import noted, strayed
+from tests.model.world import (
+    ACKED,
+    ACKED_EARLY,
+    ALIVE,
+    CLAIM_CHECKED,
+    CLAIM_PICKED,
+    CLAIM_VIEW,
+    CRASH_LIMIT,
+    DEAD,
+    DISCARDED,
+    FINISH_DELETED,
+    FINISH_PROMOTED,
+    IDLE,
+    KILLED,
+    NEW,
+    NO_NOTE,
+    READY,
+    RUNNING,
+    STOPPED,
+    SUSPENDED_ZOMBIE,
+    ZOMBIE,
+    Delivery,
+    Row,
+    State,
+    Step,
+    Worker,
+    World,
+    bits,
+    poorer,
+    replaced,
+    tidied,
+    turned,
+    unfinished,
+    with_delivery,
+    with_worker,
+)
+
+
+def worker_fault_steps(world: World, state: State, w: int) -> Iterator[Step]:
+    """Crash, stop, resume, loss of the connection, and the take-over that follows."""
+    worker = state.workers[w]
+    life = worker.life
+    if life != KILLED and (state.budget.crashes or world.poison >= 0):
+        yield from _crash(world, state, w)
+    if life == ALIVE and state.budget.stops:
+        yield _at(poorer(state, "stops"), w, turned(worker, STOPPED), "stop", progress=False)
+    elif life == STOPPED:
+        yield _at(state, w, turned(worker, ALIVE), "resume", progress=False)
+    elif life == SUSPENDED_ZOMBIE:
+        yield _at(state, w, turned(worker, ZOMBIE), "resume as zombie", progress=False)
+    if worker.phase not in (IDLE, RUNNING):
+        # For a suspended process this is the server's idle-in-transaction timeout: its locks do not last.
+        claiming = worker.phase in (CLAIM_VIEW, CLAIM_PICKED, CLAIM_CHECKED)
+        batch = 0 if claiming else worker.batch
+        back = worker._replace(phase=IDLE if claiming else RUNNING, batch=batch, extra=0)
+        yield _at(state, w, back, "connection lost", progress=life in (STOPPED, SUSPENDED_ZOMBIE))
+    if life in (STOPPED, KILLED):
+        yield from _take_over(world, state, w)
+
+
+def _crash(world: World, state: State, w: int) -> Iterator[Step]:
+    """A process dies with notes; without any, dying is the same as losing the connection."""
+    worker = state.workers[w]
+    if not noted(state.rows, w):
+        return
+    if world.poison >= 0:
+        if worker.batch >> world.poison & 1 and worker.phase == RUNNING and worker.life == ALIVE:
+            yield _at(state, w, Worker(KILLED), "crash")
+        return
+    after = poorer(state, "crashes")
+    if worker.life in (ALIVE, STOPPED):
+        yield _at(after, w, Worker(KILLED), "crash", progress=False)
+    else:  # its row is gone already: nobody will look for its notes
+        fresh = with_worker(after, w, Worker(), strayed(state.rows, w))
+        yield Step("crash of a zombie", w, worker.batch, fresh, progress=False)
+
+
+def _take_over(world: World, state: State, w: int) -> Iterator[Step]:
+    """Needs the worker row, which an open claim holds, and the noted rows, which an open finish may hold."""
+    worker = state.workers[w]
+    if worker.phase in (CLAIM_PICKED, CLAIM_CHECKED) and world.guards.claim_locks_worker_row:
+        return
+    if worker.phase in (FINISH_DELETED, FINISH_PROMOTED):
+        return
+    lost = noted(state.rows, w)
+    alone = lost & (lost - 1) == 0
+    charged = lost if alone or not world.guards.charge_only_alone else 0
+    rows = state.rows
+    if world.guards.take_over_clears_notes:
+        for m in bits(lost):
+            rows = replaced(rows, m, _given_back(world, rows[m], charged >> m & 1))
+    rows = strayed(rows, w)
+    after = turned(worker, SUSPENDED_ZOMBIE) if worker.life == STOPPED else Worker()
+    event = "taken over" if alone else "taken over with a group"
+    if any(rows[m].state == DEAD for m in bits(lost)):
+        event = "taken over, message dead"
+    # Where one message is known to be poisonous, the charges in the rows are judged instead.
+    broken = "charged" if charged and not alone and world.poison < 0 else ""
+    yield Step(event, w, lost, with_worker(state, w, after, rows), broken=broken)
+
+
+def _given_back(world: World, row: Row, charge: int) -> Row:
+    crashes = row.crashes + charge
+    solo = int(world.scenario.group > 1)  # with groups of one the mark changes nothing: leave it out
+    if crashes >= CRASH_LIMIT:
+        return row._replace(state=DEAD, note=NO_NOTE, solo=solo, crashes=0)
+    return row._replace(state=READY, note=NO_NOTE, solo=solo, crashes=crashes)
+
+
+def receiver_fault_steps(world: World, state: State) -> Iterator[Step]:
+    """A receiving process dies: its insert is rolled back, and the sender, without an answer, repeats it."""
+    if not state.budget.crashes or not world.scenario.receivers_crash:
+        return
+    for d, delivery in enumerate(state.deliveries):
+        if delivery.phase in (NEW, ACKED):
+            continue
+        lost = Delivery(ACKED if delivery.phase == ACKED_EARLY else NEW)
+        after = tidied(world, with_delivery(poorer(state, "crashes"), d, lost))
+        yield Step("crash of a receiver", -1 - d, 0, after, progress=False)
+
+
+def operator_steps(world: World, state: State) -> Iterator[Step]:
+    """Redrive and discard. Nothing but a row behind a dead one may depend on them."""
+    row_locks, key_locks = world.locks(state)
+    if not world.guards.discard_takes_key_lock:
+        key_locks = 0
+    for m, row in enumerate(state.rows):
+        if row_locks >> m & 1:
+            continue
+        dead = row.state == DEAD
+        if state.budget.redrives and (dead or (not world.guards.redrive_only_dead and unfinished(row))):
+            driven = replaced(state.rows, m, row._replace(state=READY, note=NO_NOTE, crashes=0))
+            after = poorer(state, "redrives")._replace(rows=driven)
+            yield Step("redrive", -1, 1 << m, after, progress=False)
+        discardable = dead or (world.scenario.discard_any and unfinished(row) and row.note == NO_NOTE)
+        if discardable and not key_locks & world.key_of[m]:
+            yield _discard(world, state, m)
+
+
+def _discard(world: World, state: State, m: int) -> Step:
+    rows = list(state.rows)
+    rows[m] = Row(DISCARDED, effects=rows[m].effects)
+    promoted = successors(world, state.rows, 1 << m) if world.guards.discard_promotes else 0
+    promote(rows, promoted)
+    after = tidied(world, State(tuple(rows), state.workers, state.deliveries, state.budget))
+    return Step("discard and promote" if promoted else "discard", -1, 1 << m, after, progress=False)
+
+
+def _at(state: State, w: int, worker: Worker, event: str, *, progress: bool = True) -> Step:
+    return Step(event, w, state.workers[w].batch, with_worker(state, w, worker), progress)

@@ -1,0 +1,164 @@
+"""Finish: delete the rows of a batch under their notes, promote the successors, commit with the effects.
+
+Invariant: effects are committed together with the deletion of every row of the batch, or not at all; a row of
+a key is removed, and its successor promoted, only under the key lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.model.notes import noted, rejected
+from tests.model.world import (
+    FINISH_DELETED,
+    FINISH_LOCKED,
+    FINISH_PROMOTED,
+    FINISH_VIEW,
+    GONE,
+    NO_NOTE,
+    READY,
+    RUNNING,
+    WAITING,
+    Row,
+    Rows,
+    State,
+    Step,
+    Worker,
+    World,
+    bits,
+    moved,
+    tidied,
+    unfinished,
+    with_worker,
+)
+
+
+def finish_steps(world: World, state: State, w: int) -> Iterator[Step]:
+    """The next statement of a finish; the first one takes the key locks."""
+    worker = state.workers[w]
+    phase = worker.phase
+    if phase == RUNNING and not world.scenario.fine:
+        yield from _at_once(world, state, w)
+    elif phase == RUNNING and not world.guards.promote_has_new_view:
+        viewed = worker._replace(phase=FINISH_VIEW, extra=_to_promote(world, state.rows, worker.batch))
+        yield Step("take a view", w, worker.batch, with_worker(state, w, viewed))
+    elif phase in (RUNNING, FINISH_VIEW):
+        yield from _lock_keys(world, state, w)
+    elif phase == FINISH_LOCKED:
+        yield from _delete(world, state, w)
+    elif phase == FINISH_DELETED:
+        old = not world.guards.promote_has_new_view
+        extra = worker.extra if old else _to_promote(world, state.rows, worker.batch)
+        chosen = worker._replace(phase=FINISH_PROMOTED, extra=extra)
+        yield Step("look for a successor", w, worker.batch, with_worker(state, w, chosen))
+    else:
+        yield _commit(world, state, w, worker.extra)
+
+
+def _at_once(world: World, state: State, w: int) -> Iterator[Step]:
+    """All statements and the commit in one step."""
+    batch = state.workers[w].batch
+    if not world.keys(batch) & world.locks(state)[1]:
+        promoted = _to_promote(world, state.rows, batch)
+        yield _refusal(world, state, w) or _commit(world, state, w, promoted)
+
+
+def _lock_keys(world: World, state: State, w: int) -> Iterator[Step]:
+    """All key locks at once: taken in sorted order they cannot block each other."""
+    worker = state.workers[w]
+    taken = world.locks(state)[1] if world.guards.finish_takes_key_lock else 0
+    if not world.keys(worker.batch) & taken:
+        locked = worker._replace(phase=FINISH_LOCKED)
+        yield Step("key lock", w, worker.batch, with_worker(state, w, locked))
+
+
+def _delete(world: World, state: State, w: int) -> Iterator[Step]:
+    worker = state.workers[w]
+    if not worker.batch & world.locks(state)[0]:
+        deleted = worker._replace(phase=FINISH_DELETED)
+        done = Step("guarded delete", w, worker.batch, with_worker(state, w, deleted))
+        yield _refusal(world, state, w) or done
+
+
+def _refusal(world: World, state: State, w: int) -> Step | None:
+    """The guard: a delete that does not match every row of the batch rolls everything back."""
+    if not world.guards.finish_counts_rows or _matched(world, state, w) == state.workers[w].batch:
+        return None
+    return rejected(state, w, "zombie finish rejected")
+
+
+def _matched(world: World, state: State, w: int) -> int:
+    """The rows of the batch that the delete hits."""
+    batch = state.workers[w].batch
+    if world.guards.finish_matches_note:
+        return batch & noted(state.rows, w)
+    return sum(1 << m for m in bits(batch) if unfinished(state.rows[m]))
+
+
+def _to_promote(world: World, rows: Rows, batch: int) -> int:
+    return successors(world, rows, batch) if world.guards.promote_after_finish else 0
+
+
+def successors(world: World, rows: Rows, removed: int) -> int:
+    """The lowest waiting row of each key of the removed messages."""
+    mask = 0
+    for one in bits(removed):
+        left = [(rows[m].seq, m) for m in world.siblings[one] if not removed >> m & 1]
+        waiting = [(seq, m) for seq, m in left if rows[m].state == WAITING]
+        if waiting:
+            mask |= 1 << (min(waiting) if world.guards.promote_lowest else max(waiting))[1]
+    return mask
+
+
+def promote(rows: list[Row], chosen: int) -> None:
+    """Make the chosen rows ready, if they still wait."""
+    for m in bits(chosen):
+        if rows[m].state == WAITING:
+            rows[m] = moved(rows[m], READY, NO_NOTE)
+
+
+def _commit(world: World, state: State, w: int, promoted: int) -> Step:
+    """Effects, deletion and promotion become visible together."""
+    batch = state.workers[w].batch
+    matched = _matched(world, state, w)
+    broken = "order" if any(_overtakes(state.rows, m, batch) for m in bits(batch)) else ""
+    rows = list(state.rows)
+    for m in bits(batch):
+        effects = rows[m].effects + 1
+        rows[m] = Row(GONE, effects=effects) if matched >> m & 1 else rows[m]._replace(effects=effects)
+    promote(rows, promoted)
+    after = with_worker(state, w, after_batch(state.workers[w], state.rows), tuple(rows))
+    event = "finish and promote" if promoted else "finish"
+    return Step(event, w, batch, tidied(world, after), broken=broken)
+
+
+def _overtakes(rows: Rows, m: int, batch: int) -> bool:
+    """Whether an effect comes before one that was promised to be first."""
+    first = [p for p in bits(rows[m].after) if unfinished(rows[p])]
+    return any(not batch >> p & 1 or rows[p].seq > rows[m].seq for p in first)
+
+
+def after_batch(worker: Worker, rows: Rows) -> Worker:
+    """What comes after a batch: those put aside, one by one and in order; else nothing."""
+    if not worker.aside:
+        return Worker(worker.life, abandoned=worker.abandoned)
+    first = 1 << min(bits(worker.aside), key=lambda m: rows[m].seq)
+    return Worker(worker.life, RUNNING, first, worker.aside ^ first, 0, worker.abandoned)
+
+
+def abandoned_steps(world: World, state: State, w: int) -> Iterator[Step]:
+    """An attempt the watchdog gave up comes to its end; its token is not on the row any more."""
+    worker = state.workers[w]
+    batch = worker.abandoned
+    over = worker._replace(abandoned=0)
+    row_locks, key_locks = world.locks(state)
+    if batch & row_locks or world.keys(batch) & key_locks:
+        return
+    if world.guards.finish_matches_token or noted(state.rows, w) & batch != batch:
+        yield Step("abandoned finish rejected", w, batch, with_worker(state, w, over))
+        return
+    rows = list(state.rows)
+    for m in bits(batch):
+        rows[m] = Row(GONE, effects=rows[m].effects + 1)
+    promote(rows, _to_promote(world, state.rows, batch))
+    yield Step("abandoned finish", w, batch, with_worker(state, w, over, tuple(rows)))

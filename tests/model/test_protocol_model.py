@@ -1,0 +1,102 @@
+"""The protocol is right in every state of every scenario, and each of its guards is needed."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from tests.model import scenarios
+from tests.model.search import explore
+from tests.model.variants import VARIANTS, Variant
+from tests.model.world import Guards, Scenario, World
+
+# A model that had lost half of its moves would still find no violation. So each scenario must have at least
+# about nine tenths of the states it had when it was written, and these things must have happened in it.
+EXPECTED: dict[Scenario, tuple[int, set[str]]] = {
+    scenarios.EVERYTHING: (
+        145_000,
+        {
+            "crash",
+            "discard and promote",
+            "duplicate while in flight",
+            "finish and promote",
+            "late commit",
+            "leave alone",
+            "park",
+            "redrive",
+            "settle: dead",
+            "taken over",
+            "taken over, message dead",
+            "zombie claim rejected",
+            "zombie finish rejected",
+        },
+    ),
+    scenarios.TWICE: (200, {"duplicate while in flight", "crash of a receiver"}),
+    scenarios.DUPLICATES: (
+        24_000,
+        {"late commit", "duplicate while in flight", "crash of a receiver", "park"},
+    ),
+    scenarios.ORDER: (
+        1_000,
+        {"settle: again", "settle: dead", "redrive", "discard and promote", "release", "leave alone"},
+    ),
+    scenarios.TROUBLED_ORDER: (30_000, {"zombie settle rejected", "late commit", "park", "redrive"}),
+    scenarios.CHAIN: (15_500, {"late commit", "park", "leave alone", "finish and promote"}),
+    scenarios.SHORT_CHAIN: (60, {"park", "finish and promote"}),
+    scenarios.LEASES: (
+        8_900,
+        {
+            "connection lost",
+            "resume",
+            "taken over",
+            "taken over, message dead",
+            "zombie claim rejected",
+            "zombie finish rejected",
+        },
+    ),
+    scenarios.PAIR: (400, {"taken over", "zombie finish rejected", "park", "finish and promote"}),
+    scenarios.GROUPS: (42_000, {"put aside", "taken over with a group", "zombie finish rejected"}),
+    scenarios.LATE_GROUPS: (25_500, {"put aside", "taken over with a group", "late commit", "leave alone"}),
+    scenarios.GROUPS_OF_THREE: (9_000, {"put aside", "taken over with a group", "finish and promote"}),
+    scenarios.POISON: (5_200, {"crash", "taken over with a group", "taken over, message dead", "redrive"}),
+    scenarios.WATCHDOG: (1_200, {"watchdog gives up", "abandoned finish rejected"}),
+    scenarios.INLINE: (
+        5_400,
+        {"inline: run", "inline: key is busy, queue", "inline: handler raises", "duplicate while in flight"},
+    ),
+}
+
+
+@pytest.mark.parametrize("scenario", EXPECTED, ids=lambda scenario: scenario.name)
+def test_nothing_goes_wrong_in_any_state(scenario: Scenario) -> None:
+    states, events = EXPECTED[scenario]
+    report = explore(World(scenario))
+    assert report.violation is None, str(report.violation)
+    assert report.states > states
+    assert set(report.events) >= events
+
+
+def test_one_scenario_has_everything() -> None:
+    scenario = scenarios.EVERYTHING
+    assert len(scenario.messages) == 3
+    assert len({name[0] for name in scenario.messages}) == 2
+    assert len(scenario.deliveries) > len(set(scenario.deliveries))
+    assert (scenario.budget.crashes, scenario.budget.stops, scenario.budget.redrives) == (2, 1, 1)
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+def test_each_variant_goes_wrong(variant: Variant) -> None:
+    found = explore(variant.world(), only=variant.kind).violation
+    assert found is not None
+    assert found.kind == variant.kind
+    assert found.trace
+    print(found)  # noqa: T201 - the story; `pytest -rP` shows it
+
+
+def test_every_guard_has_a_variant() -> None:
+    assert {variant.guard for variant in VARIANTS} == {guard.name for guard in fields(Guards)}
+
+
+def test_variants_go_wrong_where_the_protocol_does_not() -> None:
+    assert {variant.scenario for variant in VARIANTS} <= set(EXPECTED)
