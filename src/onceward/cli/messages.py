@@ -6,8 +6,10 @@ import json
 
 import click
 
+from onceward import payload
 from onceward.cli.output import STYLES, ago, heading, print_fields, print_json, print_table, say, styled, visible
 from onceward.cli.target import WRONG_USAGE, Failure, Target, as_json, numbers, on_target
+from onceward.errors import InvalidMessage
 from onceward.inbox import Inbox
 from onceward.report import STATUSES, Row, Story
 
@@ -151,6 +153,7 @@ def _body(body: bytes | None) -> str:
     except UnicodeDecodeError:
         return f"({len(body):,} bytes that are not text) {body[:200]!r}"
     try:
-        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
-    except (ValueError, RecursionError):
+        # The strict reader: what it refuses (two fields of one name, for example) is shown as it came.
+        return json.dumps(payload.decode(body), indent=2, ensure_ascii=False)
+    except InvalidMessage:
         return text

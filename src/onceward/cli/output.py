@@ -38,6 +38,10 @@ STYLES = {
 }
 
 
+PIPE_WIDTH = 250
+"""Nobody sees the width of a pipe, so lines are not cut at the usual 80."""
+
+
 def visible(value: object, *, lines: bool = False) -> str:
     """Text with every control or invisible character spelled out; `lines` keeps line breaks and tabs."""
     kept = "\n\t" if lines else ""
@@ -55,7 +59,10 @@ def _spelled(character: str, kept: str) -> str:
 
 def console(*, stderr: bool = False) -> Console:
     """A console on the standard output of now; plain when that is not a terminal or NO_COLOR is set."""
-    return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    made = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    if not made.is_terminal:
+        made.width = PIPE_WIDTH
+    return made
 
 
 def say(text: str = "", *, error: bool = False) -> None:
@@ -138,7 +145,7 @@ def print_fields(fields: Iterable[tuple[str, object]]) -> None:
 def heading(text: str) -> None:
     """Print the title of a part."""
     click.echo()
-    console().print(Text(visible(text), style="bold"))
+    console().print(Text(visible(text), style="bold"), soft_wrap=True)
 
 
 def span(seconds: float) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import click
 from rich.console import Group, RenderableType
@@ -62,7 +61,7 @@ def _print_once(inbox: Inbox, *, as_json: bool) -> None:
     if as_json:
         print_json(inbox.stats())
     else:
-        console().print(picture(inbox), soft_wrap=not console().is_terminal)
+        console().print(picture(inbox))
 
 
 def _watch(inbox: Inbox, every: float, *, as_json: bool) -> None:
@@ -109,13 +108,13 @@ def _workers(workers: list[WorkerRow]) -> RenderableType:
     if not workers:
         return Text("no worker is running; start one with: onceward run MODULE:ATTR", style="yellow")
     table = Table.grid(padding=(0, 2))
-    lease: Callable[[float], str] = lambda left: "" if left > 0 else f"silent for {span(-left)}"  # noqa: E731 - one use
     for worker in workers:
+        overdue = -worker.lease_seconds
         table.add_row(
             styled(f"worker {worker.id}"),
             styled(f"process {worker.pid} on {worker.host}"),
             styled(f"started {ago(worker.started_at)}", "dim"),
             styled(f"holds {worker.holds}"),
-            styled(lease(worker.lease_seconds), "yellow"),
+            styled(f"lease over since {span(overdue)}" if overdue > 0 else "", "yellow"),
         )
     return table

@@ -55,7 +55,7 @@ class Gate:
         return self._alone is not None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Claimed:
     """A message that this lane has noted."""
 

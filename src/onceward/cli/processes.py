@@ -1,0 +1,124 @@
+"""`onceward run`: work until stopped, in this process or in several under a supervisor.
+
+Invariant: SIGTERM and SIGINT stop gracefully at every moment, also while the program is still being imported: what is
+running is finished or rolled back, and nothing is left noted.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import click
+
+from onceward.cli.output import count, visible
+from onceward.cli.target import WRONG_USAGE, Failure, Target
+from onceward.inbox import Inbox
+from onceward.stores.migrate import masked
+from onceward.supervisor import Supervisor, follow_parent
+
+log = logging.getLogger("onceward")
+
+
+@click.command()
+@click.argument("program", metavar="MODULE:ATTR")
+@click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True, help="Worker processes.")
+@click.option("--concurrency", type=click.IntRange(min=1), default=1, show_default=True, help="Lanes in each process.")
+@click.option("--child", metavar="NAME", hidden=True, help="Set by the supervisor: register under this name.")
+@click.option("--parent", type=int, hidden=True, help="Set by the supervisor: stop when this process is gone.")
+@click.option("--json", "as_json", is_flag=True, help="Log as JSON lines, for programs.")
+def run(  # noqa: PLR0913 - each is an option
+    program: str, *, processes: int, concurrency: int, child: str | None, parent: int | None, as_json: bool
+) -> None:
+    """Run the handlers of an inbox until SIGTERM or Ctrl-C; what is running is finished or rolled back.
+
+    With --processes above 1 a supervisor starts that many, replaces those that die, and gives their messages to the others
+    at once. About one process per core is right; more lanes help handlers that wait for something. Logs go to stderr.
+
+    \b
+    Examples:
+      onceward run shop:inbox
+      onceward run shop:inbox --processes 4 --concurrency 2
+    """
+    # Until the worker or the supervisor listens, and after it, there is nothing to finish.
+    _on_stop(lambda: sys.exit(0))
+    _start_logging(as_json=as_json)
+    if parent is not None:
+        follow_parent(parent)
+    with Target(program, None, None, None).open() as inbox:
+        if not len(inbox.context.registry):
+            raise Failure(
+                f"{program} has no handlers to run; register some with @inbox.on(...), and import their modules "
+                "where the inbox is made",
+                WRONG_USAGE,
+            )
+        inbox.store.check_schema()
+        if processes > 1:
+            _supervise(inbox, program, processes=processes, concurrency=concurrency, as_json=as_json)
+        else:
+            _work(inbox, concurrency=concurrency, process=child or "")
+
+
+def _work(inbox: Inbox, *, concurrency: int, process: str) -> None:
+    log.info(
+        "working on %s with %s and %s",
+        masked(inbox.url),
+        count(len(inbox.context.registry), "handler"),
+        count(concurrency, "lane"),
+    )
+    finished = inbox.run(concurrency=concurrency, process=process)
+    log.info("stopped; finished %s", count(finished, "message"))
+
+
+def _supervise(inbox: Inbox, program: str, *, processes: int, concurrency: int, as_json: bool) -> None:
+    options = ["--concurrency", str(concurrency), "--parent", str(os.getpid()), *(["--json"] if as_json else [])]
+
+    def command(name: str) -> list[str]:
+        return [sys.executable, "-m", "onceward", "run", program, *options, "--child", name]
+
+    supervisor = Supervisor(inbox.context, inbox.store, command, processes=processes)
+    _on_stop(supervisor.stop)
+    supervisor.run()
+    log.info("stopped")
+
+
+def _on_stop(stop: Callable[[], object]) -> None:
+    for name in ("SIGTERM", "SIGINT", "SIGHUP"):
+        number = getattr(signal, name, None)  # not every system has each
+        if number is not None:
+            signal.signal(number, lambda *_: stop())
+
+
+def _start_logging(*, as_json: bool) -> None:
+    """Log to stderr, before the program is imported: where it sets up logging of its own, that comes on top."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonLines() if as_json else _Lines("%(asctime)s %(levelname)-7s [%(process)d] %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+class _Lines(logging.Formatter):
+    """Lines for people. An error may quote a message, so control characters are spelled out here too."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return visible(super().format(record), lines=True)
+
+
+class _JsonLines(logging.Formatter):
+    """One JSON object per line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(),
+            "level": record.levelname.lower(),
+            "process": record.process,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line).replace("\x7f", "\\u007f")

@@ -1,0 +1,118 @@
+"""`onceward quarantine`: ids that came again with other bytes, field by field, and the decision about them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, get_args
+
+import click
+
+from onceward.cli.output import ago, count, heading, print_fields, print_json, print_table, say
+from onceward.cli.target import WRONG_USAGE, Failure, Target, as_json, numbers, on_target
+from onceward.report import Mismatch
+from onceward.steps.operate import Resolution
+
+NOT_SO = 1
+RESOLUTIONS: tuple[Resolution, ...] = get_args(Resolution)
+CASE_AND_RESOLUTION = 2
+
+
+@click.group()
+def quarantine() -> None:
+    """Look at ids that came again with other bytes, and decide about them.
+
+    Such a message never runs and never overwrites the first one; both bodies are kept.
+    """
+
+
+@quarantine.command("list")
+@on_target()
+@click.option("--limit", type=click.IntRange(min=1, max=100_000), default=50, show_default=True, help="At most so many.")
+@as_json
+def list_cases(target: Target, *, limit: int, as_json: bool) -> None:
+    """List the open cases, with what differs between the two bodies.
+
+    \b
+    Example:
+      onceward quarantine list shop:inbox
+    """
+    with target.open() as inbox:
+        cases = inbox.quarantine(limit=limit)
+    if as_json:
+        print_json([_with_names(case) for case in cases])
+        return
+    if not cases:
+        say("no open cases")
+        return
+    for case in cases:
+        _print_case(case)
+    say()
+    say(f"{count(len(cases), 'open case')}; decide with: onceward quarantine resolve ... CASE {'|'.join(RESOLUTIONS)}")
+
+
+def _with_names(case: Mismatch) -> dict[str, Any]:
+    fields = {name: getattr(case, name) for name in case.__dataclass_fields__}
+    fields["differences"] = [
+        {"field": path, "first": first, "other": other} for path, first, other in case.differences
+    ]
+    return fields
+
+
+def _print_case(case: Mismatch) -> None:
+    heading(f"case {case.case}")
+    print_fields(
+        [
+            ("message", case.seq),
+            ("type", case.type),
+            ("source", case.source),
+            ("id", case.id),
+            ("consumer", case.consumer),
+            ("came", f"{count(case.copies, 'time')}, last {ago(case.last_at)}"),
+        ]
+    )
+    if case.first_body is None:
+        say("the first body is not kept any more; its hash is " + case.first_hash)
+        say("the hash of the other body is                    " + case.other_hash)
+    elif case.differences:
+        rows = [(path or "(all)", _short(first), _short(other)) for path, first, other in case.differences]
+        print_table(("field", "first", "other"), rows, fold=("field", "first", "other"))
+    else:
+        say("the bodies say the same in different bytes (spaces, or the order of fields)")
+
+
+def _short(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+@quarantine.command()
+@on_target(rest=f"CASE {'|'.join(RESOLUTIONS)}")
+@click.option("--reason", required=True, metavar="TEXT", help="Why; kept in the audit.")
+@as_json
+def resolve(target: Target, words: list[str], *, reason: str, as_json: bool) -> None:
+    """Decide about a case.
+
+    \b
+    keep-first     the first body is right; further copies of the other one are duplicates
+    accept-as-new  the other body is a message of its own and runs
+    discard        forget this case; should the other body come again, it is a new case
+
+    Exit code 1 when the case is not open.
+
+    \b
+    Example:
+      onceward quarantine resolve shop:inbox 3 keep-first --reason "sender bug, ticket 81"
+    """
+    if len(words) != CASE_AND_RESOLUTION or words[1] not in RESOLUTIONS:
+        raise Failure(f"say CASE and one of {', '.join(RESOLUTIONS)}", WRONG_USAGE)
+    (case,) = numbers(words[:1], "CASE")
+    (resolution,) = (known for known in RESOLUTIONS if known == words[1])
+    with target.open() as inbox:
+        seq = inbox.resolve(case, resolution, reason=reason)
+    if seq is None:
+        raise Failure(f"case {case} is not open; see: onceward quarantine list", NOT_SO)
+    if as_json:
+        print_json({"case": case, "resolution": resolution, "seq": seq})
+    elif resolution == "accept-as-new":
+        say(f"case {case}: accepted as message {seq}")
+    else:
+        say(f"case {case}: {resolution}, message {seq} stays as it is")

@@ -1,0 +1,144 @@
+"""The doctor: looks at everything that can quietly be wrong with an inbox, and says what to do about it.
+
+Read only, and it never raises for what it finds; only an unreachable database is an error of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal, cast
+
+from onceward.errors import ConfigurationError
+from onceward.flow import Query
+from onceward.inbox import Inbox
+from onceward.report import Stats
+from onceward.steps.context import once
+from onceward.transact import perform
+
+Level = Literal["ok", "warning", "error"]
+
+OLD = timedelta(minutes=5)
+"""Work that may run and was not taken for this long is worth a warning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at: how it is, and what to do if anything."""
+
+    level: Level
+    what: str
+    advice: str = ""
+
+
+def examine(inbox: Inbox, *, program: bool | None = None) -> list[Finding]:
+    """Everything the doctor has to say. `program` says whether the handlers are here to be compared with."""
+    has_handlers = len(inbox.context.registry) > 0
+    try:
+        inbox.store.check_schema()
+    except ConfigurationError as error:
+        what, _, advice = str(error).partition("; ")
+        return [Finding("error", what, advice)]
+    stats = inbox.stats()
+    return [
+        Finding("ok", f"the tables {inbox.store.prefix}* are there and of the version this onceward needs"),
+        *(Finding(cast("Level", level), what, advice) for level, what, advice in inbox.store.findings()),
+        *_handlers(inbox, program=has_handlers if program is None else program),
+        *_rows(inbox),
+        *_workers(inbox, stats),
+        *_backlog(inbox, stats),
+        *_people(stats),
+    ]
+
+
+def _ask(inbox: Inbox, statement: str) -> list[tuple[Any, ...]]:
+    (rows,) = perform(inbox.store, lambda: once(inbox.context, Query(statement)))
+    return rows
+
+
+def _handlers(inbox: Inbox, *, program: bool) -> Iterator[Finding]:
+    """Whether what waits is what this program handles."""
+    if not program:
+        return
+    registry = inbox.context.registry
+    if not len(registry):
+        yield Finding(
+            "error", "no handlers are registered", "import the modules with @inbox.on(...) where the inbox is made"
+        )
+        return
+    types = sorted({handler.type for handler in registry})
+    yield Finding("ok", f"{len(registry)} handlers, for {', '.join(types)}")
+    for message_type, consumer, number in _ask(inbox, "unserved"):
+        if registry.of_type(consumer, message_type) is None:
+            yield Finding(
+                "warning",
+                f"{number} due messages of type {message_type} for consumer {consumer}: no handler in this program",
+                "run the program that has the handler, or register it here again",
+            )
+
+
+def _rows(inbox: Inbox) -> Iterator[Finding]:
+    """Whether every unfinished message has somebody who will move it."""
+    stuck = _ask(inbox, "illegal")[0][0]
+    if stuck:
+        yield Finding(
+            "error",
+            f"{stuck} rows are in a state that nobody would ever move",
+            "something other than onceward has written to its tables; find out what, and report it if it was not that",
+        )
+    else:
+        yield Finding("ok", "every unfinished message is within somebody's reach")
+
+
+def _workers(inbox: Inbox, stats: Stats) -> Iterator[Finding]:
+    """Who is running, and who only seems to."""
+    for worker in inbox.workers():
+        if worker.lease_seconds < 0:
+            yield Finding(
+                "warning",
+                f"worker {worker.id} (process {worker.pid} on {worker.host}) has been silent since its lease ended, "
+                f"{-worker.lease_seconds:.0f} s ago, and holds {worker.holds} messages",
+                "any running worker takes them over by itself; start one if none is running",
+            )
+    if stats.workers:
+        yield Finding("ok", f"{stats.workers} workers are running")
+    elif stats.due or stats.retrying or stats.waiting:
+        unfinished = stats.due + stats.retrying + stats.waiting
+        yield Finding("warning", f"{unfinished} messages wait and no worker is running", "start one: onceward run")
+
+
+def _backlog(inbox: Inbox, stats: Stats) -> Iterator[Finding]:
+    """Whether work is taken up in time."""
+    age = timedelta(seconds=int(stats.oldest_due_seconds))
+    if stats.due and age >= OLD:
+        yield Finding(
+            "warning",
+            f"the oldest of {stats.due} due messages has waited for {age} (h:mm:ss)",
+            "look at the workers with `onceward status`; add processes if they are busy",
+        )
+    else:
+        yield Finding("ok", f"{stats.due} messages are due, the oldest for {age} (h:mm:ss)")
+    if stats.unhandled:
+        types = sorted(name for (name,) in _ask(inbox, "unhandled_types"))
+        yield Finding(
+            "warning",
+            f"{stats.unhandled} messages are of a type nobody handles: {', '.join(types)}",
+            "they wait; run a program that handles the type, or discard them",
+        )
+
+
+def _people(stats: Stats) -> Iterator[Finding]:
+    """What waits for a person."""
+    if stats.dead:
+        yield Finding(
+            "warning",
+            f"{stats.dead} messages are dead; later messages of their keys wait behind them",
+            "see `onceward list --status dead`, then redrive or discard them",
+        )
+    if stats.quarantined:
+        yield Finding(
+            "warning",
+            f"{stats.quarantined} ids came again with other bytes",
+            "see `onceward quarantine list`, then resolve each case",
+        )
