@@ -68,12 +68,12 @@ def _handlers(inbox: Inbox, *, program: bool) -> Iterator[Finding]:
         )
         return
     types = sorted({handler.type for handler in registry})
-    yield Finding("ok", f"{len(registry)} handlers, for {', '.join(types)}")
+    yield Finding("ok", f"{_some(len(registry), 'handler')}, for {', '.join(types)}")
     for message_type, consumer, number in _ask(inbox, "unserved"):
         if registry.of_type(consumer, message_type) is None:
             yield Finding(
                 "warning",
-                f"{number} due messages of type {message_type} for consumer {consumer}: no handler in this program",
+                f"{_some(number, 'due message')} of type {message_type} for consumer {consumer}: no handler here",
                 "run the program that has the handler, or register it here again",
             )
 
@@ -84,7 +84,7 @@ def _rows(inbox: Inbox) -> Iterator[Finding]:
     if stuck:
         yield Finding(
             "error",
-            f"{stuck} rows are in a state that nobody would ever move",
+            f"{_some(stuck, 'row')} in a state that nobody would ever move",
             "something other than onceward has written to its tables; find out what, and report it if it was not that",
         )
     else:
@@ -98,14 +98,16 @@ def _workers(inbox: Inbox, stats: Stats) -> Iterator[Finding]:
             yield Finding(
                 "warning",
                 f"worker {worker.id} (process {worker.pid} on {worker.host}) has been silent since its lease ended, "
-                f"{-worker.lease_seconds:.0f} s ago, and holds {worker.holds} messages",
+                f"{-worker.lease_seconds:.0f} s ago, and holds {_some(worker.holds, 'message')}",
                 "any running worker takes them over by itself; start one if none is running",
             )
     if stats.workers:
-        yield Finding("ok", f"{stats.workers} workers are running")
+        yield Finding("ok", f"{_some(stats.workers, 'worker')} running")
     elif stats.due or stats.retrying or stats.waiting:
         unfinished = stats.due + stats.retrying + stats.waiting
-        yield Finding("warning", f"{unfinished} messages wait and no worker is running", "start one: onceward run")
+        yield Finding(
+            "warning", f"{_some(unfinished, 'message')} waiting, and no worker is running", "start one: onceward run"
+        )
 
 
 def _backlog(inbox: Inbox, stats: Stats) -> Iterator[Finding]:
@@ -114,16 +116,18 @@ def _backlog(inbox: Inbox, stats: Stats) -> Iterator[Finding]:
     if stats.due and age >= OLD:
         yield Finding(
             "warning",
-            f"the oldest of {stats.due} due messages has waited for {age} (h:mm:ss)",
+            f"{_some(stats.due, 'message')} due, and the oldest has waited for {age} (h:mm:ss)",
             "look at the workers with `onceward status`; add processes if they are busy",
         )
+    elif stats.due:
+        yield Finding("ok", f"{_some(stats.due, 'message')} due, the oldest for {age} (h:mm:ss)")
     else:
-        yield Finding("ok", f"{stats.due} messages are due, the oldest for {age} (h:mm:ss)")
+        yield Finding("ok", "no message is due")
     if stats.unhandled:
         types = sorted(name for (name,) in _ask(inbox, "unhandled_types"))
         yield Finding(
             "warning",
-            f"{stats.unhandled} messages are of a type nobody handles: {', '.join(types)}",
+            f"{_some(stats.unhandled, 'message')} of a type nobody handles: {', '.join(types)}",
             "they wait; run a program that handles the type, or discard them",
         )
 
@@ -133,12 +137,16 @@ def _people(stats: Stats) -> Iterator[Finding]:
     if stats.dead:
         yield Finding(
             "warning",
-            f"{stats.dead} messages are dead; later messages of their keys wait behind them",
+            f"{_some(stats.dead, 'dead message')}; later messages of the same key wait behind",
             "see `onceward list --status dead`, then redrive or discard them",
         )
     if stats.quarantined:
         yield Finding(
             "warning",
-            f"{stats.quarantined} ids came again with other bytes",
+            f"{_some(stats.quarantined, 'id')} came again with other bytes",
             "see `onceward quarantine list`, then resolve each case",
         )
+
+
+def _some(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

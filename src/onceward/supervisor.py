@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -54,10 +54,11 @@ class Child:
 class Supervisor:
     """Keeps a number of worker processes running until it is told to stop.
 
-    `command` gives the command line of a child for the name that the child must register under.
+    `command` gives the command line of a child for the name that the child must register under. `environment` and
+    `output` (a file descriptor) are the children's own; without them they have the parent's.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what to start, and how
         self,
         context: Context,
         store: Store,
@@ -65,9 +66,12 @@ class Supervisor:
         *,
         processes: int,
         longest_pause: timedelta = LONGEST_PAUSE,
+        environment: Mapping[str, str] | None = None,
+        output: int | None = None,
     ) -> None:
         self._context, self._store, self._command = context, store, command
         self._processes = processes
+        self._environment, self._output = environment, output
         self._longest_pause = longest_pause.total_seconds()
         self._children: dict[str, Child] = {}
         # Unlike Queue, it may be used in a signal handler that interrupts its own get().
@@ -111,7 +115,12 @@ class Supervisor:
         name = uuid.uuid4().hex
         # A process group of its own: Ctrl-C in a terminal reaches the parent alone, which then asks each child once.
         process = subprocess.Popen(  # noqa: S603 - the command is our own
-            self._command(name), stdin=subprocess.DEVNULL, process_group=0
+            self._command(name),
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=self._output,
+            env=self._environment,
+            process_group=0,
         )
         child = Child(name, process, time.monotonic(), rapid)
         self._children[name] = child

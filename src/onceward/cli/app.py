@@ -15,17 +15,14 @@ import onceward
 from onceward.cli.completion import completion
 from onceward.cli.dead_letters import discard, redrive
 from onceward.cli.demonstration import demo
+from onceward.cli.failure import NOT_SO, UNAVAILABLE, WRONG_USAGE, Failure
 from onceward.cli.health import doctor
 from onceward.cli.messages import list_messages, show
 from onceward.cli.processes import run
 from onceward.cli.quarantine import quarantine
 from onceward.cli.schema import migrate
 from onceward.cli.status import status
-from onceward.cli.target import WRONG_USAGE, Failure
 from onceward.errors import ConfigurationError, InvalidMessage, OncewardError, StoreError
-
-NOT_SO = 1
-UNAVAILABLE = 3
 
 
 class Application(click.Group):
@@ -59,7 +56,9 @@ Exit codes: 0 done; 1 what was asked for is not so, or a check failed; 2 wrong u
 """
 
 
-@click.group(cls=Application, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Application, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
 @click.version_option(onceward.__version__, prog_name="onceward")
 def application() -> None:
     """The inbox for Python services: every message takes effect exactly once, in your own database."""

@@ -1,6 +1,6 @@
 """`onceward redrive` and `onceward discard`: decide about messages, by number or by what they have in common.
 
-Invariant: what is changed is what was shown. A bulk command collects the numbers first, shows them in numbers, asks, and
+Invariant: what is changed is what was shown. A bulk command collects the messages first, shows what they are, asks, and
 then acts on exactly these; each change is guarded and written to the audit by the inbox itself.
 """
 
@@ -15,12 +15,12 @@ from typing import Any
 import click
 from rich.progress import track
 
-from onceward.cli.output import console, count, print_json, print_table, say
-from onceward.cli.target import WRONG_USAGE, Failure, Target, as_json, numbers, on_target
+from onceward.cli.failure import NOT_SO, WRONG_USAGE, Failure
+from onceward.cli.output import console, count, examples, print_json, print_table, say
+from onceward.cli.target import Target, as_json, numbers, on_target
 from onceward.inbox import Inbox
 from onceward.report import Row
 
-NOT_SO = 1
 PAGE = 500
 SHOWN_KINDS = 10
 LONG_WORK = 50
@@ -58,35 +58,37 @@ def _selecting(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-@click.command()
+@click.command(
+    short_help="Run dead messages again, with a new budget.",
+    epilog=examples(
+        'onceward redrive shop:inbox 17 18 --reason "the bank is back"',
+        'onceward redrive shop:inbox --type order.paid --reason "fixed in 1.4.2"',
+        'onceward redrive --store sqlite:///shop.db --all --reason "fixed" --yes',
+    ),
+)
 @_selecting
 def redrive(target: Target, words: list[str], **options: Any) -> None:
     """Give dead messages a new budget: they run again, and their history stays.
 
     By number, or in bulk by --type, --key, --source or --all; bulk shows what it found and asks first. Exit code 1
     when a message named by number is not dead.
-
-    \b
-    Examples:
-      onceward redrive shop:inbox 17 18 --reason "the bank is back"
-      onceward redrive shop:inbox --type order.paid --reason "fixed in 1.4.2"
-      onceward redrive --store sqlite:///shop.db --all --reason "fixed" --yes
     """
     _decide("redrive", lambda inbox, seq, reason: inbox.redrive(seq, reason=reason), target, words, options)
 
 
-@click.command()
+@click.command(
+    short_help="Take messages out for good.",
+    epilog=examples(
+        'onceward discard shop:inbox 17 --reason "test order"',
+        'onceward discard shop:inbox --source old-shop --reason "closed in May" --yes',
+    ),
+)
 @_selecting
 def discard(target: Target, words: list[str], **options: Any) -> None:
     """Take messages out for good: they never run, and later copies of them are duplicates.
 
     By number (any message that is neither finished nor running), or the dead ones in bulk by --type, --key, --source or
     --all; bulk shows what it found and asks first. Exit code 1 when a message named by number could not be discarded.
-
-    \b
-    Examples:
-      onceward discard shop:inbox 17 --reason "test order"
-      onceward discard shop:inbox --source old-shop --reason "closed in May" --yes
     """
     _decide("discard", lambda inbox, seq, reason: inbox.discard(seq, reason=reason), target, words, options)
 
@@ -130,7 +132,7 @@ def _preview(inbox: Inbox, verb: str, chosen: Selection, options: dict[str, Any]
 
 def _dead(inbox: Inbox, filters: dict[str, str | None]) -> Iterable[Row]:
     before: int | None = None
-    while page := inbox.messages(status="dead", before=before, limit=PAGE, **filters):  # type: ignore[arg-type] # filters are text
+    while page := inbox.messages(status="dead", before=before, limit=PAGE, **filters):
         yield from page
         before = page[-1].seq
 

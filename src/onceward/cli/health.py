@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import click
 
-from onceward.cli.output import STYLES, console, count, print_json, say, styled
+from onceward.cli.failure import NOT_SO
+from onceward.cli.output import STYLES, console, count, examples, print_json, say, styled
 from onceward.cli.target import Target, as_json, on_target
 from onceward.doctor import examine
 
-CHECK_FAILED = 1
 
-
-@click.command()
+@click.command(
+    short_help="Check settings, tables and messages, and say what to do.",
+    epilog=examples("onceward doctor shop:inbox", "onceward doctor --store postgresql://shop@localhost/shop --json"),
+)
 @on_target()
 @as_json
 def doctor(target: Target, *, as_json: bool) -> None:
@@ -19,11 +21,6 @@ def doctor(target: Target, *, as_json: bool) -> None:
 
     With MODULE:ATTR it also compares the waiting messages with the handlers of that program. Exit code 1 when
     something is an error; warnings alone are exit code 0.
-
-    \b
-    Examples:
-      onceward doctor shop:inbox
-      onceward doctor --store postgresql://shop@localhost/shop --json
     """
     with target.open() as inbox:
         findings = examine(inbox, program=bool(target.program))
@@ -39,4 +36,4 @@ def doctor(target: Target, *, as_json: bool) -> None:
         warnings = sum(finding.level == "warning" for finding in findings)
         say(f"{count(len(errors), 'error')}, {count(warnings, 'warning')}")
     if errors:
-        raise SystemExit(CHECK_FAILED)
+        raise SystemExit(NOT_SO)

@@ -7,17 +7,36 @@ import json
 import click
 
 from onceward import payload
-from onceward.cli.output import STYLES, ago, heading, print_fields, print_json, print_table, say, styled, visible
-from onceward.cli.target import WRONG_USAGE, Failure, Target, as_json, numbers, on_target
+from onceward.cli.failure import NOT_SO, WRONG_USAGE, Failure
+from onceward.cli.output import (
+    STYLES,
+    ago,
+    examples,
+    heading,
+    print_fields,
+    print_json,
+    print_table,
+    say,
+    styled,
+    visible,
+)
+from onceward.cli.target import Target, as_json, numbers, on_target
 from onceward.errors import InvalidMessage
 from onceward.inbox import Inbox
 from onceward.report import STATUSES, Row, Story
 
-NOT_FOUND = 1
 COLUMNS = ("seq", "status", "type", "source", "id", "key", "tries", "received", "error")
 
 
-@click.command("list")
+@click.command(
+    "list",
+    short_help="List messages, newest first.",
+    epilog=examples(
+        "onceward list shop:inbox --status dead",
+        "onceward list --store sqlite:///shop.db --type order.paid --limit 10",
+        "onceward list shop:inbox --before 1200        (the page after number 1200)",
+    ),
+)
 @on_target()
 @click.option("--status", type=click.Choice(STATUSES), help="Only messages in this state.")
 @click.option("--type", "type_", metavar="TYPE", help="Only messages of this type.")
@@ -39,14 +58,7 @@ def list_messages(  # noqa: PLR0913 - each is a filter
     limit: int,
     as_json: bool,
 ) -> None:
-    """List messages, newest first.
-
-    \b
-    Examples:
-      onceward list shop:inbox --status dead
-      onceward list --store sqlite:///shop.db --type order.paid --limit 10
-      onceward list shop:inbox --before 1200        (the page after number 1200)
-    """
+    """List messages, newest first."""
     with target.open() as inbox:
         rows = inbox.messages(status=status, type=type_, key=key, source=source, before=before, limit=limit)
     if as_json:
@@ -67,7 +79,14 @@ def _cells(row: Row) -> tuple[object, ...]:
     return row.seq, status, row.type, row.source, row.id, row.key or "", tries, ago(row.received_at), error
 
 
-@click.command()
+@click.command(
+    short_help="Show everything known about one message.",
+    epilog=examples(
+        "onceward show shop:inbox 17",
+        "onceward show --store sqlite:///shop.db 17",
+        "onceward show shop:inbox --source stripe --id evt_1",
+    ),
+)
 @on_target(rest="[SEQ]")
 @click.option("--source", metavar="NAME", help="With --id: find the message by the producer's own id.")
 @click.option("--id", "id_", metavar="ID", help="With --source.")
@@ -76,12 +95,6 @@ def show(target: Target, words: list[str], *, source: str | None, id_: str | Non
     """Show everything known about a message: its state, body, attempts, duplicates and what people did to it.
 
     Exit code 1 when there is no such message.
-
-    \b
-    Examples:
-      onceward show shop:inbox 17
-      onceward show --store sqlite:///shop.db 17
-      onceward show shop:inbox --source stripe --id evt_1
     """
     seqs = numbers(words, "SEQ")
     if (source is None) != (id_ is None) or (not seqs) == (source is None) or len(seqs) > 1:
@@ -90,7 +103,7 @@ def show(target: Target, words: list[str], *, source: str | None, id_: str | Non
         if source is not None and id_ is not None:
             seqs = inbox.find(source, id_)
             if not seqs:
-                raise Failure(f"there is no message with id {id_} from source {source}", NOT_FOUND)
+                raise Failure(f"there is no message with id {id_} from source {source}", NOT_SO)
         stories = [_story(inbox, seq) for seq in seqs]
     if as_json:
         # By number there is one; an id may have one for each consumer.
@@ -103,7 +116,7 @@ def show(target: Target, words: list[str], *, source: str | None, id_: str | Non
 def _story(inbox: Inbox, seq: int) -> Story:
     story = inbox.message(seq)
     if story is None:
-        raise Failure(f"there is no message with number {seq}", NOT_FOUND)
+        raise Failure(f"there is no message with number {seq}", NOT_SO)
     return story
 
 

@@ -1,7 +1,7 @@
-"""What reaches the terminal: tables, sentences, JSON.
+r"""What reaches the terminal: tables, sentences, JSON.
 
 Invariant: nothing that came from a message, a database or the network reaches the terminal with a control character or
-an escape sequence in it; each is shown as text (`\\x1b`) instead. Whatever prints data prints it through here.
+an escape sequence in it; each is shown as text (`\x1b`) instead. Whatever prints data prints it through here.
 """
 
 from __future__ import annotations
@@ -57,6 +57,11 @@ def _spelled(character: str, kept: str) -> str:
     return f"\\x{number:02x}" if number <= 0xFF else f"\\u{number:04x}"  # noqa: PLR2004 - one byte
 
 
+def examples(*lines: str) -> str:
+    """The end of a command's help. The first line tells click to leave the others as they are."""
+    return "\b\nExamples:\n" + "".join(f"  {line}\n" for line in lines)
+
+
 def console(*, stderr: bool = False) -> Console:
     """A console on the standard output of now; plain when that is not a terminal or NO_COLOR is set."""
     made = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
@@ -84,21 +89,18 @@ def print_json(value: Any) -> None:
 
 def plain(value: Any) -> Any:
     """A value as JSON knows it: times in ISO 8601, bytes as text, or as base64 where they are none."""
-    match value:
-        case datetime():
-            return value.isoformat()
-        case bytes():
-            try:
-                return value.decode()
-            except UnicodeDecodeError:
-                return {"base64": base64.b64encode(value).decode()}
-        case Mapping():
-            return {str(name): plain(part) for name, part in value.items()}
-        case list() | tuple():
-            return [plain(part) for part in value]
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return {"base64": base64.b64encode(value).decode()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    return value
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(name): plain(part) for name, part in value.items()}
+    return [plain(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def print_table(

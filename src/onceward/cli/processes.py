@@ -16,8 +16,9 @@ from datetime import UTC, datetime
 
 import click
 
-from onceward.cli.output import count, visible
-from onceward.cli.target import WRONG_USAGE, Failure, Target
+from onceward.cli.failure import WRONG_USAGE, Failure
+from onceward.cli.output import count, examples, visible
+from onceward.cli.target import Target
 from onceward.inbox import Inbox
 from onceward.stores.migrate import masked
 from onceward.supervisor import Supervisor, follow_parent
@@ -25,7 +26,10 @@ from onceward.supervisor import Supervisor, follow_parent
 log = logging.getLogger("onceward")
 
 
-@click.command()
+@click.command(
+    short_help="Run the handlers until stopped, in one process or several.",
+    epilog=examples("onceward run shop:inbox", "onceward run shop:inbox --processes 4 --concurrency 2"),
+)
 @click.argument("program", metavar="MODULE:ATTR")
 @click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True, help="Worker processes.")
 @click.option("--concurrency", type=click.IntRange(min=1), default=1, show_default=True, help="Lanes in each process.")
@@ -37,20 +41,16 @@ def run(  # noqa: PLR0913 - each is an option
 ) -> None:
     """Run the handlers of an inbox until SIGTERM or Ctrl-C; what is running is finished or rolled back.
 
-    With --processes above 1 a supervisor starts that many, replaces those that die, and gives their messages to the others
-    at once. About one process per core is right; more lanes help handlers that wait for something. Logs go to stderr.
-
-    \b
-    Examples:
-      onceward run shop:inbox
-      onceward run shop:inbox --processes 4 --concurrency 2
+    With --processes above 1 a supervisor starts that many, replaces those that die, and gives their messages to the
+    others at once. About one process per core is right; more lanes help handlers that wait for something. Logs go to
+    stderr.
     """
-    # Until the worker or the supervisor listens, and after it, there is nothing to finish.
-    _on_stop(lambda: sys.exit(0))
-    _start_logging(as_json=as_json)
+    # Until the worker or the supervisor listens there is nothing to finish.
+    _on_signals(lambda: sys.exit(0), "SIGTERM", "SIGINT", "SIGHUP")
     if parent is not None:
         follow_parent(parent)
     with Target(program, None, None, None).open() as inbox:
+        _start_logging(as_json=as_json)
         if not len(inbox.context.registry):
             raise Failure(
                 f"{program} has no handlers to run; register some with @inbox.on(...), and import their modules "
@@ -71,6 +71,7 @@ def _work(inbox: Inbox, *, concurrency: int, process: str) -> None:
         count(len(inbox.context.registry), "handler"),
         count(concurrency, "lane"),
     )
+    _on_signals(inbox.stop, "SIGHUP")  # the other two are the inbox's own business
     finished = inbox.run(concurrency=concurrency, process=process)
     log.info("stopped; finished %s", count(finished, "message"))
 
@@ -82,20 +83,21 @@ def _supervise(inbox: Inbox, program: str, *, processes: int, concurrency: int, 
         return [sys.executable, "-m", "onceward", "run", program, *options, "--child", name]
 
     supervisor = Supervisor(inbox.context, inbox.store, command, processes=processes)
-    _on_stop(supervisor.stop)
+    _on_signals(supervisor.stop, "SIGTERM", "SIGINT", "SIGHUP")
     supervisor.run()
     log.info("stopped")
 
 
-def _on_stop(stop: Callable[[], object]) -> None:
-    for name in ("SIGTERM", "SIGINT", "SIGHUP"):
+def _on_signals(stop: Callable[[], object], *names: str) -> None:
+    for name in names:
         number = getattr(signal, name, None)  # not every system has each
-        if number is not None:
+        # Whoever started us with a signal ignored (nohup, a shell's background job) means it.
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda *_: stop())
 
 
 def _start_logging(*, as_json: bool) -> None:
-    """Log to stderr, before the program is imported: where it sets up logging of its own, that comes on top."""
+    """Log to stderr, unless the program has set up its own logging when it was imported."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines() if as_json else _Lines("%(asctime)s %(levelname)-7s [%(process)d] %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])

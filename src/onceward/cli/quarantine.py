@@ -7,17 +7,24 @@ from typing import Any, get_args
 
 import click
 
-from onceward.cli.output import ago, count, heading, print_fields, print_json, print_table, say
-from onceward.cli.target import WRONG_USAGE, Failure, Target, as_json, numbers, on_target
+from onceward.cli.failure import NOT_SO, WRONG_USAGE, Failure
+from onceward.cli.output import ago, count, examples, heading, print_fields, print_json, print_table, say
+from onceward.cli.target import Target, as_json, numbers, on_target
 from onceward.report import Mismatch
 from onceward.steps.operate import Resolution
 
-NOT_SO = 1
 RESOLUTIONS: tuple[Resolution, ...] = get_args(Resolution)
 CASE_AND_RESOLUTION = 2
+# The first line tells click to leave the others as they are.
+MEANINGS = """\b
+keep-first     the first body is right; further copies of the other one are duplicates
+accept-as-new  the other body is a message of its own and runs
+discard        forget this case; should the other body come again, it is a new case
+
+"""
 
 
-@click.group()
+@click.group(short_help="Look at ids that came again with other bytes, and decide.")
 def quarantine() -> None:
     """Look at ids that came again with other bytes, and decide about them.
 
@@ -25,17 +32,14 @@ def quarantine() -> None:
     """
 
 
-@quarantine.command("list")
+@quarantine.command("list", short_help="List the open cases.", epilog=examples("onceward quarantine list shop:inbox"))
 @on_target()
-@click.option("--limit", type=click.IntRange(min=1, max=100_000), default=50, show_default=True, help="At most so many.")
+@click.option(
+    "--limit", type=click.IntRange(min=1, max=100_000), default=50, show_default=True, help="At most so many."
+)
 @as_json
 def list_cases(target: Target, *, limit: int, as_json: bool) -> None:
-    """List the open cases, with what differs between the two bodies.
-
-    \b
-    Example:
-      onceward quarantine list shop:inbox
-    """
+    """List the open cases, with what differs between the two bodies."""
     with target.open() as inbox:
         cases = inbox.quarantine(limit=limit)
     if as_json:
@@ -52,9 +56,7 @@ def list_cases(target: Target, *, limit: int, as_json: bool) -> None:
 
 def _with_names(case: Mismatch) -> dict[str, Any]:
     fields = {name: getattr(case, name) for name in case.__dataclass_fields__}
-    fields["differences"] = [
-        {"field": path, "first": first, "other": other} for path, first, other in case.differences
-    ]
+    fields["differences"] = [{"field": path, "first": first, "other": other} for path, first, other in case.differences]
     return fields
 
 
@@ -81,26 +83,20 @@ def _print_case(case: Mismatch) -> None:
 
 
 def _short(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False)  # also text: "7" is not 7
 
 
-@quarantine.command()
-@on_target(rest=f"CASE {'|'.join(RESOLUTIONS)}")
+@quarantine.command(
+    short_help="Decide about a case.",
+    epilog=MEANINGS + examples('onceward quarantine resolve shop:inbox 3 keep-first --reason "sender bug, ticket 81"'),
+)
+@on_target(rest="CASE RESOLUTION")
 @click.option("--reason", required=True, metavar="TEXT", help="Why; kept in the audit.")
 @as_json
 def resolve(target: Target, words: list[str], *, reason: str, as_json: bool) -> None:
-    """Decide about a case.
-
-    \b
-    keep-first     the first body is right; further copies of the other one are duplicates
-    accept-as-new  the other body is a message of its own and runs
-    discard        forget this case; should the other body come again, it is a new case
+    """Decide about a case; RESOLUTION is keep-first, accept-as-new or discard.
 
     Exit code 1 when the case is not open.
-
-    \b
-    Example:
-      onceward quarantine resolve shop:inbox 3 keep-first --reason "sender bug, ticket 81"
     """
     if len(words) != CASE_AND_RESOLUTION or words[1] not in RESOLUTIONS:
         raise Failure(f"say CASE and one of {', '.join(RESOLUTIONS)}", WRONG_USAGE)

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import click
 
-from onceward.cli.output import print_json, say
+from onceward.cli.output import examples, print_json, say
 from onceward.cli.target import Target, as_json, on_target
 from onceward.stores.migrate import masked
 
 
-@click.command()
+@click.command(
+    short_help="Create or update the tables, or print them as SQL.",
+    epilog=examples(
+        "onceward migrate shop:inbox",
+        "onceward migrate --store postgresql://shop@localhost/shop",
+        "onceward migrate shop:inbox --print > onceward.sql",
+    ),
+)
 @on_target()
 @click.option("--print", "only_print", is_flag=True, help="Print the SQL instead of running it; needs no database.")
 @as_json
 def migrate(target: Target, *, only_print: bool, as_json: bool) -> None:
-    """Create or update onceward's tables. Safe to repeat, and safe when two do it at once.
-
-    \b
-    Examples:
-      onceward migrate shop:inbox
-      onceward migrate --store postgresql://shop@localhost/shop
-      onceward migrate shop:inbox --print > onceward.sql
-    """
+    """Create or update onceward's tables. Safe to repeat, and safe when two do it at once."""
     with target.open() as inbox:
         if only_print:
             sql = inbox.migration_sql()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 import click
 from rich.console import Group, RenderableType
@@ -10,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from onceward.cli.output import STYLES, ago, console, print_json, span, styled
+from onceward.cli.output import STYLES, ago, console, examples, print_json, say, span, styled
 from onceward.cli.target import Target, as_json, on_target
 from onceward.inbox import Inbox
 from onceward.report import Stats, WorkerRow
@@ -31,7 +32,14 @@ MEANINGS = {
 }
 
 
-@click.command()
+@click.command(
+    short_help="Show the inbox in numbers.",
+    epilog=examples(
+        "onceward status shop:inbox",
+        "onceward status --store sqlite:///shop.db --watch",
+        "onceward status shop:inbox --json | jq .dead",
+    ),
+)
 @on_target()
 @click.option("--watch", is_flag=True, help="Refresh in place until Ctrl-C.")
 @click.option(
@@ -39,22 +47,13 @@ MEANINGS = {
 )
 @as_json
 def status(target: Target, *, watch: bool, every: float, as_json: bool) -> None:
-    """Show the inbox in numbers: what is due, running, retrying, dead, done, and who is working.
-
-    \b
-    Examples:
-      onceward status shop:inbox
-      onceward status --store sqlite:///shop.db --watch
-      onceward status shop:inbox --json | jq .dead
-    """
+    """Show the inbox in numbers: what is due, running, retrying, dead, done, and who is working."""
     with target.open() as inbox:
         if not watch:
             _print_once(inbox, as_json=as_json)
             return
-        try:
+        with suppress(KeyboardInterrupt):
             _watch(inbox, every, as_json=as_json)
-        except KeyboardInterrupt:
-            pass
 
 
 def _print_once(inbox: Inbox, *, as_json: bool) -> None:
@@ -69,6 +68,8 @@ def _watch(inbox: Inbox, every: float, *, as_json: bool) -> None:
     if as_json or not out.is_terminal:
         while True:
             _print_once(inbox, as_json=as_json)
+            if not as_json:
+                say()
             time.sleep(every)
     with Live(picture(inbox), console=out, auto_refresh=False) as live:
         while True:

@@ -17,19 +17,10 @@ from typing import Any
 
 import click
 
-from onceward.cli.output import say, visible
+from onceward.cli.failure import WRONG_USAGE, Failure
+from onceward.cli.output import say
 from onceward.errors import OncewardError
 from onceward.inbox import Inbox
-
-WRONG_USAGE = 2
-
-
-class Failure(click.ClickException):
-    """Ends the command with a sentence for people and an exit code for scripts."""
-
-    def __init__(self, message: str, exit_code: int) -> None:
-        super().__init__(visible(message, lines=True))
-        self.exit_code = exit_code
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +83,7 @@ def _import(name: str) -> Any:
         return importlib.import_module(name)
     except OncewardError as error:
         raise Failure(f"importing {name} failed: {error}", WRONG_USAGE) from error
-    except (Exception, SystemExit) as error:
+    except Exception as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and f"{name}.".startswith(f"{missing}."):
             raise Failure(
