@@ -27,7 +27,9 @@ def quarantine() -> None:
 
 @quarantine.command("list")
 @on_target()
-@click.option("--limit", type=click.IntRange(min=1, max=100_000), default=50, show_default=True, help="At most so many.")
+@click.option(
+    "--limit", type=click.IntRange(min=1, max=100_000), default=50, show_default=True, help="At most so many."
+)
 @as_json
 def list_cases(target: Target, *, limit: int, as_json: bool) -> None:
     """List the open cases, with what differs between the two bodies.
@@ -52,9 +54,7 @@ def list_cases(target: Target, *, limit: int, as_json: bool) -> None:
 
 def _with_names(case: Mismatch) -> dict[str, Any]:
     fields = {name: getattr(case, name) for name in case.__dataclass_fields__}
-    fields["differences"] = [
-        {"field": path, "first": first, "other": other} for path, first, other in case.differences
-    ]
+    fields["differences"] = [{"field": path, "first": first, "other": other} for path, first, other in case.differences]
     return fields
 
 
