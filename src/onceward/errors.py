@@ -38,6 +38,14 @@ class TransactionAborted(ContractViolation):
     """A handler swallowed a database error and returned; its transaction could only be rolled back."""
 
 
+class OutcomeUnknown(OncewardError):
+    """An external effect was begun and nobody knows whether it happened; a person must say."""
+
+
+class NeedsAlone(BaseException):
+    """A handler used `message.once` inside a group: it is run again, alone. Never reaches a user."""
+
+
 class HandlerTimeout(OncewardError):
     """A handler ran longer than its `timeout`; what it had done was rolled back."""
 

@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from onceward.message import Message
 from onceward.registry import Handler
 
 T = TypeVar("T")
@@ -68,7 +67,15 @@ class Call:
     """Call a handler inside the current transaction; the answer is an `Outcome`, never an exception."""
 
     handler: Handler
-    message: Message
+    message: Any
+    """A message, or a list of them for a handler that takes a batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Do:
+    """Make a call outside of any transaction; the answer is an `Outcome`, never an exception."""
+
+    call: Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +85,7 @@ class Wait:
     seconds: float
 
 
-Request = Query | Each | Begin | Commit | Rollback | Reconnect | Call | Wait
+Request = Query | Each | Begin | Commit | Rollback | Reconnect | Call | Do | Wait
 Flow = Generator[Request | tuple[Request, ...], Any, T]
 
 COMMIT = Commit()

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import getpass
 import itertools
 import os
 import signal
 import threading
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Literal, Self, TypeVar, Unpack
 
-from onceward import identity, report
-from onceward.flow import Flow, run_async, run_sync
+from onceward import identity
+from onceward.breaker import Breaker, Circuit
+from onceward.desk import Desk
+from onceward.errors import ConfigurationError
+from onceward.flow import Flow, Query, run_async, run_sync
 from onceward.inline import Inline
-from onceward.message import Arguments, Delivery, Receipt
+from onceward.message import Arguments, Delivery, Receipt, SendArguments
 from onceward.registry import Handler, KeySpec, Registry
+from onceward.relay import relay_handler
 from onceward.retry import RetryPolicy
 from onceward.settings import Settings
-from onceward.steps import operate
-from onceward.steps.context import Cache, Context
+from onceward.sinks.protocol import Sink
+from onceward.steps.attempt import send_request
+from onceward.steps.context import Cache, Context, once
 from onceward.steps.receive import merged, receive
 from onceward.steps.subscribe import subscribe
 from onceward.stores.protocol import Store, open_store
@@ -35,7 +40,7 @@ BATCH = 500
 """How many messages `receive_many` stores in one transaction: 1000 was no faster."""
 
 
-class Inbox:
+class Inbox(Desk):
     """The inbox of a service: every message takes effect exactly once, in the service's own database.
 
     >>> inbox = Inbox("sqlite://")
@@ -64,15 +69,16 @@ class Inbox:
     ) -> None:
         self.url = url
         self.settings = settings or Settings()
-        self._context = Context(
+        context = Context(
             service=identity.check_name("service", service),
             prefix=identity.check_prefix(prefix),
             code_version=os.environ.get("ONCEWARD_CODE_VERSION", "") if code_version is None else code_version,
             settings=self.settings,
             registry=Registry(),
         )
-        self._store = open_store(url, prefix, self.settings.lock_wait)
+        super().__init__(context, open_store(url, prefix, self.settings.lock_wait))
         self._introduced = 0
+        self._sinks: dict[str, Sink] = {}
         self._inline = Inline(self._context, self._store, self._introduce)
         self._workers: set[Worker] = set()
         atexit.register(self._inline.close)
@@ -101,13 +107,21 @@ class Inbox:
         group: int | None = None,
         raw: bool = False,
         keep_body: bool = True,
+        batch: bool = False,
+        sequence: str | None = None,
+        gap: timedelta = timedelta(minutes=5),
+        on_dead: Literal["block", "continue"] = "block",
+        circuit: Circuit | None = None,
     ) -> Callable[[F], F]:
         """Register `def f(message, tx)` or `async def f(message, tx)` for a type of message.
 
         `consumer` is the dedupe scope: handlers with different consumers each process a message once. `key` (a
         field, a dotted path, `header:NAME` or a function of the message) makes messages with the same key run
         in arrival order. `group=1` gives every message its own transaction. `raw=True` leaves the body unread
-        (`message.data` is None). `keep_body=False` keeps only the hash of messages that succeeded.
+        (`message.data` is None). `keep_body=False` keeps only the hash of messages that succeeded. `batch=True`
+        gives the handler a list of messages. `sequence` (a path like `key`) is the message's number within its
+        key: each waits for the one before it, up to `gap`; late comers are skipped. `on_dead="continue"` lets a
+        key go on without a dead message. `circuit` pauses the handler after failures in a row.
         """
         if timeout is not None and not isinstance(timeout, timedelta):
             timeout = timedelta(seconds=timeout)
@@ -124,11 +138,39 @@ class Inbox:
                 group=self.settings.group if group is None else group,
                 raw=raw,
                 keep_body=keep_body,
+                batch=batch,
+                sequence=sequence,
+                gap=gap,
+                on_dead=on_dead,
+                breaker=Breaker(circuit) if circuit else None,
             )
             self._context.registry.add(handler)
             return function
 
         return register
+
+    def upcast(self, type: str, version: int) -> Callable[[F], F]:  # noqa: A002 - as in `on`
+        """Register how the data of a version becomes the data of the next: `@inbox.upcast("order.paid", 1)`."""
+
+        def register(function: F) -> F:
+            self._context.registry.add_upcaster(type, version, function)
+            return function
+
+        return register
+
+    def sink(self, name: str, sink: Sink, *, retry: RetryPolicy | None = None) -> None:
+        """Publish outgoing messages with `to=name` through a sink; the name "default" takes those without `to`."""
+        if name in self._sinks:
+            raise ConfigurationError(f"there is a sink named {name!r} already")
+        self._sinks[identity.check_name("sink", name)] = sink
+        self._context.registry.set_relay(
+            relay_handler(
+                self._sinks,
+                retry=retry or RetryPolicy(attempts=20, max_age=timedelta(days=7)),
+                timeout=self.settings.handler_timeout,
+                group=self.settings.group,
+            )
+        )
 
     def migrate(self) -> list[str]:
         """Create or update the tables; answers the names of the migrations that were applied."""
@@ -216,6 +258,40 @@ class Inbox:
             yield from subscribe(self._context, self._context.cache)
             self._introduced = known
 
+    # Sending
+
+    def send(self, type: str, data: Any = None, *, tx: Any = None, **message: Unpack[SendArguments]) -> str:  # noqa: A002
+        """Send a message that no incoming one caused; answers its id. With `tx=` in the caller's own transaction."""
+        delivery = self._outgoing(type, data, message)
+        if tx is not None:
+            run_sync(self._send(Cache(self._context.cache.catalog), delivery, ring=True), self._store.join(tx).perform)
+        else:
+            perform(self._store, lambda: self._send(self._context.cache, delivery))
+            self._store.ring()
+        return delivery.id
+
+    async def asend(self, type: str, data: Any = None, *, tx: Any = None, **message: Unpack[SendArguments]) -> str:  # noqa: A002
+        """As `send`, awaited; `tx=` takes an async connection."""
+        delivery = self._outgoing(type, data, message)
+        if tx is not None:
+            flow = self._send(Cache(self._context.cache.catalog), delivery, ring=True)
+            await run_async(flow, self._store.async_join(tx).perform)
+        else:
+            await perform_async(self._store, lambda: self._send(self._context.cache, delivery))
+            self._store.ring()
+        return delivery.id
+
+    def _outgoing(self, type: str, data: Any, message: SendArguments) -> Delivery:  # noqa: A002
+        fields: dict[str, Any] = {"id": uuid.uuid4().hex, **message}
+        destination = fields.pop("to", None)
+        return Delivery.of(source=self._context.service, type=type, data=data, destination=destination, **fields)
+
+    def _send(self, cache: Cache, delivery: Delivery, *, ring: bool = False) -> Flow[None]:
+        if cache.catalog.relay is None or delivery.source not in cache.catalog.names:
+            yield from subscribe(self._context, cache)
+        bell = (Query("ring"),) if ring else ()
+        yield from once(self._context, send_request(self._context, cache.catalog, [delivery]), *bell)
+
     # Processing
 
     def process(self, **message: Unpack[Arguments]) -> Receipt:
@@ -244,13 +320,29 @@ class Inbox:
 
     def drain(self, *, concurrency: int = 1) -> int:
         """Run whatever is due, in this process, until nothing is; answers how many messages were finished."""
-        with self._working(concurrency, until_idle=True) as worker:
+        finished = 0
+        while True:
+            with self._working(concurrency, until_idle=True, roles=("handle",)) as worker:
+                handled = worker.run()
+            finished += handled
+            if not self._sinks or not self._relayed(concurrency):
+                return finished
+
+    def _relayed(self, concurrency: int) -> int:
+        with self._working(concurrency, until_idle=True, roles=("relay",)) as worker:
             return worker.run()
 
     async def adrain(self, *, concurrency: int = 1) -> int:
         """As `drain`, with async handlers on the running event loop."""
-        with self._working(concurrency, until_idle=True) as worker:
-            return await worker.run_async()
+        finished = 0
+        while True:
+            with self._working(concurrency, until_idle=True, roles=("handle",)) as worker:
+                finished += await worker.run_async()
+            if not self._sinks:
+                return finished
+            with self._working(concurrency, until_idle=True, roles=("relay",)) as worker:
+                if not await worker.run_async():
+                    return finished
 
     def run(self, *, concurrency: int = 1, process: str = "") -> int:
         """Work until `stop()`, SIGTERM or SIGINT; what is running is finished or rolled back, never orphaned."""
@@ -268,95 +360,19 @@ class Inbox:
             worker.request_stop()
 
     @contextmanager
-    def _working(self, concurrency: int, *, process: str = "", until_idle: bool = False) -> Iterator[Worker]:
-        worker = Worker(self._context, self._store, concurrency=concurrency, process=process, until_idle=until_idle)
+    def _working(self, concurrency: int, **options: Any) -> Iterator[Worker]:
+        worker = Worker(self._context, self._store, concurrency=concurrency, **options)
         self._workers.add(worker)
         try:
             yield worker
         finally:
             self._workers.discard(worker)
 
-    # Seeing and steering
-
-    def stats(self) -> report.Stats:
-        """The inbox in numbers."""
-        return perform(self._store, lambda: report.stats(self._context))
-
-    def messages(  # noqa: PLR0913 - each is a filter
-        self,
-        *,
-        status: str | None = None,
-        type: str | None = None,  # noqa: A002
-        key: str | None = None,
-        source: str | None = None,
-        before: int | None = None,
-        limit: int = 100,
-    ) -> list[report.Row]:
-        """Messages, newest first; `before` a sequence number gives the next page."""
-        filters = {"type": type, "key": key, "source": source, "before": before}
-        return perform(self._store, lambda: report.messages(self._context, status=status, limit=limit, **filters))
-
-    def message(self, seq: int) -> report.Story | None:
-        """Everything known about one message."""
-        return perform(self._store, lambda: report.story(self._context, seq))
-
-    def find(self, source: str, id: str) -> list[int]:  # noqa: A002 - the word every sender uses
-        """The sequence numbers of a message by the producer's own id: one for each consumer that has it."""
-        return perform(self._store, lambda: report.find(self._context, source, id))
-
-    def quarantine(self, *, limit: int = 100) -> list[report.Mismatch]:
-        """Open cases of an id that came again with other bytes."""
-        return perform(self._store, lambda: report.quarantine(self._context, limit=limit))
-
-    def workers(self) -> list[report.WorkerRow]:
-        """The processes that run handlers."""
-        return perform(self._store, lambda: report.workers(self._context))
-
-    def redrive(self, *seqs: int, reason: str = "", actor: str = "", **filters: Any) -> int:
-        """Give dead messages a new budget: those named, or those that match type=, key=, source=. Answers how many."""
-        chosen = self._chosen(seqs, "dead", filters)
-        return sum(self._each(chosen, operate.redrive, reason, actor))
-
-    def discard(self, *seqs: int, reason: str = "", actor: str = "", **filters: Any) -> int:
-        """Take messages out for good: those named, or the dead ones that match type=, key=, source=."""
-        chosen = self._chosen(seqs, "dead", filters)
-        return sum(self._each(chosen, operate.discard, reason, actor))
-
-    def resolve(self, case: int, resolution: operate.Resolution, *, reason: str = "", actor: str = "") -> int | None:
-        """Decide about a mismatch: "keep-first", "accept-as-new" or "discard". None when it is not open (any more)."""
-        who = actor or _user()
-        step = operate.resolve
-        answer = perform(self._store, lambda: step(self._context, case, resolution, actor=who, reason=reason))
-        self._store.ring()
-        return answer
-
-    def _chosen(self, seqs: Sequence[int], status: str, filters: dict[str, Any]) -> Iterator[int]:
-        if seqs or not filters:
-            yield from seqs
-            return
-        before: int | None = None
-        while page := self.messages(status=status, before=before, limit=BATCH, **filters):
-            yield from (row.seq for row in page)
-            before = page[-1].seq
-
-    def _each(self, seqs: Iterable[int], action: Callable[..., Flow[bool]], reason: str, actor: str) -> Iterator[bool]:
-        who = actor or _user()
-        for seq in seqs:
-            yield perform(self._store, lambda seq=seq: action(self._context, seq, actor=who, reason=reason))  # type: ignore[misc]
-        self._store.ring()
-
 
 def _batches(messages: Iterable[Arguments]) -> Iterator[list[Delivery]]:
     iterator = iter(messages)
     while batch := [Delivery.of(**message) for message in itertools.islice(iterator, BATCH)]:
         yield batch
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # a container without an entry for its user
-        return f"uid {os.getuid()}"
 
 
 @contextmanager

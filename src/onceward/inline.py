@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from onceward.effects import async_effects, sync_effects
 from onceward.errors import ConfigurationError
 from onceward.flow import Call, Flow
 from onceward.message import Delivery, Receipt
@@ -19,7 +20,7 @@ from onceward.presence import Presence, Watch
 from onceward.steps.context import Context
 from onceward.steps.lane import Lane
 from onceward.steps.process import process
-from onceward.stores.protocol import Session, Store
+from onceward.stores.protocol import AsyncSession, Session, Store
 from onceward.transact import perform, perform_async
 from onceward.worker import watched_call
 
@@ -73,7 +74,7 @@ class Inline:
                 return perform(
                     self._store,
                     lambda: self._step(lane, delivery, is_async=False),
-                    lambda session: _watching(session, watch),
+                    lambda session: self._watching(lane, session, watch),
                 )
         finally:
             presence.adopt(lane.open_tokens)
@@ -85,7 +86,11 @@ class Inline:
         while not presence.gate.enter(lane):  # noqa: ASYNC110 - the gate is shared with threads
             await asyncio.sleep(_GATE_POLL)
         try:
-            return await perform_async(self._store, lambda: self._step(lane, delivery, is_async=True))
+            return await perform_async(
+                self._store,
+                lambda: self._step(lane, delivery, is_async=True),
+                lambda session: self._equipped(lane, session),
+            )
         finally:
             presence.adopt(lane.open_tokens)
             presence.gate.leave(lane)
@@ -106,6 +111,20 @@ class Inline:
         self._presence.start(inline=True)
         return self._presence
 
+    def _watching(self, lane: Lane, session: Session, watch: Watch) -> Callable[[Any], Any]:
+        lane.effects = sync_effects(lane, self._store, lambda: session.idle)
+
+        def performer(request: Any) -> Any:
+            if isinstance(request, Call):
+                return watched_call(session, watch, request)
+            return session.perform(request)
+
+        return performer
+
+    def _equipped(self, lane: Lane, session: AsyncSession) -> Callable[[Any], Any]:
+        lane.effects = async_effects(lane, self._store, lambda: session.idle)
+        return session.perform
+
     def _lane(self, presence: Presence) -> Lane:
         return Lane(
             context=self._context,
@@ -115,15 +134,6 @@ class Inline:
             stopping=lambda: False,
             gate=presence.gate,
         )
-
-
-def _watching(session: Session, watch: Watch) -> Callable[[Any], Any]:
-    def performer(request: Any) -> Any:
-        if isinstance(request, Call):
-            return watched_call(session, watch, request)
-        return session.perform(request)
-
-    return performer
 
 
 def _in_event_loop() -> bool:

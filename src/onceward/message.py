@@ -7,14 +7,14 @@ lose or repeat it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Literal, Required, TypedDict
 
 from onceward import identity, payload
-from onceward.errors import InvalidMessage
+from onceward.errors import ContractViolation, InvalidMessage
 
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
@@ -30,6 +30,18 @@ class Arguments(TypedDict, total=False):
     headers: Mapping[str, str] | None
     key: Any
     version: int
+    position: int | None
+
+
+class SendArguments(TypedDict, total=False):
+    """What `inbox.send` takes beside type and data."""
+
+    body: bytes | None
+    key: Any
+    to: str | None
+    headers: Mapping[str, str] | None
+    version: int
+    id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +56,12 @@ class Delivery:
     headers: Mapping[str, str]
     body: bytes
     hash: bytes
+    position: int | None = None
+    """Its place in the source (an offset): orders inside a key where given."""
+    destination: str | None = None
+    """Where an outgoing message goes: the name of a sink."""
+    cause: int | None = None
+    """The number of the message whose handler sent this one."""
 
     @classmethod
     def of(  # noqa: PLR0913 - the fields of a message are what they are
@@ -57,6 +75,9 @@ class Delivery:
         headers: Mapping[str, str] | None = None,
         key: Any = None,
         version: int = 1,
+        position: int | None = None,
+        destination: str | None = None,
+        cause: int | None = None,
     ) -> Delivery:
         """Check what a caller passed; everything wrong is said here, before anything is stored."""
         if body is not None and data is not None:
@@ -65,6 +86,8 @@ class Delivery:
             raise InvalidMessage(f"body must be bytes, not {body.__class__.__name__}; use data= for JSON")
         if not _is_version(version):
             raise InvalidMessage(f"version must be a whole number from 0, not {version!r}")
+        if position is not None and not _is_number(position):
+            raise InvalidMessage(f"position must be a whole number, not {position!r}")
         raw = payload.encode(data) if body is None else bytes(body)
         return cls(
             source=identity.check_name("source", source),
@@ -75,11 +98,18 @@ class Delivery:
             headers=_checked_headers(headers),
             body=raw,
             hash=identity.body_hash(raw),
+            position=position,
+            destination=None if destination is None else identity.check_name("to", destination),
+            cause=cause,
         )
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
+
+
 def _is_version(version: Any) -> bool:
-    return isinstance(version, int) and not isinstance(version, bool) and 0 <= version < 2**31
+    return _is_number(version) and 0 <= version < 2**31
 
 
 def _checked_headers(headers: Mapping[Any, Any] | None) -> Mapping[str, str]:
@@ -89,6 +119,31 @@ def _checked_headers(headers: Mapping[Any, Any] | None) -> Mapping[str, str]:
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidMessage(f"header {name!r:.80} must be text with a text value, not {type(value).__name__}")
     return MappingProxyType(dict(headers))
+
+
+class Draft:
+    """What a handler sends while it runs: written in its transaction, forgotten when it fails."""
+
+    __slots__ = ("_open", "_source", "deliveries")
+
+    def __init__(self, source: str) -> None:
+        self._source, self._open = source, False
+        self.deliveries: list[Delivery] = []
+
+    def begin(self) -> None:
+        """An attempt starts, with nothing sent yet."""
+        self.deliveries, self._open = [], True
+
+    def end(self) -> None:
+        """The handler has ended; whatever calls `send` now is too late."""
+        self._open = False
+
+    def add(self, **fields: Any) -> str:
+        """Check an outgoing message and keep it for the commit; answers its id."""
+        if not self._open:
+            raise ContractViolation("message.send() was called outside of its handler; its transaction is over")
+        self.deliveries.append(Delivery.of(source=self._source, **fields))
+        return self.deliveries[-1].id
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +162,51 @@ class Message:
     attempt: int
     received_at: datetime
     consumer: str
+    to: str | None = None
+    """Where it goes, for a message that a sink publishes."""
+    draft: Draft | None = field(default=None, repr=False, compare=False)
+    effects: Callable[..., Any] | None = field(default=None, repr=False, compare=False)
+
+    def send(  # noqa: PLR0913 - the fields of a message
+        self,
+        type: str,  # noqa: A002 - the word every sender uses
+        data: Any = None,
+        *,
+        body: bytes | None = None,
+        key: Any = None,
+        to: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        version: int = 1,
+    ) -> str:
+        """Send a message in this handler's transaction: it goes out if, and only if, that is committed.
+
+        The relay publishes it afterwards, at least once, in order per `key`, always with the id that this returns.
+        Correlation, causation and trace context of the incoming message go along.
+        """
+        if self.draft is None:
+            raise ContractViolation("message.send() works inside a handler; elsewhere use inbox.send()")
+        return self.draft.add(
+            id=self.idempotency_key(f"send {len(self.draft.deliveries)}"),
+            type=type,
+            data=data,
+            body=body,
+            key=key,
+            version=version,
+            destination=to,
+            cause=self.seq,
+            headers={**passed_on(self.id, self.headers), **(headers or {})},
+        )
+
+    def once(self, name: str, call: Callable[[], Any], *, idempotent: bool = False) -> Any:
+        """Make an external call once: its intent is recorded before, its result after, and a retry gets the record.
+
+        Where an attempt died in between, nobody knows whether the call happened. With `idempotent=True` (the other side
+        honours `message.idempotency_key(name)`) it is made again; else the message is dead until a person says
+        what happened. Raise `Retry` inside `call` to say that it did not happen. In an `async def` handler, await it.
+        """
+        if self.effects is None:
+            raise ContractViolation("message.once() works inside a handler")
+        return self.effects(self, name, call, idempotent)
 
     def idempotency_key(self, name: str) -> str:
         """A key for an external call, the same on every retry of this message: `message.idempotency_key("charge")`.
@@ -130,6 +230,16 @@ class Receipt:
     """The handler's effects are committed."""
     result: Any = None
     """What the handler returned, for a message that is finished."""
+
+
+def passed_on(message_id: str, headers: Mapping[str, str]) -> dict[str, str]:
+    """What an outgoing message inherits: who started it all, what caused it, and the trace."""
+    known = {name.lower(): value for name, value in headers.items()}
+    passed = {"correlation-id": known.get("correlation-id", message_id), "causation-id": message_id}
+    for name in ("traceparent", "tracestate"):
+        if name in known:
+            passed[name] = known[name]
+    return passed
 
 
 def moment(microseconds: int) -> datetime:

@@ -10,14 +10,21 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 from onceward import identity
+from onceward.breaker import Breaker
 from onceward.errors import ConfigurationError, HandlerNotFound
 from onceward.message import Message
 from onceward.retry import RetryPolicy
 
-HandlerFunction = Callable[[Message, Any], Any]
+OUTBOX = "onceward.outbox"
+"""The consumer of every outgoing message: the relay. The outbox is the inbox of the relay."""
+
+ANY_TYPE = "*"
+
+HandlerFunction = Callable[[Any, Any], Any]
+Upcaster = Callable[[Any], Any]
 KeySpec = str | Callable[[Message], Any] | None
 
 
@@ -35,6 +42,17 @@ class Handler:
     group: int
     raw: bool = False
     keep_body: bool = True
+    batch: bool = False
+    """It takes a list of messages in one transaction."""
+    sequence: str | None = None
+    """Where a message says its number within its key; each waits for the one before."""
+    gap: timedelta = timedelta(minutes=5)
+    """How long a message waits for the number before it."""
+    on_dead: Literal["block", "continue"] = "block"
+    """Whether a dead message holds up what comes after it in its key."""
+    breaker: Breaker | None = None
+    external: bool = False
+    """Its effects are outside the transaction (the relay): what succeeded before a failure stays finished."""
     is_async: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -51,13 +69,13 @@ class Registry:
 
     def __init__(self) -> None:
         self._handlers: dict[tuple[str, str, int], Handler] = {}
+        self._upcasters: dict[tuple[str, int], Upcaster] = {}
 
     def add(self, handler: Handler) -> None:
         """Register a handler, or say what it collides with."""
         identity.check_name("type", handler.type)
         identity.check_name("consumer", handler.consumer)
-        if handler.group < 1:
-            raise ConfigurationError(f"{handler.name}: group={handler.group} must be at least 1")
+        self._check(handler)
         for other in self._handlers.values():
             if (other.consumer, other.type) != (handler.consumer, handler.type):
                 continue
@@ -66,17 +84,39 @@ class Registry:
                     f"{handler.name} and {other.name} both handle version {handler.version} of "
                     f"{handler.type!r} for consumer {handler.consumer!r}; give one of them its own consumer="
                 )
-            if other.key != handler.key:
-                raise ConfigurationError(
-                    f"{handler.name} and {other.name} handle {handler.type!r} for the same consumer and "
-                    "must therefore have the same key="
-                )
+            for name in ("key", "sequence", "on_dead"):
+                if getattr(other, name) != getattr(handler, name):
+                    raise ConfigurationError(
+                        f"{handler.name} and {other.name} handle {handler.type!r} for the same consumer and "
+                        f"must therefore have the same {name}="
+                    )
             if other.is_async != handler.is_async:
                 raise ConfigurationError(
                     f"{handler.name} and {other.name} handle versions of {handler.type!r} for the same "
                     "consumer and must therefore both be def or both be async def"
                 )
         self._handlers[handler.consumer, handler.type, handler.version] = handler
+
+    @staticmethod
+    def _check(handler: Handler) -> None:
+        if handler.group < 1:
+            raise ConfigurationError(f"{handler.name}: group={handler.group} must be at least 1")
+        if handler.on_dead not in ("block", "continue"):
+            raise ConfigurationError(f'{handler.name}: on_dead={handler.on_dead!r} must be "block" or "continue"')
+        if handler.sequence is not None and handler.key is None:
+            raise ConfigurationError(f"{handler.name}: sequence= counts within a key, so it needs key=")
+        if (handler.type == ANY_TYPE or handler.consumer == OUTBOX) and not handler.external:
+            raise ConfigurationError(f"{handler.name}: the type {ANY_TYPE!r} and the consumer {OUTBOX!r} are reserved")
+
+    def set_relay(self, handler: Handler) -> None:
+        """Register, or replace, the handler of outgoing messages."""
+        self._handlers[OUTBOX, ANY_TYPE, 1] = handler
+
+    def add_upcaster(self, message_type: str, version: int, upcaster: Upcaster) -> None:
+        """Register how data of a version becomes data of the next."""
+        if (message_type, version) in self._upcasters:
+            raise ConfigurationError(f"version {version} of {message_type!r} has an upcaster already")
+        self._upcasters[message_type, version] = upcaster
 
     def __iter__(self) -> Iterator[Handler]:
         return iter(self._handlers.values())
@@ -88,17 +128,26 @@ class Registry:
         """Any handler of the type, whatever the version: they share key and kind."""
         return next((h for h in self._handlers.values() if (h.consumer, h.type) == (consumer, message_type)), None)
 
-    def find(self, consumer: str, message_type: str, version: int) -> Handler:
-        """The handler of a message, or an error that says which versions there are."""
-        handler = self._handlers.get((consumer, message_type, version))
-        if handler is not None:
-            return handler
-        versions = sorted(
-            h.version for h in self._handlers.values() if (h.consumer, h.type) == (consumer, message_type)
-        )
-        raise HandlerNotFound(
+    def find(self, consumer: str, message_type: str, version: int) -> tuple[Handler, list[Upcaster]]:
+        """The handler of a message and what brings its data up to that handler's version."""
+        if consumer == OUTBOX:
+            return self._handlers[OUTBOX, ANY_TYPE, 1], []
+        path: list[Upcaster] = []
+        step = version
+        while (consumer, message_type, step) not in self._handlers:
+            if (message_type, step) not in self._upcasters:
+                raise HandlerNotFound(self._unknown(consumer, message_type, version))
+            path.append(self._upcasters[message_type, step])
+            step += 1
+        return self._handlers[consumer, message_type, step], path
+
+    def _unknown(self, consumer: str, message_type: str, version: int) -> str:
+        mine = [h.version for h in self._handlers.values() if (h.consumer, h.type) == (consumer, message_type)]
+        upcast = [known for kind, known in self._upcasters if kind == message_type]
+        return (
             f"nobody handles version {version} of {message_type!r} for consumer {consumer!r}; "
-            f"handled versions: {', '.join(map(str, versions)) or 'none'}"
+            f"handled versions: {', '.join(map(str, sorted(mine))) or 'none'}; "
+            f"upcasters: {', '.join(map(str, sorted(upcast))) or 'none'}"
         )
 
 
@@ -112,6 +161,8 @@ class Subscription:
     type: str
     key_path: str | None
     key_function: bool
+    sequence: str | None = None
+    on_dead: str = "block"
 
 
 def key_at(path: str, data: Any, headers: Mapping[str, str]) -> Any:

@@ -6,7 +6,7 @@ Read only. The same number everywhere, because it is computed here alone.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -14,10 +14,11 @@ from onceward import identity, payload
 from onceward.errors import InvalidMessage
 from onceward.flow import Flow, Query
 from onceward.message import moment
+from onceward.registry import OUTBOX
 from onceward.steps.context import Context, once
 
-STATUSES = ("due", "running", "retrying", "waiting", "unhandled", "dead", "done", "discarded")
-_FINISHED = ("done", "discarded")
+STATUSES = ("due", "running", "retrying", "waiting", "unhandled", "dead", "done", "discarded", "skipped")
+_FINISHED = ("done", "discarded", "skipped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +34,15 @@ class Stats:
     quarantined: int
     done: int
     discarded: int
+    skipped: int
     duplicates: int
     failures: int
     workers: int
     oldest_due_seconds: float
     done_last_minute: int
+    outbox_unsent: int
+    outbox_dead: int
+    outbox_sent: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,29 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True)
+class Sent:
+    """A message that a handler sent."""
+
+    seq: int
+    id: str
+    type: str
+    to: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """An external call under `message.once`. Not done: nobody knows whether it happened, or it is happening now."""
+
+    key: str
+    seq: int
+    name: str
+    done: bool
+    result: Any
+    started_at: datetime
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class Story:
     """Everything known about one message."""
 
@@ -108,8 +136,12 @@ class Story:
     worker: int | None
     result: Any
     duplicates: int
+    destination: str | None
+    cause: int | None
     history: tuple[Attempt, ...]
     actions: tuple[Action, ...]
+    sent: tuple[Sent, ...]
+    effects: tuple[Effect, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +183,16 @@ class WorkerRow:
 def stats(context: Context) -> Flow[Stats]:
     """Counts by status and the age of the oldest due message."""
     (rows,) = yield from once(context, Query("stats"))
-    return Stats(*rows[0])
+    numbers = Stats(*rows[0])
+    return replace(numbers, done=numbers.done - numbers.skipped)
 
 
-def messages(context: Context, *, status: str | None = None, limit: int = 100, **filters: Any) -> Flow[list[Row]]:
-    """Messages, newest first."""
+def messages(
+    context: Context, *, status: str | None = None, limit: int = 100, outgoing: bool = False, **filters: Any
+) -> Flow[list[Row]]:
+    """Messages, newest first; the outgoing ones if asked for."""
     params = {"type": None, "key": None, "source": None, "before": None, **filters, "limit": limit}
+    params |= {"outgoing": outgoing, "outbox": OUTBOX}
     found: list[tuple[Any, ...]] = []
     if status not in _FINISHED:
         (rows,) = yield from once(context, Query("list_unfinished", {**params, "status": status}))
@@ -171,12 +207,14 @@ def messages(context: Context, *, status: str | None = None, limit: int = 100, *
 def story(context: Context, seq: int) -> Flow[Story | None]:
     """One message with its history."""
     params = {"seq": seq}
-    rows, runs, attempts, actions = yield from once(
+    rows, runs, attempts, actions, sent, calls = yield from once(
         context,
         Query("show", params),
         Query("show_run", params),
         Query("show_attempts", params),
         Query("show_audit", params),
+        Query("show_sent", params),
+        Query("effects", {"seq": seq, "limit": 1000}),
     )
     if not rows:
         return None
@@ -200,6 +238,10 @@ def story(context: Context, seq: int) -> Flow[Story | None]:
         worker=row[16],
         result=None if row[17] is None else payload.decode(row[17].encode()),
         duplicates=row[18],
+        destination=row[19],
+        cause=row[20],
+        sent=tuple(Sent(*one) for one in sent),
+        effects=tuple(_effect(one) for one in calls),
         finished_at=moment(run[0]) if run else None,
         finished_by=run[1] if run else None,
         code_version=run[2] if run else None,
@@ -219,6 +261,18 @@ def quarantine(context: Context, *, limit: int = 100) -> Flow[list[Mismatch]]:
     """Open cases of an id with two bodies."""
     (rows,) = yield from once(context, Query("quarantined", {"case_id": None, "limit": limit}))
     return [_mismatch(row) for row in rows]
+
+
+def open_effects(context: Context, *, limit: int = 100) -> Flow[list[Effect]]:
+    """External calls that were begun and whose outcome nobody knows."""
+    (rows,) = yield from once(context, Query("effects", {"seq": None, "limit": limit}))
+    return [_effect(row) for row in rows]
+
+
+def _effect(row: tuple[Any, ...]) -> Effect:
+    key, seq, name, done, result, started, finished = row
+    value = None if result is None else payload.decode(result.encode())
+    return Effect(key, seq, name, bool(done), value, moment(started), _maybe(finished))
 
 
 def workers(context: Context) -> Flow[list[WorkerRow]]:

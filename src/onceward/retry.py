@@ -10,7 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from onceward.errors import ConfigurationError, ContractViolation, HandlerNotFound, InvalidMessage, TransactionAborted
+from onceward.errors import (
+    ConfigurationError,
+    ContractViolation,
+    HandlerNotFound,
+    InvalidMessage,
+    OutcomeUnknown,
+    TransactionAborted,
+)
 
 
 class Retry(Exception):
@@ -30,6 +37,10 @@ class Reject(Exception):
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
+
+
+class VersionGap(Exception):  # a decision about a message, made by its sequence number
+    """The message before this one did not come in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +96,7 @@ class Dead:
     reason: str
 
 
-_PERMANENT = (Reject, InvalidMessage, HandlerNotFound, ContractViolation)
+_PERMANENT = (Reject, InvalidMessage, HandlerNotFound, ContractViolation, OutcomeUnknown, VersionGap)
 
 
 def decide(

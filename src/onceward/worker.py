@@ -9,8 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from typing import Any
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Literal
 
+from onceward.effects import async_effects, sync_effects
 from onceward.errors import StoreError
 from onceward.flow import Call, Outcome, Wait, run_async, run_sync
 from onceward.presence import Presence, Watch
@@ -25,15 +28,25 @@ from onceward.wake import Wake
 
 log = logging.getLogger("onceward")
 
+Role = Literal["handle", "relay"]
+
 
 class Worker:
     """Everything of one process that runs handlers."""
 
-    def __init__(
-        self, context: Context, store: Store, *, concurrency: int = 1, process: str = "", until_idle: bool = False
+    def __init__(  # noqa: PLR0913 - how to run
+        self,
+        context: Context,
+        store: Store,
+        *,
+        concurrency: int = 1,
+        process: str = "",
+        until_idle: bool = False,
+        roles: Sequence[Role] = ("handle", "relay"),
     ) -> None:
         self._context, self._store = context, store
         self._concurrency = concurrency
+        self._roles = roles
         self._until_idle = until_idle
         self._stop = threading.Event()
         self._wake = Wake()
@@ -58,7 +71,7 @@ class Worker:
         try:
             bell = self._bell()
             try:
-                if self._served(is_async=True):
+                if self._lanes(is_async=True):
                     self._start(lambda: asyncio.run(self._async_lanes()), "onceward-async")
                 self._start_threads()
                 self._join()
@@ -100,31 +113,36 @@ class Worker:
         self._presence.also(lambda: fan_out(self._context))
         self._presence.start()
 
-    def _served(self, *, is_async: bool) -> list[Subscription]:
-        registry = self._context.registry
-        found = []
+    def _lanes(self, *, is_async: bool) -> list[Lane]:
+        """The lanes of a kind: some for the handlers, one for the relay."""
+        served: dict[bool, list[Subscription]] = {False: [], True: []}
         for subscription in self._context.cache.catalog.subscriptions.values():
-            handler = registry.of_type(subscription.consumer, subscription.type)
+            handler = self._context.registry.of_type(subscription.consumer, subscription.type)
             if handler is not None and handler.is_async == is_async:
-                found.append(subscription)
-        return found
+                served[handler.external].append(subscription)
+        lanes = []
+        if served[False] and "handle" in self._roles:
+            lanes += [self._lane(served[False]) for _ in range(self._concurrency)]
+        if served[True] and "relay" in self._roles:
+            lanes.append(self._lane(served[True], outgoing=True))
+        return lanes
 
-    def _lane(self, *, is_async: bool) -> Lane:
+    def _lane(self, subscriptions: list[Subscription], *, outgoing: bool = False) -> Lane:
         lane = Lane(
             context=self._context,
             worker=lambda: self._presence.worker,
             new_token=self._presence.token,
-            subscriptions=self._served(is_async=is_async),
+            subscriptions=subscriptions,
             stopping=self._stop.is_set,
             gate=self._presence.gate,
+            outgoing=outgoing,
         )
         lane.group = lane.largest_group
         return lane
 
     def _start_threads(self) -> None:
-        if self._served(is_async=False):
-            for number in range(self._concurrency):
-                self._start(self._sync_lane, f"onceward-lane-{number}")
+        for number, lane in enumerate(self._lanes(is_async=False)):
+            self._start(partial(self._sync_lane, lane), f"onceward-lane-{number}")
 
     def _start(self, target: Any, name: str) -> None:
         thread = threading.Thread(target=self._guarded, args=(target,), name=name, daemon=True)
@@ -159,25 +177,26 @@ class Worker:
             if thread.is_alive():
                 log.error("%s still runs its handler; its messages are given back", thread.name)
 
-    def _sync_lane(self) -> None:
+    def _sync_lane(self, lane: Lane) -> None:
         session = self._store.connect()
+        lane.effects = sync_effects(lane, self._store, lambda: session.idle)
         try:
             with self._presence.watched() as watch:
                 performer = _SyncPerformer(session, watch, self._wake)
-                lane = self._lane(is_async=False)
                 self._finished.append(run_sync(work(lane, until_idle=self._until_idle), performer.perform))
         finally:
             session.close()
 
     async def _async_lanes(self) -> None:
-        if not self._served(is_async=True):
-            return
-        async with asyncio.TaskGroup() as group:
-            for _ in range(self._concurrency):
-                group.create_task(self._async_lane())
+        lanes = self._lanes(is_async=True)
+        if lanes:
+            async with asyncio.TaskGroup() as group:
+                for lane in lanes:
+                    group.create_task(self._async_lane(lane))
 
-    async def _async_lane(self) -> None:
+    async def _async_lane(self, lane: Lane) -> None:
         session = await self._store.async_connect()
+        lane.effects = async_effects(lane, self._store, lambda: session.idle)
         try:
             seen = self._wake.rung
 
@@ -188,7 +207,6 @@ class Worker:
                     return None
                 return await session.perform(request)
 
-            lane = self._lane(is_async=True)
             self._finished.append(await run_async(work(lane, until_idle=self._until_idle), perform))
         except BaseException:
             session.abandon()

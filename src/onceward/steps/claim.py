@@ -10,11 +10,12 @@ from typing import Any
 
 from onceward.flow import COMMIT, Flow, Query
 from onceward.steps.context import know_numbers, once
-from onceward.steps.lane import Claimed, Lane, claimed
+from onceward.steps.lane import PASS, Claimed, Lane, Verdict, claimed
 
 SWEEP_SECONDS = 1.0
 
 Row = tuple[Any, ...]
+Kept = tuple[Row, Verdict]
 
 
 def next_batch(lane: Lane) -> Flow[list[Claimed]]:
@@ -28,9 +29,9 @@ def next_batch(lane: Lane) -> Flow[list[Claimed]]:
     token = lane.token()
     yield lane.context.short()
     rows = yield claim_query(lane, token)
-    rows = yield from heads(lane, token, rows)
+    kept = yield from heads(lane, token, rows)
     yield COMMIT
-    return as_batch(lane, token, rows)
+    return as_batch(lane, token, kept)
 
 
 def may_ride(lane: Lane) -> bool:
@@ -55,10 +56,10 @@ def _claim_suspect(lane: Lane) -> Flow[list[Claimed]]:
     lane.owner = lane.worker()
     yield lane.context.short()
     found = yield Query("claim_solo", {"worker": lane.owner, "token": token, "subscriptions": served(lane)})
-    found = yield from heads(lane, token, found)
+    kept = yield from heads(lane, token, found)
     yield COMMIT
-    lane.wants_alone = bool(found)
-    return as_batch(lane, token, found)
+    lane.wants_alone = bool(kept)
+    return as_batch(lane, token, kept)
 
 
 def claim_query(lane: Lane, token: int) -> Query:
@@ -68,7 +69,7 @@ def claim_query(lane: Lane, token: int) -> Query:
         lane.swept_at = lane.context.clock()
         lane.floor = 0
     return Query(
-        "claim",
+        "claim_outgoing" if lane.outgoing else "claim",
         {
             "worker": lane.owner,
             "token": token,
@@ -79,25 +80,58 @@ def claim_query(lane: Lane, token: int) -> Query:
     )
 
 
-def heads(lane: Lane, token: int, rows: list[Row]) -> Flow[list[Row]]:
-    """Park the rows that are not at the head of their key; answers what remains."""
-    yield from know_numbers(lane.context.cache, (row[4] for row in rows))
+def heads(lane: Lane, token: int, rows: list[Row]) -> Flow[list[Kept]]:
+    """Park the rows that are not at the head of their key or lack a number before them; what remains is ours to run."""
+    yield from know_numbers(lane.context.cache, (row[6] for row in rows))
     keyed = [row[0] for row in rows if row[2] is not None]
     if not keyed:
-        return rows
+        return [(row, PASS) for row in rows]
     answer = yield Query("park", {"seqs": keyed, "worker": lane.owner, "token": token})
     parked = {seq for (seq,) in answer}
-    return [row for row in rows if row[0] not in parked]
+    kept = [row for row in rows if row[0] not in parked]
+    if not any(row[4] is not None for row in kept):
+        return [(row, PASS) for row in kept]
+    return (yield from _in_sequence(lane, token, kept))
 
 
-def as_batch(lane: Lane, token: int, rows: list[Row]) -> list[Claimed]:
+def _in_sequence(lane: Lane, token: int, rows: list[Row]) -> Flow[list[Kept]]:
+    """Let a number pass when the one before it is applied or in this claim; else hold it until its deadline."""
+    counted = [row[0] for row in rows if row[4] is not None]
+    answer = yield Query("progress", {"seqs": counted})
+    applied = dict(answer)
+    following: dict[int, int] = {}
+    kept: list[Kept] = []
+    for row in sorted(rows, key=lambda row: (row[3], row[0])):
+        seq, key_hash, number = row[0], row[2], row[4]
+        if number is None:
+            kept.append((row, PASS))
+            continue
+        wanted = following.setdefault(key_hash, applied[seq] + 1)
+        if number <= wanted:
+            following[key_hash] = max(wanted, number + 1)
+            kept.append((row, Verdict(stale=number < wanted)))
+        elif (left := _patience(lane, row)) > 0:
+            yield Query("hold", {"seq": seq, "worker": lane.owner, "token": token, "delay": left})
+        else:
+            kept.append((row, Verdict(late=f"waited for number {wanted} of its key, which did not come in time")))
+    return kept
+
+
+def _patience(lane: Lane, row: Row) -> float:
+    """How many seconds a message may still wait for the number before it."""
+    subscription = lane.context.cache.catalog.subscriptions[row[1]]
+    handler = lane.context.registry.of_type(subscription.consumer, subscription.type)
+    return handler.gap.total_seconds() - float(row[-1]) if handler else 0.0
+
+
+def as_batch(lane: Lane, token: int, kept: list[Kept]) -> list[Claimed]:
     """The messages of a committed claim, in order."""
-    if not rows:
+    if not kept:
         let_go(lane, token)
         return []
-    batch = sorted((claimed(lane, token, row) for row in rows), key=lambda message: message.seq)
-    lane.floor = batch[0].seq
-    return batch
+    lane.floor = min(row[0] for row, _ in kept)
+    batch = [claimed(lane, token, row, verdict) for row, verdict in kept]
+    return sorted(batch, key=lambda message: (message.place, message.seq))
 
 
 def let_go(lane: Lane, *tokens: int) -> None:
@@ -108,5 +142,11 @@ def let_go(lane: Lane, *tokens: int) -> None:
 
 
 def served(lane: Lane) -> list[int]:
-    """The numbers of the subscriptions this lane has handlers for."""
-    return [subscription.id for subscription in lane.subscriptions]
+    """The numbers of the subscriptions this lane has handlers for, without those whose circuit is open."""
+    registry = lane.context.registry
+    found = []
+    for subscription in lane.subscriptions:
+        handler = registry.of_type(subscription.consumer, subscription.type)
+        if handler is None or handler.breaker is None or not handler.breaker.is_open:
+            found.append(subscription.id)
+    return found

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from onceward.flow import COMMIT, Begin, Flow, Query, Request
-from onceward.registry import Registry, Subscription
+from onceward.registry import OUTBOX, Registry, Subscription
 from onceward.settings import Settings
 
 
@@ -21,6 +21,8 @@ class Catalog:
     numbers: Mapping[int, str] = field(default_factory=dict)
     subscriptions: Mapping[int, Subscription] = field(default_factory=dict)
     by_type: Mapping[str, Sequence[Subscription]] = field(default_factory=dict)
+    relay: Subscription | None = None
+    """The subscription of outgoing messages; None until a process has introduced itself."""
     careful_until: float = 0.0
 
     def learned(self, rows: Iterable[tuple[int, str]]) -> Catalog:
@@ -68,15 +70,17 @@ def load_catalog(context: Context, cache: Cache) -> Flow[None]:
     """Read names and subscriptions anew."""
     version, names, subscriptions = yield from once(context, Query("catalog"), Query("names"), Query("subscriptions"))
     number, since_crash = version[0]
-    known = [Subscription(i, name, c, kind, path, bool(f)) for i, name, c, kind, path, f in subscriptions]
+    known = [Subscription(*(*row[:5], bool(row[5]), *row[6:])) for row in subscriptions]
     by_type: dict[str, list[Subscription]] = {}
     for subscription in known:
-        by_type.setdefault(subscription.type, []).append(subscription)
+        if subscription.consumer != OUTBOX:
+            by_type.setdefault(subscription.type, []).append(subscription)
     careful = context.settings.careful.total_seconds() - since_crash
     catalog = Catalog(
         version=number,
         subscriptions={subscription.id: subscription for subscription in known},
         by_type=by_type,
+        relay=next((subscription for subscription in known if subscription.consumer == OUTBOX), None),
         careful_until=context.clock() + careful,
     )
     cache.catalog = catalog.learned(names)

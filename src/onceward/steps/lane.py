@@ -7,14 +7,16 @@ lost answer was, the rows can be found and let go.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from onceward import payload
-from onceward.flow import Call
+from onceward.errors import InvalidMessage, OutcomeUnknown
+from onceward.flow import Call, Outcome
 from onceward.message import NO_HEADERS, Delivery
 from onceward.registry import Handler, Subscription
+from onceward.retry import VersionGap
 from onceward.steps.context import Context
 from onceward.steps.receive import message_of
 
@@ -55,6 +57,18 @@ class Gate:
         return self._alone is not None
 
 
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What its number within its key says about a message."""
+
+    stale: bool = False
+    late: str = ""
+    """Why it is given up: the number before it did not come in time."""
+
+
+PASS = Verdict()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Claimed:
     """A message that this lane has noted."""
@@ -63,12 +77,16 @@ class Claimed:
     worker: int
     token: int
     key_hash: int | None
+    place: int
+    sequence: int | None
     attempts: int
     age: float
     handler: Handler | None
     call: Call | None
     problem: Exception | None
     """Why it cannot even be shown to a handler; then there is no call."""
+    stale: bool = False
+    """A later number of its key is applied already: it is finished without being run."""
 
     @property
     def request(self) -> Call:
@@ -78,18 +96,38 @@ class Claimed:
         return self.call
 
     @property
-    def group(self) -> int:
-        """How many messages may share its transaction."""
-        return self.handler.group if self.handler else 1
-
-    @property
     def timeout(self) -> float:
         """How many seconds its handler may take."""
         return self.handler.timeout.total_seconds() if self.handler else 0.0
 
     def follows(self, other: Claimed) -> bool:
         """Whether it must not run before the other: same key, later in it."""
-        return self.key_hash is not None and self.key_hash == other.key_hash and self.seq > other.seq
+        same_key = self.key_hash is not None and self.key_hash == other.key_hash
+        return same_key and (self.place, self.seq) > (other.place, other.seq)
+
+    def may_join(self, first: Claimed, size: int) -> bool:
+        """Whether it may share the transaction that `first` begins, as the `size`-th message."""
+        if self.handler is None or first.handler is None:
+            return False
+        if (self.handler.batch or first.handler.batch) and self.handler is not first.handler:
+            return False
+        return size <= min(self.handler.group, first.handler.group)
+
+    @property
+    def sent(self) -> list[Delivery]:
+        """What its handler sent."""
+        draft = self.call.message.draft if self.call and not self.stale else None
+        return draft.deliveries if draft else []
+
+    @property
+    def continues(self) -> bool:
+        """Whether its key goes on without it when it is dead."""
+        return self.handler is not None and self.handler.on_dead == "continue"
+
+    @property
+    def external(self) -> bool:
+        """Whether its effects are outside the transaction."""
+        return self.handler is not None and self.handler.external
 
 
 @dataclass(slots=True, eq=False)
@@ -108,6 +146,14 @@ class Lane:
     group: int = 1
     """How many messages it claims at a time: halved when a group fails, growing back while all goes well."""
     finished: int = 0
+    outgoing: bool = False
+    """It is a lane of the relay."""
+    effects: Callable[..., Any] | None = None
+    """What `message.once` calls."""
+    alone: bool = True
+    """The message that runs now has its transaction to itself."""
+    unknown: str | None = None
+    """The handler that runs now met an effect whose outcome nobody knows."""
     wants_alone: bool = False
     """A suspect waits, and this lane has asked the others to let it run alone."""
     owner: int = 0
@@ -120,6 +166,14 @@ class Lane:
         handlers = (registry.of_type(s.consumer, s.type) for s in self.subscriptions)
         return max((handler.group for handler in handlers if handler), default=1)
 
+    def begin_call(self) -> None:
+        """A handler starts."""
+        self.unknown = None
+
+    def end_call(self, outcome: Outcome) -> Outcome:
+        """A handler has ended; that an effect's outcome is unknown counts also when the handler swallowed it."""
+        return outcome if self.unknown is None else Outcome(error=OutcomeUnknown(self.unknown))
+
     def token(self) -> int:
         """A fresh token, remembered until its rows are known to be gone."""
         token = self.new_token()
@@ -127,28 +181,54 @@ class Lane:
         return token
 
 
-def claimed(lane: Lane, token: int, row: tuple[Any, ...]) -> Claimed:
-    """A claimed row, with the message its handler will see."""
-    seq, subscription, key_hash, attempts, source, message_id, kind, version, key, headers, body, received_at, age = row
+def claimed(lane: Lane, token: int, row: tuple[Any, ...], verdict: Verdict) -> Claimed:
+    """A claimed row, with the call of its handler."""
+    seq, subscription, key_hash, place, sequence, attempts, *content, received_at, age = row
     catalog = lane.context.cache.catalog
     consumer = catalog.subscriptions[subscription].consumer
     handler = call = problem = None
     try:
-        handler = lane.context.registry.find(consumer, kind, version)
-        delivery = Delivery(
-            source=catalog.numbers[source],
-            id=message_id,
-            type=kind,
-            version=version,
-            key=key,
-            headers=payload.decode(headers.encode()) if headers else NO_HEADERS,
-            body=bytes(body),
-            hash=b"",
+        delivery = _delivery(catalog.numbers, content)
+        handler, upcasters = lane.context.registry.find(consumer, delivery.type, delivery.version)
+        check_sequence(handler, sequence, verdict)
+        message = message_of(
+            handler,
+            delivery,
+            seq=seq,
+            received_at=received_at,
+            attempt=attempts + 1,
+            upcasters=upcasters,
+            service=lane.context.service,
+            effects=lane.effects,
         )
-        message = message_of(handler, delivery, seq=seq, received_at=received_at, attempt=attempts + 1)
-        if key is None and callable(handler.key):
+        if delivery.key is None and callable(handler.key):
             handler.key(message)  # a key function that fails here failed at receive; say why
         call = Call(handler, message)
     except Exception as error:  # noqa: BLE001 - whatever is wrong with it is recorded as its attempt
         problem = error
-    return Claimed(seq, lane.owner, token, key_hash, attempts, age, handler, call, problem)
+    return Claimed(
+        seq, lane.owner, token, key_hash, place, sequence, attempts, age, handler, call, problem, stale=verdict.stale
+    )
+
+
+def check_sequence(handler: Handler, sequence: int | None, verdict: Verdict = PASS) -> None:
+    """Refuse a message that its number rules out."""
+    if verdict.late:
+        raise VersionGap(verdict.late)
+    if handler.sequence is not None and sequence is None:
+        raise InvalidMessage(f"there is no whole number at {handler.sequence!r}, by which its key is counted")
+
+
+def _delivery(numbers: Mapping[int, str], content: list[Any]) -> Delivery:
+    source, message_id, kind, version, key, headers, body, destination = content
+    return Delivery(
+        source=numbers[source],
+        id=message_id,
+        type=kind,
+        version=version,
+        key=key,
+        headers=payload.decode(headers.encode()) if headers else NO_HEADERS,
+        body=bytes(body),
+        hash=b"",
+        destination=destination,
+    )

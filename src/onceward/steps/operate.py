@@ -8,36 +8,94 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from onceward import identity, payload
+from onceward.errors import ConfigurationError
 from onceward.flow import COMMIT, ROLLBACK, Each, Flow, Query
 from onceward.message import Delivery
+from onceward.steps.attempt import outgoing_key_hash
 from onceward.steps.context import Context, know_names
+from onceward.steps.presence import detach
 from onceward.steps.receive import READY, record, targets
 
 Resolution = Literal["keep-first", "accept-as-new", "discard"]
 
 
-def redrive(context: Context, seq: int, *, actor: str, reason: str) -> Flow[bool]:
-    """Give a dead message a new budget; False when it is not dead (any more)."""
+def redrive(context: Context, seq: int, *, actor: str, reason: str, out_of_order: bool = False) -> Flow[bool]:
+    """Give a dead message a new budget; False when it is not dead (any more).
+
+    One whose key went on without it is refused unless `out_of_order` says that this is meant.
+    """
     yield context.short()
-    rows = yield Query("redrive", {"seq": seq})
+    found = yield Query("key_of", {"seq": seq})
+    key_hash = _key_hash(context, found[0]) if found else None
+    if found and key_hash != found[0][0] and not out_of_order:
+        yield ROLLBACK
+        raise ConfigurationError(
+            f"message {seq} was left behind by its key {found[0][1]!r}: later ones may have run already. "
+            "Redrive it with out_of_order=True (--out-of-order) if that is harmless, or discard it"
+        )
+    rows = yield Query("redrive", {"seq": seq, "key_hash": key_hash})
     if rows:
         yield _audit("redrive", seq, actor, reason)
     yield COMMIT
     return bool(rows)
 
 
+def _key_hash(context: Context, row: tuple[Any, ...]) -> int | None:
+    """The key a message belongs to, also where it was detached from it."""
+    _, key, consumer, outgoing, destination = row
+    if key is None:
+        return None
+    if outgoing:
+        return outgoing_key_hash(context.prefix, destination, key)
+    return identity.key_hash(context.prefix, consumer, key)
+
+
 def discard(context: Context, seq: int, *, actor: str, reason: str) -> Flow[bool]:
     """Take an unfinished message out for good; False when it is running or finished. Its ledger row stays."""
     yield context.short()
     found = yield Query("key_of", {"seq": seq})
-    keys = [key for (key,) in found if key is not None]
+    keys = [row[0] for row in found if row[0] is not None]
     if keys:
         yield Query("lock_keys", {"key_hashes": keys})
+        yield Query("advance", {"seqs": [seq]})
     rows = yield Query("discard", {"seq": seq})
+    if not rows:
+        yield ROLLBACK
+        return False
+    if keys:
+        yield Query("promote", {"key_hashes": keys})
+    yield _audit("discard", seq, actor, reason)
+    yield COMMIT
+    return True
+
+
+def release(context: Context, seq: int, *, actor: str, reason: str) -> Flow[bool]:
+    """Let a key go on without its dead message, which stays dead; False when it does not hold a key (any more)."""
+    yield context.short()
+    found = yield Query("key_of", {"seq": seq})
+    done = False
+    if found and found[0][0] is not None:
+        done = yield from detach(seq, found[0][0])
+    if not done:
+        yield ROLLBACK
+        return False
+    yield _audit("release", seq, actor, reason)
+    yield COMMIT
+    return True
+
+
+def settle_effect(  # noqa: PLR0913 - what a person has to say
+    context: Context, key: str, seq: int, *, happened: bool, result: Any, actor: str, reason: str
+) -> Flow[bool]:
+    """Say what became of an effect whose outcome was unknown; False when that is known by now."""
+    yield context.short()
+    if happened:
+        text = payload.encode_text(result)
+        rows = yield Query("effect_done", {"key": key, "result": text})
+    else:
+        rows = yield Query("effect_undone", {"key": key})
     if rows:
-        if keys:
-            yield Query("promote", {"key_hashes": keys})
-        yield _audit("discard", seq, actor, reason)
+        yield _audit("effect happened" if happened else "effect did not happen", seq, actor, reason)
     yield COMMIT
     return bool(rows)
 

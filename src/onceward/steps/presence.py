@@ -72,13 +72,26 @@ def _take_over(context: Context, worker: int, cause: str, *, inline: bool) -> Fl
     held = yield Query("noted_by", {"worker": worker})
     charge = 1 if len(held) == 1 else 0
     limit = context.settings.crash_limit
-    for seq, attempts, crashes in held:
+    for seq, attempts, crashes, _, _ in held:
         crash = {"attempts": attempts, "crashes": crashes, "worker": worker, "cause": cause, "held": len(held)}
         yield Query("add_attempt", _crash_row(context, seq, **crash))
     yield Query("take_over", {"worker": worker, "charge": charge, "crash_limit": limit})
+    for seq, _, crashes, key_hash, on_dead in held:
+        if charge and crashes + 1 >= limit and key_hash is not None and on_dead == "continue":
+            yield from detach(seq, key_hash)
     yield Query("forget_worker", {"worker": worker})
     if inline:  # perhaps a message without a note was the cause: store first for a while
         yield Query("touch_catalog", {"crash": True})
+
+
+def detach(seq: int, key_hash: int) -> Flow[bool]:
+    """Let a key go on without its dead message."""
+    yield Query("lock_keys", {"key_hashes": [key_hash]})
+    yield Query("advance", {"seqs": [seq]})
+    rows = yield Query("detach", {"seq": seq})
+    if rows:
+        yield Query("promote", {"key_hashes": [key_hash]})
+    return bool(rows)
 
 
 def _crash_row(  # noqa: PLR0913 - the columns of the row

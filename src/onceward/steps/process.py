@@ -14,6 +14,7 @@ from onceward import payload
 from onceward.errors import (
     ContractViolation,
     GuardFailed,
+    HandlerNotFound,
     StoreConflict,
     StoreError,
     StoreUnavailable,
@@ -22,9 +23,10 @@ from onceward.flow import COMMIT, ROLLBACK, Call, Each, Flow, Outcome, Query, Re
 from onceward.message import Delivery, Message, Receipt
 from onceward.registry import Handler
 from onceward.retry import Again, Dead, decide
+from onceward.steps.attempt import send_request, transaction_ended
 from onceward.steps.context import Context, know_names, load_catalog, once
 from onceward.steps.handle import handle
-from onceward.steps.lane import Claimed, Lane
+from onceward.steps.lane import Claimed, Lane, check_sequence
 from onceward.steps.receive import (
     READY,
     Target,
@@ -70,32 +72,34 @@ def _row(context: Context, delivery: Delivery, target: Target) -> dict[str, Any]
 
 
 def _handle_inline(lane: Lane, delivery: Delivery, target: Target) -> Flow[Receipt | None]:
-    """One transaction: ledger row, effects, result. None when the catalog was outdated."""
+    """One transaction: ledger row, effects, result, what was sent. None when the catalog was outdated."""
     context = lane.context
-    handler, message, problem = _prepare(context, delivery, target)
+    handler = _handler(context, delivery, target)
     limit = (handler.timeout if handler else context.settings.handler_timeout).total_seconds()
     mark = f"{lane.worker()}.inline.{lane.new_token()}"
     yield context.long(limit, mark)
     shared = {"catalog": context.cache.catalog.version}
     row = _row(context, delivery, target)
-    if target.key_hash is not None and not (yield from _key_is_free(target.key_hash)):
-        yield Each("receive", [row], {**READY, **shared})
+    turn = yield from _turn(target)
+    if turn == "later":
+        fresh = yield Each("receive", [row], {**READY, **shared})
         yield COMMIT
-        return (yield from _known_receipt(context, delivery, row, accepted=True))
+        return Receipt("accepted", fresh[0][1]) if fresh else (yield from _known_receipt(context, delivery, row))
     kept = row if handler is None or handler.keep_body else {**row, "body": None}
     fresh = yield Each("receive", [kept], {**INLINE, **shared})
     if not fresh:
         yield ROLLBACK
-        return (yield from _known_receipt(context, delivery, row, accepted=False))
+        return (yield from _known_receipt(context, delivery, row))
     _, seq, received_at = fresh[0]
-    if handler is None or message is None or problem is not None:
+    message, problem = _message(lane, delivery, target, seq=seq, received_at=received_at)
+    if message is None:
         yield ROLLBACK
-        return (yield from _store_failed(lane, delivery, target, problem or RuntimeError("unreadable"), seq))
-    message = message_of(handler, delivery, seq=seq, received_at=received_at, attempt=1)
-    outcome: Outcome = yield Call(handler, message)
+        return (yield from _store_failed(lane, delivery, target, problem or AssertionError("no reason"), seq))
+    outcome = Outcome() if turn == "stale" else (yield from _call(lane, message))
     error = outcome.error
     if error is None:
-        error = yield from _finish_inline(lane, seq, mark, outcome.value)
+        beside = _beside(context, target, message.message, stale=turn == "stale")
+        error = yield from _finish_inline(lane, seq, mark, outcome.value, beside)
     else:
         yield from _undo()
     if error is None:
@@ -105,31 +109,85 @@ def _handle_inline(lane: Lane, delivery: Delivery, target: Target) -> Flow[Recei
     return (yield from _store_failed(lane, delivery, target, error, seq))
 
 
-def _prepare(
-    context: Context, delivery: Delivery, target: Target, *, seq: int = 0, received_at: int = 0
-) -> tuple[Handler | None, Message | None, Exception | None]:
-    try:
-        handler = context.registry.find(target.consumer, delivery.type, delivery.version)
-    except Exception as error:  # noqa: BLE001 - recorded as the message's attempt
-        return None, None, error
-    try:
-        return handler, message_of(handler, delivery, seq=seq, received_at=received_at, attempt=1), None
-    except Exception as error:  # noqa: BLE001 - recorded as the message's attempt
-        return handler, None, error
-
-
-def _key_is_free(key_hash: int) -> Flow[bool]:
-    """Take the key for this transaction; False when another message of the key is unfinished."""
-    locked = yield Query("key_is_free", {"key_hash": key_hash})
+def _turn(target: Target) -> Flow[str]:
+    """Whether it is this message's turn within its key: "now", "later" (it is queued), or "stale" (it is skipped)."""
+    if target.key_hash is None:
+        return "now"
+    locked = yield Query("key_is_free", {"key_hash": target.key_hash})
     if not locked[0][0]:
-        return False
-    unfinished = yield Query("key_has_rows", {"key_hash": key_hash})
-    return not unfinished[0][0]
+        return "later"
+    unfinished = yield Query("key_has_rows", {"key_hash": target.key_hash})
+    if unfinished[0][0]:
+        return "later"
+    if target.sequence is None:
+        return "now"
+    rows = yield Query("progress_of", {"consumer": target.consumer_id, "key": target.key})
+    wanted = (rows[0][0] if rows else 0) + 1
+    if target.sequence < wanted:
+        return "stale"
+    return "now" if target.sequence == wanted else "later"
 
 
-def _finish_inline(lane: Lane, seq: int, mark: str, value: Any) -> Flow[Exception | None]:
-    """Commit the effects; answers what went wrong, with everything undone."""
+def _handler(context: Context, delivery: Delivery, target: Target) -> Handler | None:
+    try:
+        return context.registry.find(target.consumer, delivery.type, delivery.version)[0]
+    except HandlerNotFound:
+        return None
+
+
+def _message(
+    lane: Lane, delivery: Delivery, target: Target, *, seq: int, received_at: int
+) -> tuple[Call | None, Exception | None]:
+    """The call of the handler, or why the message cannot be shown to one."""
+    context = lane.context
+    try:
+        handler, upcasters = context.registry.find(target.consumer, delivery.type, delivery.version)
+        check_sequence(handler, target.sequence)
+        message = message_of(
+            handler,
+            delivery,
+            seq=seq,
+            received_at=received_at,
+            attempt=1,
+            upcasters=upcasters,
+            service=context.service,
+            effects=lane.effects,
+        )
+    except Exception as error:  # noqa: BLE001 - recorded as the message's attempt
+        return None, error
+    return Call(handler, [message] if handler.batch else message), None
+
+
+def _call(lane: Lane, call: Call) -> Flow[Outcome]:
+    message = call.message[0] if call.handler.batch else call.message
+    message.draft.begin()
+    lane.begin_call()
+    outcome: Outcome = yield call
+    message.draft.end()
+    outcome = lane.end_call(outcome)
+    if call.handler.batch and isinstance(outcome.value, list) and len(outcome.value) == 1:
+        return Outcome(value=outcome.value[0])
+    return outcome
+
+
+def _beside(context: Context, target: Target, call: Any, *, stale: bool) -> list[Request]:
+    """What is written in the same transaction beside the effects themselves."""
+    message: Message = call[0] if isinstance(call, list) else call
+    if stale:
+        reason = f"number {target.sequence} came after a later one of its key was applied"
+        return [Query("add_audit", {"action": "skip", "seq": message.seq, "actor": "onceward", "reason": reason})]
     requests: list[Request] = []
+    if message.draft and message.draft.deliveries:
+        requests.append(send_request(context, context.cache.catalog, message.draft.deliveries))
+    if target.sequence is not None:
+        applied = {"consumer": target.consumer_id, "key": target.key, "sequence": target.sequence}
+        requests.append(Query("advance_inline", applied))
+    return requests
+
+
+def _finish_inline(lane: Lane, seq: int, mark: str, value: Any, beside: list[Request]) -> Flow[Exception | None]:
+    """Commit the effects; answers what went wrong, with everything undone."""
+    requests = list(beside)
     if value is not None:
         try:
             text = payload.encode_text(value)
@@ -144,10 +202,7 @@ def _finish_inline(lane: Lane, seq: int, mark: str, value: Any) -> Flow[Exceptio
         yield (*requests, Query("finish_inline", done), COMMIT)
     except GuardFailed:
         yield from _undo()
-        return ContractViolation(
-            "the handler ended the transaction it was given; what it committed by itself is not undone. "
-            "Returning commits, raising rolls back: remove the statement"
-        )
+        return transaction_ended()
     except (StoreError, ContractViolation) as error:
         yield from _undo()
         return error
@@ -180,7 +235,7 @@ def _store_failed(
         yield COMMIT
         return Receipt("accepted", stored)
     yield COMMIT
-    return (yield from _known_receipt(context, delivery, row, accepted=False))
+    return (yield from _known_receipt(context, delivery, row))
 
 
 def _requeue_own(target: Target, decision: Again | Dead, seq: int) -> Flow[int | None]:
@@ -189,6 +244,8 @@ def _requeue_own(target: Target, decision: Again | Dead, seq: int) -> Flow[int |
         "seq": seq,
         "subscription": target.subscription,
         "key_hash": target.key_hash,
+        "place": target.sequence,
+        "sequence": target.sequence,
         "attempts": 1,
         **columns(decision),
     }
@@ -196,15 +253,11 @@ def _requeue_own(target: Target, decision: Again | Dead, seq: int) -> Flow[int |
     return rows[0][0] if rows else None
 
 
-def _known_receipt(
-    context: Context, delivery: Delivery, row: dict[str, Any], *, accepted: bool
-) -> Flow[Receipt | None]:
-    """The receipt of a message that is in the ledger by now; None when it is not, because the catalog was outdated."""
+def _known_receipt(context: Context, delivery: Delivery, row: dict[str, Any]) -> Flow[Receipt | None]:
+    """The receipt of a message that is in the ledger already; None when it is not, because the catalog was outdated."""
     known = (yield from look_up(context, [row])).get(0)
     if known is None:
         return None
-    if accepted and known.hash == delivery.hash:
-        return Receipt("accepted", known.seq)
     copies: dict[int, int] = {}
     receipt = yield from meet_again(context, delivery, known, copies)
     if copies:
@@ -216,27 +269,18 @@ def _store_and_handle(lane: Lane, delivery: Delivery, target: Target) -> Flow[Re
     """After a crash: store the message with our note, commit, handle it like a worker; so a crash is counted."""
     context = lane.context
     row = _row(context, delivery, target)
-    token = lane.token()
-    lane.owner = lane.worker()
-    noted = {**READY, "worker": lane.owner, "token": token, "solo": True, "catalog": context.cache.catalog.version}
-    if target.key_hash is not None:  # order needs the claim's own rules: a worker takes it from here
-        noted = {**READY, "catalog": context.cache.catalog.version}
+    shared = {**READY, "catalog": context.cache.catalog.version}
+    keyed = target.key_hash is not None  # order needs the claim's own rules: a worker takes it from here
+    lane.owner, token = lane.worker(), lane.token()
+    noted = shared if keyed else {**shared, "worker": lane.owner, "token": token, "solo": True}
     (fresh,) = yield from once(context, Each("receive", [row], noted))
-    if not fresh:
+    if keyed or not fresh:
         lane.open_tokens.discard(token)
-        return (yield from _known_receipt(context, delivery, row, accepted=False))
+        return Receipt("accepted", fresh[0][1]) if fresh else (yield from _known_receipt(context, delivery, row))
     _, seq, received_at = fresh[0]
-    if target.key_hash is not None:
-        lane.open_tokens.discard(token)
-        return Receipt("accepted", seq)
-    handler, message, problem = _prepare(context, delivery, target, seq=seq, received_at=received_at)
-    call = Call(handler, message) if handler and message else None
-    claimed = Claimed(seq, lane.owner, token, None, 0, 0.0, handler, call, problem)
+    handler = _handler(context, delivery, target)
+    call, problem = _message(lane, delivery, target, seq=seq, received_at=received_at)
+    claimed = Claimed(seq, lane.owner, token, None, seq, None, 0, 0.0, handler, call, problem)
     yield from handle(lane, [claimed])
-    after = yield from _known_receipt_quietly(context, row)
-    return Receipt("accepted", seq, after[0], after[1])
-
-
-def _known_receipt_quietly(context: Context, row: dict[str, Any]) -> Flow[tuple[bool, Any]]:
     known = (yield from look_up(context, [row])).get(0)
-    return (known.finished, known.result) if known else (False, None)
+    return Receipt("accepted", seq, known.finished, known.result) if known else Receipt("accepted", seq)

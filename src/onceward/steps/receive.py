@@ -7,15 +7,15 @@ catalog. Nothing is guessed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from onceward import identity, payload
 from onceward.errors import ConfigurationError, InvalidMessage, StoreConflict
 from onceward.flow import Each, Flow, Query
-from onceward.message import Delivery, Message, Receipt, moment
-from onceward.registry import Handler, Subscription, key_at
+from onceward.message import Delivery, Draft, Message, Receipt, moment
+from onceward.registry import Handler, Subscription, Upcaster, key_at
 from onceward.steps.context import Cache, Catalog, Context, know_names, load_catalog, once
 
 READY: dict[str, Any] = {
@@ -25,6 +25,7 @@ READY: dict[str, Any] = {
     "worker": None,
     "token": None,
     "solo": False,
+    "outgoing": False,
 }
 
 
@@ -37,6 +38,8 @@ class Target:
     subscription: int | None
     key: str | None
     key_hash: int | None
+    sequence: int | None = None
+    """Its number within the key, where the handler counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +132,27 @@ def targets(context: Context, catalog: Catalog, delivery: Delivery) -> list[Targ
     found = []
     for subscription in subscriptions:
         key = delivery.key if delivery.key is not None else _find_key(context, subscription, delivery)
-        found.append(_target(context, subscription.consumer, subscription.consumer_id, subscription.id, key))
+        target = _target(context, subscription.consumer, subscription.consumer_id, subscription.id, key)
+        if key is not None and subscription.sequence is not None:
+            target = replace(target, sequence=_whole_number(_value_at(subscription.sequence, delivery)))
+        found.append(target)
     return found
+
+
+def _value_at(path: str, delivery: Delivery) -> Any:
+    """What a path leads to; None where the body cannot be read: such a message ends dead at its worker."""
+    if path.startswith("header:"):
+        return key_at(path, None, delivery.headers)
+    try:
+        return key_at(path, payload.decode(delivery.body), delivery.headers)
+    except InvalidMessage:
+        return None
+
+
+def _whole_number(value: Any) -> int | None:
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        value = int(value[:20])
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63 else None
 
 
 def _target(context: Context, consumer: str, consumer_id: int, subscription: int | None, key: str | None) -> Target:
@@ -150,13 +172,7 @@ def _find_key(context: Context, subscription: Subscription, delivery: Delivery) 
         return _called_key(handler, delivery)
     if subscription.key_path is None:
         return None
-    data = None
-    if not subscription.key_path.startswith("header:"):
-        try:
-            data = payload.decode(delivery.body)
-        except InvalidMessage:
-            return None
-    return identity.key_text(key_at(subscription.key_path, data, delivery.headers))
+    return identity.key_text(_value_at(subscription.key_path, delivery))
 
 
 def _called_key(handler: Handler, delivery: Delivery) -> str | None:
@@ -167,14 +183,27 @@ def _called_key(handler: Handler, delivery: Delivery) -> str | None:
         return None
 
 
-def message_of(handler: Handler, delivery: Delivery, *, seq: int, received_at: int, attempt: int) -> Message:
+def message_of(  # noqa: PLR0913 - what a message is made of
+    handler: Handler,
+    delivery: Delivery,
+    *,
+    seq: int,
+    received_at: int,
+    attempt: int,
+    upcasters: Sequence[Upcaster] = (),
+    service: str = "",
+    effects: Callable[..., Any] | None = None,
+) -> Message:
     """A delivery as its handler will see it; raises `InvalidMessage` when it cannot be read."""
+    data = None if handler.raw else payload.decode(delivery.body)
+    for upcaster in upcasters:
+        data = upcaster(data)
     return Message(
         id=delivery.id,
         source=delivery.source,
         type=delivery.type,
-        version=delivery.version,
-        data=None if handler.raw else payload.decode(delivery.body),
+        version=delivery.version + len(upcasters),
+        data=data,
         body=delivery.body,
         headers=delivery.headers,
         key=delivery.key,
@@ -182,6 +211,9 @@ def message_of(handler: Handler, delivery: Delivery, *, seq: int, received_at: i
         attempt=attempt,
         received_at=moment(received_at),
         consumer=handler.consumer,
+        to=delivery.destination,
+        draft=Draft(service),
+        effects=effects,
     )
 
 
@@ -201,6 +233,10 @@ def record(ordinal: int, delivery: Delivery, target: Target, source: int) -> dic
         "key": target.key,
         "headers": payload.encode_text(dict(delivery.headers)) if delivery.headers else None,
         "body": delivery.body,
+        "place": delivery.position if target.sequence is None else target.sequence,
+        "sequence": target.sequence,
+        "destination": delivery.destination,
+        "cause": delivery.cause,
     }
 
 

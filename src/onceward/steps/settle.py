@@ -24,11 +24,17 @@ MAX_TRACEBACK = 8_000
 def settle(lane: Lane, message: Claimed, error: BaseException) -> Flow[None]:
     """Charge the message with a failed attempt: again later, or dead."""
     decision = decision_for(message, error)
+    # A dead message of a handler that continues no longer holds its key; that needs the key lock first.
+    detach = isinstance(decision, Dead) and message.key_hash is not None and message.continues
+    keys = [message.key_hash] if detach else []
     yield lane.context.short()
-    rows = yield Query(
-        "settle",
-        {"seq": message.seq, "worker": message.worker, "token": message.token, **columns(decision)},
-    )
+    if detach:
+        yield Query("lock_keys", {"key_hashes": keys})
+        yield Query("advance", {"seqs": [message.seq]})
+    note = {"seq": message.seq, "worker": message.worker, "token": message.token}
+    rows = yield Query("settle", {**note, **columns(decision), "detach": detach})
+    if rows and detach:
+        yield Query("promote", {"key_hashes": keys})
     if rows:
         attempt = message.attempts + 1
         story = attempt_row(

@@ -11,6 +11,7 @@ from typing import Any
 from onceward import identity, payload
 from onceward.flow import COMMIT, Each, Flow, Query
 from onceward.message import NO_HEADERS, Delivery
+from onceward.registry import ANY_TYPE, OUTBOX
 from onceward.steps.context import Cache, Context, know_names, know_numbers, load_catalog
 from onceward.steps.receive import READY, Target, record, targets
 
@@ -18,14 +19,17 @@ from onceward.steps.receive import READY, Target, record, targets
 def subscribe(context: Context, cache: Cache) -> Flow[None]:
     """Write this process's handlers into the subscriptions."""
     handlers = list(context.registry)
-    yield from know_names(context, cache, {context.service, *(handler.consumer for handler in handlers)})
-    wanted = {}
+    yield from know_names(context, cache, {context.service, OUTBOX, *(handler.consumer for handler in handlers)})
+    relay = {"consumer": cache.catalog.names[OUTBOX], "type": ANY_TYPE, "on_dead": "block"}
+    wanted = {(OUTBOX, ANY_TYPE): {**relay, "key_path": None, "key_function": False, "sequence": None}}
     for handler in handlers:
         wanted[handler.consumer, handler.type] = {
             "consumer": cache.catalog.names[handler.consumer],
             "type": handler.type,
             "key_path": handler.key if isinstance(handler.key, str) else None,
             "key_function": callable(handler.key),
+            "sequence": handler.sequence,
+            "on_dead": handler.on_dead,
         }
     yield context.short()
     changed = False
@@ -90,5 +94,6 @@ def _remove(context: Context, seq: int, key: str | None) -> Flow[None]:
 
 
 def _adopt(seq: int, target: Target) -> Flow[None]:
-    yield Query("adopt", {"seq": seq, "subscription": target.subscription, "key_hash": target.key_hash})
+    place = {"key_hash": target.key_hash, "sequence": target.sequence}
+    yield Query("adopt", {"seq": seq, "subscription": target.subscription, **place})
     yield Query("set_body_key", {"seq": seq, "key": target.key})

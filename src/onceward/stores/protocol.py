@@ -21,6 +21,10 @@ class Session(Protocol):
     database has said so.
     """
 
+    @property
+    def idle(self) -> bool:
+        """Whether the connection is proven usable and no transaction is open."""
+
     def perform(self, request: Any) -> Any:
         """Perform a request or a tuple of them and return its answer or the tuple of answers."""
 
@@ -33,6 +37,10 @@ class Session(Protocol):
 
 class AsyncSession(Protocol):
     """As `Session`, awaited."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether the connection is proven usable and no transaction is open."""
 
     async def perform(self, request: Any) -> Any:
         """Perform a request or a tuple of them and return its answer or the tuple of answers."""
@@ -57,6 +65,8 @@ class Store(Protocol):
     dialect: str
     prefix: str
     url: str
+    single_writer: bool
+    """Whether a second connection cannot write while a transaction is open."""
 
     def session(self) -> AbstractContextManager[Session]:
         """A pooled session for short work; given back idle or thrown away."""

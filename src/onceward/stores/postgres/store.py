@@ -39,6 +39,7 @@ class PostgresStore:
     """An inbox in a PostgreSQL database."""
 
     dialect = "postgres"
+    single_writer = False
 
     def __init__(self, url: str, prefix: str) -> None:
         self.url, self.prefix = url, prefix

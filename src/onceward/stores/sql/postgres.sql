@@ -30,30 +30,35 @@ INSERT INTO {prefix}name (name) VALUES (%(name)s) ON CONFLICT (name) DO NOTHING
 
 -- name: subscriptions
 -- Who wants what; read by processes that have no handlers.
-SELECT s.id, n.name, s.consumer, s.type, s.key_path, s.key_function
+SELECT s.id, n.name, s.consumer, s.type, s.key_path, s.key_function, s.sequence, s.on_dead
 FROM {prefix}subscription s JOIN {prefix}name n ON n.id = s.consumer
 ORDER BY s.id
 
 -- name: subscribe
 -- Guard: unique (consumer, type). Returns nothing when the subscription is already there and unchanged.
-INSERT INTO {prefix}subscription AS s (consumer, type, key_path, key_function)
-VALUES (%(consumer)s, %(type)s, %(key_path)s, %(key_function)s)
+INSERT INTO {prefix}subscription AS s (consumer, type, key_path, key_function, sequence, on_dead)
+VALUES (%(consumer)s, %(type)s, %(key_path)s, %(key_function)s, %(sequence)s, %(on_dead)s)
 ON CONFLICT (consumer, type) DO UPDATE
-SET key_path = excluded.key_path, key_function = excluded.key_function
-WHERE s.key_path IS DISTINCT FROM excluded.key_path OR s.key_function <> excluded.key_function
+SET key_path = excluded.key_path, key_function = excluded.key_function, sequence = excluded.sequence,
+    on_dead = excluded.on_dead
+WHERE (s.key_path, s.key_function, s.sequence, s.on_dead)
+      IS DISTINCT FROM (excluded.key_path, excluded.key_function, excluded.sequence, excluded.on_dead)
 RETURNING id
 
 -- name: receive
 -- Guard: unique (consumer, source, id); a duplicate is an insert that changed nothing. Numbers are drawn in arrival order,
--- rows are inserted in id order, so that batches which overlap cannot deadlock. Inserts nothing under an outdated catalog.
+-- rows are inserted in id order, so that batches which overlap cannot deadlock. Inserts nothing under an outdated catalog (outgoing
+-- messages need none).
 WITH input AS MATERIALIZED (
     SELECT nextval('{prefix}seq') AS seq, i.*
     FROM unnest(
         %(ordinal)b::integer[], %(consumer)b::integer[], %(source)b::integer[], %(stored_id)b::bytea[],
         %(hash)b::bytea[], %(subscription)b::integer[], %(key_hash)b::bigint[], %(id)b::text[], %(type)b::text[],
-        %(version)b::integer[], %(key)b::text[], %(headers)b::text[], %(body)b::bytea[]
-    ) AS i (ordinal, consumer, source, stored_id, hash, subscription, key_hash, id, type, version, key, headers, body)
-    WHERE (SELECT version FROM {prefix}catalog) = %(catalog)s
+        %(version)b::integer[], %(key)b::text[], %(headers)b::text[], %(body)b::bytea[], %(place)b::bigint[],
+        %(sequence)b::bigint[], %(destination)b::text[], %(cause)b::bigint[]
+    ) AS i (ordinal, consumer, source, stored_id, hash, subscription, key_hash, id, type, version, key, headers, body, place,
+            sequence, destination, cause)
+    WHERE coalesce((SELECT version FROM {prefix}catalog) = %(catalog)s::bigint, true)
 ), fresh AS (
     INSERT INTO {prefix}ledger (seq, consumer, source, id, hash, received_at)
     SELECT seq, consumer, source, stored_id, hash, clock_timestamp()
@@ -61,11 +66,13 @@ WITH input AS MATERIALIZED (
     ON CONFLICT (consumer, source, id) DO NOTHING
     RETURNING seq, received_at
 ), stored AS (
-    INSERT INTO {prefix}body (seq, source, id, type, version, key, headers, body, received_at)
-    SELECT seq, source, id, type, version, key, headers, body, received_at FROM input JOIN fresh USING (seq)
+    INSERT INTO {prefix}body (seq, source, id, type, version, key, headers, body, destination, cause, received_at)
+    SELECT seq, source, id, type, version, key, headers, body, destination, cause, received_at
+    FROM input JOIN fresh USING (seq)
 ), queued AS (
-    INSERT INTO {prefix}queue (seq, subscription, key_hash, state, due_at, worker, token, attempts, solo)
-    SELECT seq, subscription, key_hash,
+    INSERT INTO {prefix}queue (seq, subscription, key_hash, place, sequence, outgoing, state, due_at, worker, token, attempts,
+                               solo)
+    SELECT seq, subscription, key_hash, coalesce(place, seq), sequence, %(outgoing)s::boolean,
            CASE WHEN subscription IS NULL THEN 'unhandled' ELSE %(state)s::text END,
            clock_timestamp() + make_interval(secs => %(delay)s::float8),
            %(worker)s::bigint, %(token)s::bigint, %(attempts)s::integer, %(solo)s::boolean
@@ -99,8 +106,9 @@ RETURNING resolution, accepted_seq
 
 -- name: requeue_own
 -- Guard: the ledger row is there and no queue row is. Used when a handler committed on its own in inline mode.
-INSERT INTO {prefix}queue (seq, subscription, key_hash, state, due_at, attempts)
-SELECT l.seq, %(subscription)s::integer, %(key_hash)s::bigint, %(state)s::text,
+INSERT INTO {prefix}queue (seq, subscription, key_hash, place, sequence, state, due_at, attempts)
+SELECT l.seq, %(subscription)s::integer, %(key_hash)s::bigint, coalesce(%(place)s::bigint, l.seq), %(sequence)s::bigint,
+       %(state)s::text,
        clock_timestamp() + make_interval(secs => %(delay)s::float8), %(attempts)s
 FROM {prefix}ledger l
 WHERE l.seq = %(seq)s AND NOT EXISTS (SELECT FROM {prefix}queue q WHERE q.seq = l.seq)
@@ -116,17 +124,17 @@ SELECT EXISTS (SELECT FROM {prefix}queue WHERE key_hash = %(key_hash)s)
 
 -- name: claim
 -- Guards: no note yet, row locked (locked ones are skipped), the worker's own row still there and kept from take-over until commit,
--- key lock tried. MATERIALIZED, so that no plan can lock more than the limit. Relies on queue_ready and queue_retry.
+-- key lock tried. MATERIALIZED, so that no plan can lock more than the limit. Relies on queue_ready and queue_due.
 WITH me AS MATERIALIZED (
     SELECT id FROM {prefix}worker WHERE id = %(worker)s FOR KEY SHARE
 ), due AS MATERIALIZED (
     SELECT seq, key_hash FROM {prefix}queue
-    WHERE state = 'retry' AND token IS NULL AND NOT solo AND due_at <= statement_timestamp()
+    WHERE due_at IS NOT NULL AND token IS NULL AND NOT solo AND due_at <= statement_timestamp()
       AND subscription = ANY(%(subscriptions)b::integer[])
     ORDER BY due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 ), fresh AS MATERIALIZED (
     SELECT seq, key_hash FROM {prefix}queue
-    WHERE state = 'ready' AND token IS NULL AND NOT solo AND seq >= %(floor)s
+    WHERE state = 'ready' AND token IS NULL AND NOT solo AND NOT outgoing AND seq >= %(floor)s
       AND subscription = ANY(%(subscriptions)b::integer[])
     ORDER BY seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 ), picked AS MATERIALIZED (
@@ -134,11 +142,40 @@ WITH me AS MATERIALIZED (
 ), mine AS MATERIALIZED (
     SELECT seq FROM picked, me WHERE key_hash IS NULL OR pg_try_advisory_xact_lock(key_hash)
 )
-UPDATE {prefix}queue q SET worker = %(worker)s, token = %(token)s
+UPDATE {prefix}queue q SET worker = %(worker)s, token = %(token)s,
+    state = CASE q.state WHEN 'waiting' THEN 'retry' ELSE q.state END
 FROM mine JOIN {prefix}body b USING (seq)
 WHERE q.seq = mine.seq
-RETURNING q.seq, q.subscription, q.key_hash, q.attempts, b.source, b.id, b.type, b.version, b.key, b.headers, b.body,
-          (extract(epoch FROM b.received_at) * 1000000)::bigint,
+RETURNING q.seq, q.subscription, q.key_hash, q.place, q.sequence, q.attempts, b.source, b.id, b.type, b.version, b.key,
+          b.headers, b.body, b.destination, (extract(epoch FROM b.received_at) * 1000000)::bigint,
+          extract(epoch FROM clock_timestamp() - b.received_at)::float8
+
+-- name: claim_outgoing
+-- As claim, for the relay: its messages have an index of their own, so that no backlog of the other kind is in the way.
+-- Relies on queue_outgoing and queue_due.
+WITH me AS MATERIALIZED (
+    SELECT id FROM {prefix}worker WHERE id = %(worker)s FOR KEY SHARE
+), due AS MATERIALIZED (
+    SELECT seq, key_hash FROM {prefix}queue
+    WHERE due_at IS NOT NULL AND token IS NULL AND NOT solo AND due_at <= statement_timestamp()
+      AND subscription = ANY(%(subscriptions)b::integer[])
+    ORDER BY due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+), fresh AS MATERIALIZED (
+    SELECT seq, key_hash FROM {prefix}queue
+    WHERE state = 'ready' AND token IS NULL AND NOT solo AND outgoing AND seq >= %(floor)s
+      AND subscription = ANY(%(subscriptions)b::integer[])
+    ORDER BY seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+), picked AS MATERIALIZED (
+    SELECT * FROM due UNION ALL SELECT * FROM fresh LIMIT %(limit)s
+), mine AS MATERIALIZED (
+    SELECT seq FROM picked, me WHERE key_hash IS NULL OR pg_try_advisory_xact_lock(key_hash)
+)
+UPDATE {prefix}queue q SET worker = %(worker)s, token = %(token)s,
+    state = CASE q.state WHEN 'waiting' THEN 'retry' ELSE q.state END
+FROM mine JOIN {prefix}body b USING (seq)
+WHERE q.seq = mine.seq
+RETURNING q.seq, q.subscription, q.key_hash, q.place, q.sequence, q.attempts, b.source, b.id, b.type, b.version, b.key,
+          b.headers, b.body, b.destination, (extract(epoch FROM b.received_at) * 1000000)::bigint,
           extract(epoch FROM clock_timestamp() - b.received_at)::float8
 
 -- name: claim_solo
@@ -148,24 +185,25 @@ WITH me AS MATERIALIZED (
 ), picked AS MATERIALIZED (
     SELECT seq, key_hash FROM {prefix}queue
     WHERE solo AND token IS NULL
-      AND (state = 'ready' OR (state = 'retry' AND due_at <= statement_timestamp()))
+      AND (state = 'ready' OR due_at <= statement_timestamp())
       AND subscription = ANY(%(subscriptions)b::integer[])
     ORDER BY seq LIMIT 1 FOR UPDATE SKIP LOCKED
 ), mine AS MATERIALIZED (
     SELECT seq FROM picked, me WHERE key_hash IS NULL OR pg_try_advisory_xact_lock(key_hash)
 )
-UPDATE {prefix}queue q SET worker = %(worker)s, token = %(token)s
+UPDATE {prefix}queue q SET worker = %(worker)s, token = %(token)s,
+    state = CASE q.state WHEN 'waiting' THEN 'retry' ELSE q.state END
 FROM mine JOIN {prefix}body b USING (seq)
 WHERE q.seq = mine.seq
-RETURNING q.seq, q.subscription, q.key_hash, q.attempts, b.source, b.id, b.type, b.version, b.key, b.headers, b.body,
-          (extract(epoch FROM b.received_at) * 1000000)::bigint,
+RETURNING q.seq, q.subscription, q.key_hash, q.place, q.sequence, q.attempts, b.source, b.id, b.type, b.version, b.key,
+          b.headers, b.body, b.destination, (extract(epoch FROM b.received_at) * 1000000)::bigint,
           extract(epoch FROM clock_timestamp() - b.received_at)::float8
 
 -- name: suspects
 -- Whether a message waits that must run alone. Relies on queue_solo.
 SELECT EXISTS (
     SELECT FROM {prefix}queue
-    WHERE solo AND token IS NULL AND (state = 'ready' OR (state = 'retry' AND due_at <= statement_timestamp()))
+    WHERE solo AND token IS NULL AND (state = 'ready' OR due_at <= statement_timestamp())
       AND subscription = ANY(%(subscriptions)b::integer[]))
 
 -- name: park
@@ -179,7 +217,7 @@ SET worker = NULL, token = NULL,
 FROM (
     SELECT m.seq, EXISTS (
         SELECT FROM {prefix}queue e
-        WHERE e.key_hash = m.key_hash AND e.seq < m.seq
+        WHERE e.key_hash = m.key_hash AND (e.place, e.seq) < (m.place, m.seq)
           AND NOT coalesce(e.worker = %(worker)s AND e.token = %(token)s, false)
     ) AS earlier, m.key_hash IN (
         SELECT n.key_hash FROM {prefix}queue n
@@ -207,11 +245,12 @@ WITH done AS (
     DELETE FROM {prefix}queue
     WHERE seq = ANY(%(seqs)b::bigint[]) AND worker = %(worker)s AND token = %(token)s
       AND current_setting('onceward.mark', true) = %(mark)s
-    RETURNING seq
+    RETURNING seq, outgoing
 )
-INSERT INTO {prefix}run (worker, token, code_version, finished_at, first_seq, last_seq, seqs, messages)
+INSERT INTO {prefix}run (worker, token, code_version, finished_at, first_seq, last_seq, seqs, messages, outgoing)
 SELECT %(worker)s, %(token)s, %(code_version)s, clock_timestamp(), coalesce(min(seq), 0), coalesce(max(seq), 0),
-       coalesce(array_agg(seq), '{}'), CASE WHEN count(*) = %(expected)s THEN count(*) END
+       coalesce(array_agg(seq), '{}'), CASE WHEN count(*) = %(expected)s THEN count(*) END,
+       coalesce(bool_or(outgoing), false)
 FROM done
 
 -- name: finish_inline
@@ -223,14 +262,14 @@ SELECT %(worker)s, 0, %(code_version)s, clock_timestamp(), %(seq)s::bigint, %(se
 
 -- name: promote
 -- Guard: the key locks are held and the removal is in an earlier statement. Relies on queue_waiting.
-UPDATE {prefix}queue SET state = 'ready'
+UPDATE {prefix}queue SET state = 'ready', due_at = NULL
 WHERE seq IN (
     SELECT w.seq
     FROM unnest(%(key_hashes)b::bigint[]) AS k (key_hash)
     CROSS JOIN LATERAL (
         SELECT seq FROM {prefix}queue q
         WHERE q.key_hash = k.key_hash AND q.state = 'waiting'
-        ORDER BY seq LIMIT 1
+        ORDER BY place, seq LIMIT 1
     ) AS w
 )
 
@@ -244,10 +283,12 @@ SELECT * FROM unnest(%(seq)b::bigint[], %(result)b::text[])
 UPDATE {prefix}body SET body = NULL WHERE seq = ANY(%(seqs)b::bigint[])
 
 -- name: settle
--- Guard: the row still carries this claim; no row back means that it was taken over.
+-- Guard: the row still carries this claim; no row back means that it was taken over. A dead row that is detached no longer holds its
+-- key; then the key lock is held.
 UPDATE {prefix}queue
 SET state = %(state)s, due_at = clock_timestamp() + make_interval(secs => %(delay)s::float8),
-    attempts = attempts + 1, worker = NULL, token = NULL
+    attempts = attempts + 1, worker = NULL, token = NULL,
+    key_hash = CASE WHEN %(detach)s::boolean THEN NULL ELSE key_hash END
 WHERE seq = %(seq)s AND worker = %(worker)s AND token = %(token)s
 RETURNING seq
 
@@ -304,7 +345,9 @@ WHERE process = %(process)s OR process LIKE %(process)s || '.%%' FOR UPDATE
 
 -- name: noted_by
 -- What a dead worker left behind. Relies on queue_noted.
-SELECT seq, attempts, crashes FROM {prefix}queue WHERE worker = %(worker)s AND token IS NOT NULL ORDER BY seq FOR UPDATE
+SELECT q.seq, q.attempts, q.crashes, q.key_hash, s.on_dead
+FROM {prefix}queue q JOIN {prefix}subscription s ON s.id = q.subscription
+WHERE q.worker = %(worker)s AND q.token IS NOT NULL ORDER BY q.seq FOR UPDATE OF q
 
 -- name: take_over
 -- Guard: the worker row is locked by this transaction. Alone: charged, and dead at the limit; several: nobody is charged, all become solo.
@@ -336,7 +379,9 @@ FOR UPDATE OF q SKIP LOCKED
 
 -- name: adopt
 -- Guard: state still unhandled. The row keeps its number, so it keeps its place in the order.
-UPDATE {prefix}queue SET state = 'ready', subscription = %(subscription)s, key_hash = %(key_hash)s
+UPDATE {prefix}queue
+SET state = 'ready', subscription = %(subscription)s, key_hash = %(key_hash)s, sequence = %(sequence)s::bigint,
+    place = coalesce(%(sequence)s::bigint, place)
 WHERE seq = %(seq)s AND state = 'unhandled'
 RETURNING seq
 
@@ -355,13 +400,82 @@ DELETE FROM {prefix}ledger WHERE seq IN (SELECT seq FROM gone)
 
 -- name: redrive
 -- Guard: state is dead, so a second click changes nothing. The budget starts anew, the history stays.
-UPDATE {prefix}queue SET state = 'ready', attempts = 0, crashes = 0
+UPDATE {prefix}queue SET state = 'ready', attempts = 0, crashes = 0, key_hash = %(key_hash)s
 WHERE seq = %(seq)s AND state = 'dead'
 RETURNING seq
 
 -- name: key_of
 -- Read without a lock: the key lock comes before any row lock of whoever removes a row.
-SELECT key_hash FROM {prefix}queue WHERE seq = %(seq)s
+SELECT q.key_hash, b.key, c.name, q.outgoing, b.destination
+FROM {prefix}queue q JOIN {prefix}body b USING (seq) JOIN {prefix}ledger l USING (seq) JOIN {prefix}name c ON c.id = l.consumer
+WHERE q.seq = %(seq)s
+
+-- name: detach
+-- Guard: dead. Under the key lock; the row stays dead and its key goes on without it.
+UPDATE {prefix}queue SET key_hash = NULL WHERE seq = %(seq)s AND state = 'dead' AND key_hash IS NOT NULL RETURNING seq
+
+-- name: advance
+-- The numbers of a key that are applied, in the transaction that applies or gives them up.
+INSERT INTO {prefix}progress AS p (consumer, key, applied)
+SELECT l.consumer, b.key, max(q.sequence)
+FROM {prefix}queue q JOIN {prefix}body b USING (seq) JOIN {prefix}ledger l USING (seq)
+WHERE q.seq = ANY(%(seqs)b::bigint[]) AND q.sequence IS NOT NULL AND b.key IS NOT NULL
+GROUP BY l.consumer, b.key ORDER BY l.consumer, b.key
+ON CONFLICT (consumer, key) DO UPDATE SET applied = greatest(p.applied, excluded.applied)
+
+-- name: advance_inline
+-- As advance, for a message that never had a queue row.
+INSERT INTO {prefix}progress AS p (consumer, key, applied) VALUES (%(consumer)s, %(key)s, %(sequence)s)
+ON CONFLICT (consumer, key) DO UPDATE SET applied = greatest(p.applied, excluded.applied)
+
+-- name: progress
+-- How far the keys of these rows are. Under their key locks, so it stays true until the commit.
+SELECT q.seq, coalesce(p.applied, 0)
+FROM {prefix}queue q JOIN {prefix}body b USING (seq) JOIN {prefix}ledger l USING (seq)
+LEFT JOIN {prefix}progress p ON p.consumer = l.consumer AND p.key = b.key
+WHERE q.seq = ANY(%(seqs)b::bigint[])
+
+-- name: progress_of
+-- How far a key is. Under its key lock.
+SELECT applied FROM {prefix}progress WHERE consumer = %(consumer)s AND key = %(key)s
+
+-- name: hold
+-- Guard: the row carries this claim. A number is missing before it: wait for that, until the deadline.
+UPDATE {prefix}queue
+SET state = 'waiting', due_at = clock_timestamp() + make_interval(secs => %(delay)s::float8), worker = NULL, token = NULL
+WHERE seq = %(seq)s AND worker = %(worker)s AND token = %(token)s
+RETURNING seq
+
+-- name: intend
+-- Guard: primary key. Committed before the call, so that whatever happens to the handler there is a trace of it.
+INSERT INTO {prefix}effect (key, seq, name, worker, started_at)
+VALUES (%(key)s, %(seq)s, %(name)s, %(worker)s, clock_timestamp())
+ON CONFLICT (key) DO NOTHING
+RETURNING key
+
+-- name: effect
+-- What is known of an effect.
+SELECT done, result FROM {prefix}effect WHERE key = %(key)s
+
+-- name: effect_done
+-- Committed right after the call. Guard: not done before, so that the first result stands.
+UPDATE {prefix}effect SET done = true, result = %(result)s, finished_at = clock_timestamp()
+WHERE key = %(key)s AND NOT done
+RETURNING key
+
+-- name: effect_undone
+-- Guard: not done. It did not happen, so it may be tried again.
+DELETE FROM {prefix}effect WHERE key = %(key)s AND NOT done RETURNING key
+
+-- name: effects
+-- The effects of one message, or all whose outcome is not known.
+SELECT e.key, e.seq, e.name, e.done, e.result, (extract(epoch FROM e.started_at) * 1000000)::bigint,
+       (extract(epoch FROM e.finished_at) * 1000000)::bigint
+FROM {prefix}effect e
+WHERE (%(seq)s::bigint IS NULL OR e.seq = %(seq)s)
+  AND (%(seq)s::bigint IS NOT NULL OR (NOT e.done AND NOT EXISTS (
+       SELECT FROM {prefix}queue q WHERE q.seq = e.seq AND q.token IS NOT NULL)))
+ORDER BY e.started_at LIMIT %(limit)s
 
 -- name: discard
 -- Guard: no note on the row. Under the key lock where there is a key.
@@ -398,25 +512,32 @@ DELETE FROM {prefix}quarantine WHERE id = %(case_id)s AND resolution IS NULL RET
 -- name: stats
 -- Counts of the queue are counts of unfinished work, which is small; the rest are sums over groups.
 SELECT
-    (SELECT count(*) FROM {prefix}queue WHERE token IS NULL
+    (SELECT count(*) FROM {prefix}queue WHERE NOT outgoing AND token IS NULL
         AND (state = 'ready' OR (state = 'retry' AND due_at <= clock_timestamp()))),
-    (SELECT count(*) FROM {prefix}queue WHERE state = 'waiting'),
-    (SELECT count(*) FROM {prefix}queue WHERE token IS NOT NULL),
-    (SELECT count(*) FROM {prefix}queue WHERE token IS NULL AND state = 'retry' AND due_at > clock_timestamp()),
-    (SELECT count(*) FROM {prefix}queue WHERE state = 'dead'),
+    (SELECT count(*) FROM {prefix}queue WHERE NOT outgoing AND state = 'waiting'),
+    (SELECT count(*) FROM {prefix}queue WHERE NOT outgoing AND token IS NOT NULL),
+    (SELECT count(*) FROM {prefix}queue
+        WHERE NOT outgoing AND token IS NULL AND state = 'retry' AND due_at > clock_timestamp()),
+    (SELECT count(*) FROM {prefix}queue WHERE NOT outgoing AND state = 'dead'),
     (SELECT count(*) FROM {prefix}queue WHERE state = 'unhandled'),
     (SELECT count(*) FROM {prefix}quarantine WHERE resolution IS NULL),
-    (SELECT coalesce(sum(messages), 0)::bigint FROM {prefix}run),
+    (SELECT coalesce(sum(messages), 0)::bigint FROM {prefix}run WHERE NOT outgoing),
     (SELECT count(*) FROM {prefix}audit WHERE action = 'discard'),
+    (SELECT count(*) FROM {prefix}audit WHERE action = 'skip'),
     (SELECT coalesce(sum(copies), 0)::bigint FROM {prefix}duplicate),
     (SELECT count(*) FROM {prefix}attempt WHERE charged),
     (SELECT count(*) FROM {prefix}worker WHERE alive_until >= clock_timestamp()),
     coalesce(extract(epoch FROM clock_timestamp() - least(
         (SELECT received_at FROM {prefix}body WHERE seq = (
-            SELECT min(seq) FROM {prefix}queue WHERE state = 'ready' AND token IS NULL)),
-        (SELECT min(due_at) FROM {prefix}queue WHERE state = 'retry' AND token IS NULL AND due_at <= clock_timestamp())
+            SELECT min(seq) FROM {prefix}queue WHERE state = 'ready' AND token IS NULL AND NOT solo AND NOT outgoing)),
+        (SELECT min(due_at) FROM {prefix}queue
+            WHERE NOT outgoing AND state = 'retry' AND token IS NULL AND due_at <= clock_timestamp())
     )), 0)::float8,
-    (SELECT coalesce(sum(messages), 0)::bigint FROM {prefix}run WHERE finished_at > clock_timestamp() - interval '1 minute')
+    (SELECT coalesce(sum(messages), 0)::bigint FROM {prefix}run
+        WHERE NOT outgoing AND finished_at > clock_timestamp() - interval '1 minute'),
+    (SELECT count(*) FROM {prefix}queue WHERE outgoing AND state <> 'dead'),
+    (SELECT count(*) FROM {prefix}queue WHERE outgoing AND state = 'dead'),
+    (SELECT coalesce(sum(messages), 0)::bigint FROM {prefix}run WHERE outgoing)
 
 -- name: list_unfinished
 -- Newest first, from the queue alone: its size is the unfinished work.
@@ -434,7 +555,7 @@ JOIN {prefix}body b ON b.seq = q.seq
 JOIN {prefix}ledger l ON l.seq = q.seq
 JOIN {prefix}name n ON n.id = l.source
 JOIN {prefix}name c ON c.id = l.consumer
-WHERE (%(status)s::text IS NULL OR q.status = %(status)s)
+WHERE q.outgoing = %(outgoing)s::boolean AND (%(status)s::text IS NULL OR q.status = %(status)s)
   AND (%(type)s::text IS NULL OR b.type = %(type)s)
   AND (%(key)s::text IS NULL OR b.key = %(key)s)
   AND (%(source)s::text IS NULL OR n.name = %(source)s)
@@ -443,8 +564,7 @@ ORDER BY q.seq DESC LIMIT %(limit)s
 
 -- name: list_finished
 -- Newest first; a ledger row without a queue row is finished. Walks the ledger's primary key backwards.
-SELECT l.seq, CASE WHEN EXISTS (SELECT FROM {prefix}audit a WHERE a.seq = l.seq AND a.action = 'discard')
-                   THEN 'discarded' ELSE 'done' END,
+SELECT l.seq, CASE e.action WHEN 'discard' THEN 'discarded' WHEN 'skip' THEN 'skipped' ELSE 'done' END,
        n.name, coalesce(b.id, ''), coalesce(b.type, ''), coalesce(b.version, 0), b.key, c.name, 0, 0,
        (extract(epoch FROM l.received_at) * 1000000)::bigint, NULL::bigint, NULL::text
 FROM {prefix}ledger l
@@ -452,9 +572,11 @@ LEFT JOIN {prefix}queue q ON q.seq = l.seq
 LEFT JOIN {prefix}body b ON b.seq = l.seq
 JOIN {prefix}name n ON n.id = l.source
 JOIN {prefix}name c ON c.id = l.consumer
-WHERE q.seq IS NULL
+LEFT JOIN LATERAL (
+    SELECT a.action FROM {prefix}audit a WHERE a.seq = l.seq AND a.action IN ('discard', 'skip') LIMIT 1) AS e ON true
+WHERE q.seq IS NULL AND (c.name = %(outbox)s) = %(outgoing)s::boolean
   AND (%(status)s::text IS NULL
-       OR (%(status)s = 'discarded') = EXISTS (SELECT FROM {prefix}audit a WHERE a.seq = l.seq AND a.action = 'discard'))
+       OR %(status)s = CASE e.action WHEN 'discard' THEN 'discarded' WHEN 'skip' THEN 'skipped' ELSE 'done' END)
   AND (%(type)s::text IS NULL OR b.type = %(type)s)
   AND (%(key)s::text IS NULL OR b.key = %(key)s)
   AND (%(source)s::text IS NULL OR n.name = %(source)s)
@@ -465,15 +587,15 @@ ORDER BY l.seq DESC LIMIT %(limit)s
 -- Everything about one message that is not a list.
 SELECT l.seq, n.name, l.id, c.name, l.hash, (extract(epoch FROM l.received_at) * 1000000)::bigint,
        b.id, b.type, b.version, b.key, b.headers, b.body,
-       CASE WHEN q.seq IS NULL AND EXISTS (SELECT FROM {prefix}audit a WHERE a.seq = l.seq AND a.action = 'discard')
-                THEN 'discarded'
-            WHEN q.seq IS NULL THEN 'done'
+       CASE WHEN q.seq IS NULL THEN coalesce((
+                SELECT CASE a.action WHEN 'discard' THEN 'discarded' ELSE 'skipped' END
+                FROM {prefix}audit a WHERE a.seq = l.seq AND a.action IN ('discard', 'skip') LIMIT 1), 'done')
             WHEN q.token IS NOT NULL THEN 'running'
             WHEN q.state = 'ready' OR (q.state = 'retry' AND q.due_at <= clock_timestamp()) THEN 'due'
             WHEN q.state = 'retry' THEN 'retrying'
             ELSE q.state END,
        coalesce(q.attempts, 0), coalesce(q.crashes, 0), (extract(epoch FROM q.due_at) * 1000000)::bigint,
-       q.worker, r.result, coalesce(d.copies, 0)
+       q.worker, r.result, coalesce(d.copies, 0), b.destination, b.cause
 FROM {prefix}ledger l
 JOIN {prefix}name n ON n.id = l.source
 JOIN {prefix}name c ON c.id = l.consumer
@@ -493,6 +615,10 @@ WHERE first_seq <= %(seq)s AND last_seq >= %(seq)s AND %(seq)s = ANY(seqs)
 -- In the order in which they failed.
 SELECT attempt, kind, charged, error, traceback, worker, code_version, (extract(epoch FROM at) * 1000000)::bigint
 FROM {prefix}attempt WHERE seq = %(seq)s ORDER BY id
+
+-- name: show_sent
+-- What the handler of this message sent. Relies on body_cause.
+SELECT seq, id, type, destination FROM {prefix}body WHERE cause = %(seq)s ORDER BY seq
 
 -- name: show_audit
 -- What people did to it.

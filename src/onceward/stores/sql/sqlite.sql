@@ -25,30 +25,36 @@ INSERT INTO {prefix}name (name) VALUES (:name) ON CONFLICT (name) DO NOTHING
 
 -- name: subscriptions
 -- Who wants what; read by processes that have no handlers.
-SELECT s.id, n.name, s.consumer, s.type, s.key_path, s.key_function
+SELECT s.id, n.name, s.consumer, s.type, s.key_path, s.key_function, s.sequence, s.on_dead
 FROM {prefix}subscription s JOIN {prefix}name n ON n.id = s.consumer
 ORDER BY s.id
 
 -- name: subscribe
 -- Guard: unique (consumer, type). Returns nothing when the subscription is already there and unchanged.
-INSERT INTO {prefix}subscription AS s (consumer, type, key_path, key_function)
-VALUES (:consumer, :type, :key_path, :key_function)
+INSERT INTO {prefix}subscription AS s (consumer, type, key_path, key_function, sequence, on_dead)
+VALUES (:consumer, :type, :key_path, :key_function, :sequence, :on_dead)
 ON CONFLICT (consumer, type) DO UPDATE
-SET key_path = excluded.key_path, key_function = excluded.key_function
+SET key_path = excluded.key_path, key_function = excluded.key_function, sequence = excluded.sequence,
+    on_dead = excluded.on_dead
 WHERE s.key_path IS NOT excluded.key_path OR s.key_function <> excluded.key_function
+   OR s.sequence IS NOT excluded.sequence OR s.on_dead <> excluded.on_dead
 RETURNING id
 
 -- name: receive
 -- Guard: unique (consumer, source, id); a duplicate is an insert that changed nothing, and then changes() keeps the other two
--- from inserting. The body's rowid is its seq, so last_insert_rowid() stays the new number. Inserts nothing under an outdated catalog.
+-- from inserting. The body's rowid is its seq, so last_insert_rowid() stays the new number. Inserts nothing under an outdated catalog (outgoing
+-- messages need none).
 INSERT INTO {prefix}ledger (consumer, source, id, hash, received_at)
-SELECT :consumer, :source, :stored_id, :hash, :now WHERE (SELECT version FROM {prefix}catalog) = :catalog
+SELECT :consumer, :source, :stored_id, :hash, :now WHERE coalesce((SELECT version FROM {prefix}catalog) = :catalog, 1)
 ON CONFLICT (consumer, source, id) DO NOTHING
 RETURNING :ordinal, seq, received_at;
-INSERT INTO {prefix}body (seq, source, id, type, version, key, headers, body, received_at)
-SELECT last_insert_rowid(), :source, :id, :type, :version, :key, :headers, :body, :now WHERE changes() > 0;
-INSERT INTO {prefix}queue (seq, subscription, key_hash, state, due_at, worker, token, attempts, solo)
-SELECT last_insert_rowid(), :subscription, :key_hash, CASE WHEN :subscription IS NULL THEN 'unhandled' ELSE :state END,
+INSERT INTO {prefix}body (seq, source, id, type, version, key, headers, body, destination, cause, received_at)
+SELECT last_insert_rowid(), :source, :id, :type, :version, :key, :headers, :body, :destination, :cause, :now
+WHERE changes() > 0;
+INSERT INTO {prefix}queue (seq, subscription, key_hash, place, sequence, outgoing, state, due_at, worker, token, attempts,
+                           solo)
+SELECT last_insert_rowid(), :subscription, :key_hash, coalesce(:place, last_insert_rowid()), :sequence, :outgoing,
+       CASE WHEN :subscription IS NULL THEN 'unhandled' ELSE :state END,
        :now + CAST(:delay * 1000000 AS integer), :worker, :token, :attempts, :solo
 WHERE changes() > 0 AND :state IS NOT NULL
 
@@ -74,8 +80,8 @@ RETURNING resolution, accepted_seq
 
 -- name: requeue_own
 -- Guard: the ledger row is there and no queue row is. Used when a handler committed on its own in inline mode.
-INSERT INTO {prefix}queue (seq, subscription, key_hash, state, due_at, attempts)
-SELECT l.seq, :subscription, :key_hash, :state, :now + CAST(:delay * 1000000 AS integer), :attempts
+INSERT INTO {prefix}queue (seq, subscription, key_hash, place, sequence, state, due_at, attempts)
+SELECT l.seq, :subscription, :key_hash, coalesce(:place, l.seq), :sequence, :state, :now + CAST(:delay * 1000000 AS integer), :attempts
 FROM {prefix}ledger l
 WHERE l.seq = :seq AND NOT EXISTS (SELECT 1 FROM {prefix}queue q WHERE q.seq = l.seq)
 RETURNING seq
@@ -89,36 +95,60 @@ SELECT :key_hash IS NOT NULL
 SELECT EXISTS (SELECT 1 FROM {prefix}queue WHERE key_hash = :key_hash)
 
 -- name: claim
--- Guards: no note yet, the worker's own row still there. Relies on queue_ready and queue_retry.
-UPDATE {prefix}queue SET worker = :worker, token = :token
+-- Guards: no note yet, the worker's own row still there. Relies on queue_ready and queue_due.
+UPDATE {prefix}queue
+SET worker = :worker, token = :token, state = CASE state WHEN 'waiting' THEN 'retry' ELSE state END
 WHERE EXISTS (SELECT 1 FROM {prefix}worker WHERE id = :worker) AND seq IN (
     SELECT seq FROM (
         SELECT seq FROM {prefix}queue
-        WHERE state = 'retry' AND token IS NULL AND NOT solo AND due_at <= :now
+        WHERE due_at IS NOT NULL AND token IS NULL AND NOT solo AND due_at <= :now
           AND subscription IN (SELECT value FROM json_each(:subscriptions))
         ORDER BY due_at LIMIT :limit)
     UNION ALL
     SELECT seq FROM (
         SELECT seq FROM {prefix}queue
-        WHERE state = 'ready' AND token IS NULL AND NOT solo AND seq >= :floor
+        WHERE state = 'ready' AND token IS NULL AND NOT solo AND NOT outgoing AND seq >= :floor
           AND subscription IN (SELECT value FROM json_each(:subscriptions))
         ORDER BY seq LIMIT :limit)
     LIMIT :limit);
-SELECT q.seq, q.subscription, q.key_hash, q.attempts, b.source, b.id, b.type, b.version, b.key, b.headers, b.body,
-       b.received_at, (:now - b.received_at) / 1000000.0
+SELECT q.seq, q.subscription, q.key_hash, q.place, q.sequence, q.attempts, b.source, b.id, b.type, b.version, b.key,
+       b.headers, b.body, b.destination, b.received_at, (:now - b.received_at) / 1000000.0
+FROM {prefix}queue q JOIN {prefix}body b ON b.seq = q.seq
+WHERE q.worker = :worker AND q.token = :token
+
+-- name: claim_outgoing
+-- As claim, for the relay: its messages have an index of their own. Relies on queue_outgoing and queue_due.
+UPDATE {prefix}queue
+SET worker = :worker, token = :token, state = CASE state WHEN 'waiting' THEN 'retry' ELSE state END
+WHERE EXISTS (SELECT 1 FROM {prefix}worker WHERE id = :worker) AND seq IN (
+    SELECT seq FROM (
+        SELECT seq FROM {prefix}queue
+        WHERE due_at IS NOT NULL AND token IS NULL AND NOT solo AND due_at <= :now
+          AND subscription IN (SELECT value FROM json_each(:subscriptions))
+        ORDER BY due_at LIMIT :limit)
+    UNION ALL
+    SELECT seq FROM (
+        SELECT seq FROM {prefix}queue
+        WHERE state = 'ready' AND token IS NULL AND NOT solo AND outgoing AND seq >= :floor
+          AND subscription IN (SELECT value FROM json_each(:subscriptions))
+        ORDER BY seq LIMIT :limit)
+    LIMIT :limit);
+SELECT q.seq, q.subscription, q.key_hash, q.place, q.sequence, q.attempts, b.source, b.id, b.type, b.version, b.key,
+       b.headers, b.body, b.destination, b.received_at, (:now - b.received_at) / 1000000.0
 FROM {prefix}queue q JOIN {prefix}body b ON b.seq = q.seq
 WHERE q.worker = :worker AND q.token = :token
 
 -- name: claim_solo
 -- As claim, for one message that was in flight when a process died; its process holds no other note. Relies on queue_solo.
-UPDATE {prefix}queue SET worker = :worker, token = :token
+UPDATE {prefix}queue
+SET worker = :worker, token = :token, state = CASE state WHEN 'waiting' THEN 'retry' ELSE state END
 WHERE EXISTS (SELECT 1 FROM {prefix}worker WHERE id = :worker) AND seq IN (
     SELECT seq FROM {prefix}queue
-    WHERE solo AND token IS NULL AND (state = 'ready' OR (state = 'retry' AND due_at <= :now))
+    WHERE solo AND token IS NULL AND (state = 'ready' OR due_at <= :now)
       AND subscription IN (SELECT value FROM json_each(:subscriptions))
     ORDER BY seq LIMIT 1);
-SELECT q.seq, q.subscription, q.key_hash, q.attempts, b.source, b.id, b.type, b.version, b.key, b.headers, b.body,
-       b.received_at, (:now - b.received_at) / 1000000.0
+SELECT q.seq, q.subscription, q.key_hash, q.place, q.sequence, q.attempts, b.source, b.id, b.type, b.version, b.key,
+       b.headers, b.body, b.destination, b.received_at, (:now - b.received_at) / 1000000.0
 FROM {prefix}queue q JOIN {prefix}body b ON b.seq = q.seq
 WHERE q.worker = :worker AND q.token = :token
 
@@ -126,7 +156,7 @@ WHERE q.worker = :worker AND q.token = :token
 -- Whether a message waits that must run alone. Relies on queue_solo.
 SELECT EXISTS (
     SELECT 1 FROM {prefix}queue
-    WHERE solo AND token IS NULL AND (state = 'ready' OR (state = 'retry' AND due_at <= :now))
+    WHERE solo AND token IS NULL AND (state = 'ready' OR due_at <= :now)
       AND subscription IN (SELECT value FROM json_each(:subscriptions)))
 
 -- name: park
@@ -140,7 +170,7 @@ SET worker = NULL, token = NULL,
 FROM (
     SELECT m.seq, EXISTS (
         SELECT 1 FROM {prefix}queue e
-        WHERE e.key_hash = m.key_hash AND e.seq < m.seq AND NOT (e.worker IS :worker AND e.token IS :token)
+        WHERE e.key_hash = m.key_hash AND (e.place, e.seq) < (m.place, m.seq) AND NOT (e.worker IS :worker AND e.token IS :token)
     ) AS earlier, m.key_hash IN (
         SELECT n.key_hash FROM {prefix}queue n
         WHERE n.token IS NOT NULL AND n.key_hash IS NOT NULL AND NOT (n.worker = :worker AND n.token = :token)
@@ -161,9 +191,9 @@ SELECT :key_hashes
 -- name: finish
 -- Guard: every row still carries this claim; else `messages` is null, the insert fails, and everything the handlers did
 -- rolls back. The deletion is "done".
-INSERT INTO {prefix}run (worker, token, code_version, finished_at, first_seq, last_seq, seqs, messages)
+INSERT INTO {prefix}run (worker, token, code_version, finished_at, first_seq, last_seq, seqs, messages, outgoing)
 SELECT :worker, :token, :code_version, :now, coalesce(min(seq), 0), coalesce(max(seq), 0), :seqs,
-       CASE WHEN count(*) = :expected AND :mark IS NOT NULL THEN count(*) END
+       CASE WHEN count(*) = :expected AND :mark IS NOT NULL THEN count(*) END, coalesce(max(outgoing), 0)
 FROM {prefix}queue
 WHERE seq IN (SELECT value FROM json_each(:seqs)) AND worker = :worker AND token = :token;
 DELETE FROM {prefix}queue
@@ -177,9 +207,9 @@ SELECT :worker, 0, :code_version, :now, :seq, :seq, json_array(:seq),
 
 -- name: promote
 -- After the removal, in the same transaction. Relies on queue_waiting.
-UPDATE {prefix}queue SET state = 'ready'
+UPDATE {prefix}queue SET state = 'ready', due_at = NULL
 WHERE seq IN (
-    SELECT (SELECT q.seq FROM {prefix}queue q WHERE q.key_hash = k.value AND q.state = 'waiting' ORDER BY q.seq LIMIT 1)
+    SELECT (SELECT q.seq FROM {prefix}queue q WHERE q.key_hash = k.value AND q.state = 'waiting' ORDER BY q.place, q.seq LIMIT 1)
     FROM json_each(:key_hashes) AS k)
 
 -- name: store_results
@@ -191,9 +221,11 @@ INSERT INTO {prefix}result (seq, result) VALUES (:seq, :result)
 UPDATE {prefix}body SET body = NULL WHERE seq IN (SELECT value FROM json_each(:seqs))
 
 -- name: settle
--- Guard: the row still carries this claim; no row back means that it was taken over.
+-- Guard: the row still carries this claim; no row back means that it was taken over. A dead row that is detached no longer holds its
+-- key.
 UPDATE {prefix}queue
-SET state = :state, due_at = :now + CAST(:delay * 1000000 AS integer), attempts = attempts + 1, worker = NULL, token = NULL
+SET state = :state, due_at = :now + CAST(:delay * 1000000 AS integer), attempts = attempts + 1, worker = NULL, token = NULL,
+    key_hash = CASE WHEN :detach THEN NULL ELSE key_hash END
 WHERE seq = :seq AND worker = :worker AND token = :token
 RETURNING seq
 
@@ -244,7 +276,9 @@ WHERE process = :process OR process LIKE :process || '.%'
 
 -- name: noted_by
 -- What a dead worker left behind. Relies on queue_noted.
-SELECT seq, attempts, crashes FROM {prefix}queue WHERE worker = :worker AND token IS NOT NULL ORDER BY seq
+SELECT q.seq, q.attempts, q.crashes, q.key_hash, s.on_dead
+FROM {prefix}queue q JOIN {prefix}subscription s ON s.id = q.subscription
+WHERE q.worker = :worker AND q.token IS NOT NULL ORDER BY q.seq
 
 -- name: take_over
 -- Alone: charged, and dead at the limit; several: nobody is charged, all become solo.
@@ -275,7 +309,9 @@ ORDER BY q.seq LIMIT 100
 
 -- name: adopt
 -- Guard: state still unhandled. The row keeps its number, so it keeps its place in the order.
-UPDATE {prefix}queue SET state = 'ready', subscription = :subscription, key_hash = :key_hash
+UPDATE {prefix}queue
+SET state = 'ready', subscription = :subscription, key_hash = :key_hash, sequence = :sequence,
+    place = coalesce(:sequence, place)
 WHERE seq = :seq AND state = 'unhandled'
 RETURNING seq
 
@@ -291,13 +327,78 @@ DELETE FROM {prefix}queue WHERE seq = :seq AND state = 'unhandled'
 
 -- name: redrive
 -- Guard: state is dead, so a second click changes nothing. The budget starts anew, the history stays.
-UPDATE {prefix}queue SET state = 'ready', attempts = 0, crashes = 0
+UPDATE {prefix}queue SET state = 'ready', attempts = 0, crashes = 0, key_hash = :key_hash
 WHERE seq = :seq AND state = 'dead'
 RETURNING seq
 
 -- name: key_of
 -- The key whose lock comes before any row lock.
-SELECT key_hash FROM {prefix}queue WHERE seq = :seq
+SELECT q.key_hash, b.key, c.name, q.outgoing, b.destination
+FROM {prefix}queue q JOIN {prefix}body b ON b.seq = q.seq JOIN {prefix}ledger l ON l.seq = q.seq
+JOIN {prefix}name c ON c.id = l.consumer
+WHERE q.seq = :seq
+
+-- name: detach
+-- Guard: dead. The row stays dead and its key goes on without it.
+UPDATE {prefix}queue SET key_hash = NULL WHERE seq = :seq AND state = 'dead' AND key_hash IS NOT NULL RETURNING seq
+
+-- name: advance
+-- The numbers of a key that are applied, in the transaction that applies or gives them up.
+INSERT INTO {prefix}progress (consumer, key, applied)
+SELECT l.consumer, b.key, max(q.sequence)
+FROM {prefix}queue q JOIN {prefix}body b ON b.seq = q.seq JOIN {prefix}ledger l ON l.seq = q.seq
+WHERE q.seq IN (SELECT value FROM json_each(:seqs)) AND q.sequence IS NOT NULL AND b.key IS NOT NULL
+GROUP BY l.consumer, b.key
+ON CONFLICT (consumer, key) DO UPDATE SET applied = max(applied, excluded.applied)
+
+-- name: advance_inline
+-- As advance, for a message that never had a queue row.
+INSERT INTO {prefix}progress (consumer, key, applied) VALUES (:consumer, :key, :sequence)
+ON CONFLICT (consumer, key) DO UPDATE SET applied = max(applied, excluded.applied)
+
+-- name: progress
+-- How far the keys of these rows are.
+SELECT q.seq, coalesce(p.applied, 0)
+FROM {prefix}queue q JOIN {prefix}body b ON b.seq = q.seq JOIN {prefix}ledger l ON l.seq = q.seq
+LEFT JOIN {prefix}progress p ON p.consumer = l.consumer AND p.key = b.key
+WHERE q.seq IN (SELECT value FROM json_each(:seqs))
+
+-- name: progress_of
+-- How far a key is.
+SELECT applied FROM {prefix}progress WHERE consumer = :consumer AND key = :key
+
+-- name: hold
+-- Guard: the row carries this claim. A number is missing before it: wait for that, until the deadline.
+UPDATE {prefix}queue SET state = 'waiting', due_at = :now + CAST(:delay * 1000000 AS integer), worker = NULL, token = NULL
+WHERE seq = :seq AND worker = :worker AND token = :token
+RETURNING seq
+
+-- name: intend
+-- Guard: primary key. Committed before the call, so that whatever happens to the handler there is a trace of it.
+INSERT INTO {prefix}effect (key, seq, name, worker, started_at) VALUES (:key, :seq, :name, :worker, :now)
+ON CONFLICT (key) DO NOTHING
+RETURNING key
+
+-- name: effect
+-- What is known of an effect.
+SELECT done, result FROM {prefix}effect WHERE key = :key
+
+-- name: effect_done
+-- Committed right after the call. Guard: not done before, so that the first result stands.
+UPDATE {prefix}effect SET done = 1, result = :result, finished_at = :now WHERE key = :key AND NOT done RETURNING key
+
+-- name: effect_undone
+-- Guard: not done. It did not happen, so it may be tried again.
+DELETE FROM {prefix}effect WHERE key = :key AND NOT done RETURNING key
+
+-- name: effects
+-- The effects of one message, or all whose outcome is not known.
+SELECT e.key, e.seq, e.name, e.done, e.result, e.started_at, e.finished_at
+FROM {prefix}effect e
+WHERE (:seq IS NULL OR e.seq = :seq)
+  AND (:seq IS NOT NULL OR (NOT e.done AND NOT EXISTS (
+       SELECT 1 FROM {prefix}queue q WHERE q.seq = e.seq AND q.token IS NOT NULL)))
+ORDER BY e.started_at LIMIT :limit
 
 -- name: discard
 -- Guard: no note on the row.
@@ -332,24 +433,30 @@ DELETE FROM {prefix}quarantine WHERE id = :case_id AND resolution IS NULL RETURN
 -- name: stats
 -- Counts of the queue are counts of unfinished work, which is small; the rest are sums over groups.
 SELECT
-    (SELECT count(*) FROM {prefix}queue WHERE token IS NULL AND (state = 'ready' OR (state = 'retry' AND due_at <= :now))),
-    (SELECT count(*) FROM {prefix}queue WHERE state = 'waiting'),
-    (SELECT count(*) FROM {prefix}queue WHERE token IS NOT NULL),
-    (SELECT count(*) FROM {prefix}queue WHERE token IS NULL AND state = 'retry' AND due_at > :now),
-    (SELECT count(*) FROM {prefix}queue WHERE state = 'dead'),
+    (SELECT count(*) FROM {prefix}queue
+        WHERE NOT outgoing AND token IS NULL AND (state = 'ready' OR (state = 'retry' AND due_at <= :now))),
+    (SELECT count(*) FROM {prefix}queue WHERE NOT outgoing AND state = 'waiting'),
+    (SELECT count(*) FROM {prefix}queue WHERE NOT outgoing AND token IS NOT NULL),
+    (SELECT count(*) FROM {prefix}queue WHERE NOT outgoing AND token IS NULL AND state = 'retry' AND due_at > :now),
+    (SELECT count(*) FROM {prefix}queue WHERE NOT outgoing AND state = 'dead'),
     (SELECT count(*) FROM {prefix}queue WHERE state = 'unhandled'),
     (SELECT count(*) FROM {prefix}quarantine WHERE resolution IS NULL),
-    (SELECT coalesce(sum(messages), 0) FROM {prefix}run),
+    (SELECT coalesce(sum(messages), 0) FROM {prefix}run WHERE NOT outgoing),
     (SELECT count(*) FROM {prefix}audit WHERE action = 'discard'),
+    (SELECT count(*) FROM {prefix}audit WHERE action = 'skip'),
     (SELECT coalesce(sum(copies), 0) FROM {prefix}duplicate),
     (SELECT count(*) FROM {prefix}attempt WHERE charged),
     (SELECT count(*) FROM {prefix}worker WHERE alive_until >= :now),
     (:now - min(
         coalesce((SELECT received_at FROM {prefix}body WHERE seq = (
-            SELECT min(seq) FROM {prefix}queue WHERE state = 'ready' AND token IS NULL)), :now),
-        coalesce((SELECT min(due_at) FROM {prefix}queue WHERE state = 'retry' AND token IS NULL AND due_at <= :now), :now)
+            SELECT min(seq) FROM {prefix}queue WHERE state = 'ready' AND token IS NULL AND NOT solo AND NOT outgoing)), :now),
+        coalesce((SELECT min(due_at) FROM {prefix}queue
+            WHERE NOT outgoing AND state = 'retry' AND token IS NULL AND due_at <= :now), :now)
     )) / 1000000.0,
-    (SELECT coalesce(sum(messages), 0) FROM {prefix}run WHERE finished_at > :now - 60000000)
+    (SELECT coalesce(sum(messages), 0) FROM {prefix}run WHERE NOT outgoing AND finished_at > :now - 60000000),
+    (SELECT count(*) FROM {prefix}queue WHERE outgoing AND state <> 'dead'),
+    (SELECT count(*) FROM {prefix}queue WHERE outgoing AND state = 'dead'),
+    (SELECT coalesce(sum(messages), 0) FROM {prefix}run WHERE outgoing)
 
 -- name: list_unfinished
 -- Newest first, from the queue alone: its size is the unfinished work.
@@ -366,7 +473,7 @@ JOIN {prefix}body b ON b.seq = q.seq
 JOIN {prefix}ledger l ON l.seq = q.seq
 JOIN {prefix}name n ON n.id = l.source
 JOIN {prefix}name c ON c.id = l.consumer
-WHERE (:status IS NULL OR q.status = :status)
+WHERE q.outgoing = :outgoing AND (:status IS NULL OR q.status = :status)
   AND (:type IS NULL OR b.type = :type)
   AND (:key IS NULL OR b.key = :key)
   AND (:source IS NULL OR n.name = :source)
@@ -375,8 +482,8 @@ ORDER BY q.seq DESC LIMIT :limit
 
 -- name: list_finished
 -- Newest first; a ledger row without a queue row is finished. Walks the ledger's primary key backwards.
-SELECT l.seq, CASE WHEN EXISTS (SELECT 1 FROM {prefix}audit a WHERE a.seq = l.seq AND a.action = 'discard')
-                   THEN 'discarded' ELSE 'done' END,
+SELECT l.seq, coalesce((SELECT CASE a.action WHEN 'discard' THEN 'discarded' ELSE 'skipped' END
+       FROM {prefix}audit a WHERE a.seq = l.seq AND a.action IN ('discard', 'skip') LIMIT 1), 'done') AS status,
        n.name, coalesce(b.id, ''), coalesce(b.type, ''), coalesce(b.version, 0), b.key, c.name, 0, 0,
        l.received_at, NULL, NULL
 FROM {prefix}ledger l
@@ -384,9 +491,8 @@ LEFT JOIN {prefix}queue q ON q.seq = l.seq
 LEFT JOIN {prefix}body b ON b.seq = l.seq
 JOIN {prefix}name n ON n.id = l.source
 JOIN {prefix}name c ON c.id = l.consumer
-WHERE q.seq IS NULL
-  AND (:status IS NULL
-       OR (:status = 'discarded') = EXISTS (SELECT 1 FROM {prefix}audit a WHERE a.seq = l.seq AND a.action = 'discard'))
+WHERE q.seq IS NULL AND (c.name = :outbox) = :outgoing
+  AND (:status IS NULL OR :status = status)
   AND (:type IS NULL OR b.type = :type)
   AND (:key IS NULL OR b.key = :key)
   AND (:source IS NULL OR n.name = :source)
@@ -397,15 +503,15 @@ ORDER BY l.seq DESC LIMIT :limit
 -- Everything about one message that is not a list.
 SELECT l.seq, n.name, l.id, c.name, l.hash, l.received_at,
        b.id, b.type, b.version, b.key, b.headers, b.body,
-       CASE WHEN q.seq IS NULL AND EXISTS (SELECT 1 FROM {prefix}audit a WHERE a.seq = l.seq AND a.action = 'discard')
-                THEN 'discarded'
-            WHEN q.seq IS NULL THEN 'done'
+       CASE WHEN q.seq IS NULL THEN coalesce((
+                SELECT CASE a.action WHEN 'discard' THEN 'discarded' ELSE 'skipped' END
+                FROM {prefix}audit a WHERE a.seq = l.seq AND a.action IN ('discard', 'skip') LIMIT 1), 'done')
             WHEN q.token IS NOT NULL THEN 'running'
             WHEN q.state = 'ready' OR (q.state = 'retry' AND q.due_at <= :now) THEN 'due'
             WHEN q.state = 'retry' THEN 'retrying'
             ELSE q.state END,
        coalesce(q.attempts, 0), coalesce(q.crashes, 0), q.due_at,
-       q.worker, r.result, coalesce(d.copies, 0)
+       q.worker, r.result, coalesce(d.copies, 0), b.destination, b.cause
 FROM {prefix}ledger l
 JOIN {prefix}name n ON n.id = l.source
 JOIN {prefix}name c ON c.id = l.consumer
@@ -425,6 +531,10 @@ WHERE first_seq <= :seq AND last_seq >= :seq AND :seq IN (SELECT value FROM json
 -- In the order in which they failed.
 SELECT attempt, kind, charged, error, traceback, worker, code_version, at
 FROM {prefix}attempt WHERE seq = :seq ORDER BY id
+
+-- name: show_sent
+-- What the handler of this message sent. Relies on body_cause.
+SELECT seq, id, type, destination FROM {prefix}body WHERE cause = :seq ORDER BY seq
 
 -- name: show_audit
 -- What people did to it.

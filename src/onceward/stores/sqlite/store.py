@@ -27,6 +27,7 @@ class SqliteStore:
     """An inbox in a SQLite file, or in memory for tests and demonstrations."""
 
     dialect = "sqlite"
+    single_writer = True
 
     def __init__(self, url: str, prefix: str, lock_wait: timedelta) -> None:
         if sqlite3.sqlite_version_info < OLDEST:

@@ -19,6 +19,8 @@ CREATE TABLE {prefix}subscription (
     type         text NOT NULL,
     key_path     text,
     key_function boolean NOT NULL DEFAULT false,
+    sequence     text,
+    on_dead      text NOT NULL DEFAULT 'block' CHECK (on_dead IN ('block', 'continue')),
     UNIQUE (consumer, type)
 );
 
@@ -44,13 +46,19 @@ CREATE TABLE {prefix}body (
     key         text,
     headers     text,
     body        bytea,
+    destination text,
+    cause       bigint,
     received_at timestamptz NOT NULL
 );
+CREATE INDEX {prefix}body_cause ON {prefix}body (cause) WHERE cause IS NOT NULL;
 
 CREATE TABLE {prefix}queue (
     seq          bigint PRIMARY KEY,
     subscription integer,
     key_hash     bigint,
+    place        bigint NOT NULL,
+    sequence     bigint,
+    outgoing     boolean NOT NULL DEFAULT false,
     state        text NOT NULL CHECK (state IN ('ready', 'retry', 'waiting', 'unhandled', 'dead')),
     due_at       timestamptz,
     worker       bigint,
@@ -60,18 +68,21 @@ CREATE TABLE {prefix}queue (
     solo         boolean NOT NULL DEFAULT false,
     CHECK ((worker IS NULL) = (token IS NULL)),
     CHECK (token IS NULL OR state IN ('ready', 'retry')),
-    CHECK ((due_at IS NOT NULL) = (state = 'retry')),
+    CHECK (CASE state WHEN 'retry' THEN due_at IS NOT NULL WHEN 'waiting' THEN true ELSE due_at IS NULL END),
     CHECK (state <> 'waiting' OR key_hash IS NOT NULL),
     CHECK ((subscription IS NULL) = (state = 'unhandled'))
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 
 -- Only due work is in the claim indexes, so claims cost the same however much is finished, dead or waiting.
-CREATE INDEX {prefix}queue_ready ON {prefix}queue (seq) WHERE state = 'ready' AND token IS NULL AND NOT solo;
-CREATE INDEX {prefix}queue_retry ON {prefix}queue (due_at) WHERE state = 'retry' AND token IS NULL AND NOT solo;
+CREATE INDEX {prefix}queue_ready ON {prefix}queue (seq)
+    WHERE state = 'ready' AND token IS NULL AND NOT solo AND NOT outgoing;
+CREATE INDEX {prefix}queue_outgoing ON {prefix}queue (seq)
+    WHERE state = 'ready' AND token IS NULL AND NOT solo AND outgoing;
+CREATE INDEX {prefix}queue_due ON {prefix}queue (due_at) WHERE due_at IS NOT NULL AND token IS NULL AND NOT solo;
 CREATE INDEX {prefix}queue_solo ON {prefix}queue (seq) WHERE solo;
 CREATE INDEX {prefix}queue_noted ON {prefix}queue (worker, key_hash) WHERE token IS NOT NULL;
-CREATE INDEX {prefix}queue_key ON {prefix}queue (key_hash, seq) WHERE key_hash IS NOT NULL;
-CREATE INDEX {prefix}queue_waiting ON {prefix}queue (key_hash, seq) WHERE state = 'waiting';
+CREATE INDEX {prefix}queue_key ON {prefix}queue (key_hash, place, seq) WHERE key_hash IS NOT NULL;
+CREATE INDEX {prefix}queue_waiting ON {prefix}queue (key_hash, place, seq) WHERE state = 'waiting';
 CREATE INDEX {prefix}queue_aside ON {prefix}queue (state, seq) WHERE state IN ('dead', 'unhandled');
 
 CREATE TABLE {prefix}run (
@@ -83,7 +94,8 @@ CREATE TABLE {prefix}run (
     first_seq    bigint NOT NULL,
     last_seq     bigint NOT NULL,
     seqs         bigint[] NOT NULL,
-    messages     integer NOT NULL
+    messages     integer NOT NULL,
+    outgoing     boolean NOT NULL DEFAULT false
 );
 CREATE INDEX {prefix}run_seq ON {prefix}run USING brin (first_seq, last_seq);
 
@@ -149,3 +161,22 @@ CREATE TABLE {prefix}audit (
     reason text NOT NULL
 );
 CREATE INDEX {prefix}audit_seq ON {prefix}audit (seq);
+
+CREATE TABLE {prefix}progress (
+    consumer integer NOT NULL,
+    key      text NOT NULL,
+    applied  bigint NOT NULL,
+    PRIMARY KEY (consumer, key)
+);
+
+CREATE TABLE {prefix}effect (
+    key         text PRIMARY KEY,
+    seq         bigint NOT NULL,
+    name        text NOT NULL,
+    result      text,
+    done        boolean NOT NULL DEFAULT false,
+    worker      bigint NOT NULL,
+    started_at  timestamptz NOT NULL,
+    finished_at timestamptz
+);
+CREATE INDEX {prefix}effect_seq ON {prefix}effect (seq);

@@ -19,6 +19,8 @@ CREATE TABLE {prefix}subscription (
     type         text NOT NULL,
     key_path     text,
     key_function integer NOT NULL DEFAULT 0,
+    sequence     text,
+    on_dead      text NOT NULL DEFAULT 'block' CHECK (on_dead IN ('block', 'continue')),
     UNIQUE (consumer, type)
 );
 
@@ -42,13 +44,19 @@ CREATE TABLE {prefix}body (
     key         text,
     headers     text,
     body        blob,
+    destination text,
+    cause       integer,
     received_at integer NOT NULL
 );
+CREATE INDEX {prefix}body_cause ON {prefix}body (cause) WHERE cause IS NOT NULL;
 
 CREATE TABLE {prefix}queue (
     seq          integer PRIMARY KEY,
     subscription integer,
     key_hash     integer,
+    place        integer NOT NULL,
+    sequence     integer,
+    outgoing     integer NOT NULL DEFAULT 0,
     state        text NOT NULL CHECK (state IN ('ready', 'retry', 'waiting', 'unhandled', 'dead')),
     due_at       integer,
     worker       integer,
@@ -58,18 +66,21 @@ CREATE TABLE {prefix}queue (
     solo         integer NOT NULL DEFAULT 0,
     CHECK ((worker IS NULL) = (token IS NULL)),
     CHECK (token IS NULL OR state IN ('ready', 'retry')),
-    CHECK ((due_at IS NOT NULL) = (state = 'retry')),
+    CHECK (CASE state WHEN 'retry' THEN due_at IS NOT NULL WHEN 'waiting' THEN true ELSE due_at IS NULL END),
     CHECK (state <> 'waiting' OR key_hash IS NOT NULL),
     CHECK ((subscription IS NULL) = (state = 'unhandled'))
 );
 
 -- Only due work is in the claim indexes, so claims cost the same however much is finished, dead or waiting.
-CREATE INDEX {prefix}queue_ready ON {prefix}queue (seq) WHERE state = 'ready' AND token IS NULL AND NOT solo;
-CREATE INDEX {prefix}queue_retry ON {prefix}queue (due_at) WHERE state = 'retry' AND token IS NULL AND NOT solo;
+CREATE INDEX {prefix}queue_ready ON {prefix}queue (seq)
+    WHERE state = 'ready' AND token IS NULL AND NOT solo AND NOT outgoing;
+CREATE INDEX {prefix}queue_outgoing ON {prefix}queue (seq)
+    WHERE state = 'ready' AND token IS NULL AND NOT solo AND outgoing;
+CREATE INDEX {prefix}queue_due ON {prefix}queue (due_at) WHERE due_at IS NOT NULL AND token IS NULL AND NOT solo;
 CREATE INDEX {prefix}queue_solo ON {prefix}queue (seq) WHERE solo;
 CREATE INDEX {prefix}queue_noted ON {prefix}queue (worker, key_hash) WHERE token IS NOT NULL;
-CREATE INDEX {prefix}queue_key ON {prefix}queue (key_hash, seq) WHERE key_hash IS NOT NULL;
-CREATE INDEX {prefix}queue_waiting ON {prefix}queue (key_hash, seq) WHERE state = 'waiting';
+CREATE INDEX {prefix}queue_key ON {prefix}queue (key_hash, place, seq) WHERE key_hash IS NOT NULL;
+CREATE INDEX {prefix}queue_waiting ON {prefix}queue (key_hash, place, seq) WHERE state = 'waiting';
 CREATE INDEX {prefix}queue_aside ON {prefix}queue (state, seq) WHERE state IN ('dead', 'unhandled');
 
 CREATE TABLE {prefix}run (
@@ -81,7 +92,8 @@ CREATE TABLE {prefix}run (
     first_seq    integer NOT NULL,
     last_seq     integer NOT NULL,
     seqs         text NOT NULL,
-    messages     integer NOT NULL
+    messages     integer NOT NULL,
+    outgoing     integer NOT NULL DEFAULT 0
 );
 CREATE INDEX {prefix}run_seq ON {prefix}run (first_seq, last_seq);
 
@@ -147,3 +159,22 @@ CREATE TABLE {prefix}audit (
     reason text NOT NULL
 );
 CREATE INDEX {prefix}audit_seq ON {prefix}audit (seq);
+
+CREATE TABLE {prefix}progress (
+    consumer integer NOT NULL,
+    key      text NOT NULL,
+    applied  integer NOT NULL,
+    PRIMARY KEY (consumer, key)
+);
+
+CREATE TABLE {prefix}effect (
+    key         text PRIMARY KEY,
+    seq         integer NOT NULL,
+    name        text NOT NULL,
+    result      text,
+    done        integer NOT NULL DEFAULT 0,
+    worker      integer NOT NULL,
+    started_at  integer NOT NULL,
+    finished_at integer
+);
+CREATE INDEX {prefix}effect_seq ON {prefix}effect (seq);

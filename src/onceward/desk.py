@@ -1,0 +1,130 @@
+"""What a person sees and does: numbers, lists, one message's story, and the actions that steer messages.
+
+The public methods of `Inbox` that look and steer; each is one step of `report.py` or `steps/operate.py`.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from onceward import report
+from onceward.flow import Flow
+from onceward.steps import operate
+from onceward.steps.context import Context
+from onceward.stores.protocol import Store
+from onceward.transact import perform
+
+PAGE = 500
+
+
+class Desk:
+    """Seeing and steering."""
+
+    def __init__(self, context: Context, store: Store) -> None:
+        self._context, self._store = context, store
+
+    def stats(self) -> report.Stats:
+        """The inbox in numbers."""
+        return perform(self._store, lambda: report.stats(self._context))
+
+    def messages(  # noqa: PLR0913 - each is a filter
+        self,
+        *,
+        status: str | None = None,
+        type: str | None = None,  # noqa: A002
+        key: str | None = None,
+        source: str | None = None,
+        before: int | None = None,
+        limit: int = 100,
+        outgoing: bool = False,
+    ) -> list[report.Row]:
+        """Messages, newest first; `before` a sequence number gives the next page; `outgoing` shows the outbox."""
+        filters = {"type": type, "key": key, "source": source, "before": before}
+        step = report.messages
+        return perform(
+            self._store, lambda: step(self._context, status=status, limit=limit, outgoing=outgoing, **filters)
+        )
+
+    def message(self, seq: int) -> report.Story | None:
+        """Everything known about one message."""
+        return perform(self._store, lambda: report.story(self._context, seq))
+
+    def find(self, source: str, id: str) -> list[int]:  # noqa: A002 - the word every sender uses
+        """The sequence numbers of a message by the producer's own id: one for each consumer that has it."""
+        return perform(self._store, lambda: report.find(self._context, source, id))
+
+    def quarantine(self, *, limit: int = 100) -> list[report.Mismatch]:
+        """Open cases of an id that came again with other bytes."""
+        return perform(self._store, lambda: report.quarantine(self._context, limit=limit))
+
+    def workers(self) -> list[report.WorkerRow]:
+        """The processes that run handlers."""
+        return perform(self._store, lambda: report.workers(self._context))
+
+    def effects(self, *, limit: int = 100) -> list[report.Effect]:
+        """External calls under `message.once` whose outcome nobody knows."""
+        return perform(self._store, lambda: report.open_effects(self._context, limit=limit))
+
+    def settle_effect(  # noqa: PLR0913 - what a person has to say
+        self, seq: int, name: str, *, happened: bool, result: Any = None, reason: str = "", actor: str = ""
+    ) -> bool:
+        """Say what became of an external call, with its result if it happened; then redrive the message."""
+        story = self.message(seq)
+        found = [effect for effect in story.effects if effect.name == name] if story else []
+        if not found:
+            raise LookupError(f"message {seq} has no effect named {name!r}")
+        who = actor or _user()
+        return perform(
+            self._store,
+            lambda: operate.settle_effect(
+                self._context, found[0].key, seq, happened=happened, result=result, actor=who, reason=reason
+            ),
+        )
+
+    def redrive(self, *seqs: int, reason: str = "", actor: str = "", out_of_order: bool = False, **filters: Any) -> int:
+        """Give dead messages a new budget: those named, or those that match type=, key=, source=. Answers how many."""
+        action = partial(operate.redrive, out_of_order=out_of_order)
+        return sum(self._each(self._chosen(seqs, "dead", filters), action, reason, actor))
+
+    def release(self, *seqs: int, reason: str = "", actor: str = "", **filters: Any) -> int:
+        """Let keys go on without their dead messages, which stay dead: those named, or those that match type=, key=."""
+        return sum(self._each(self._chosen(seqs, "dead", filters), operate.release, reason, actor))
+
+    def discard(self, *seqs: int, reason: str = "", actor: str = "", **filters: Any) -> int:
+        """Take messages out for good: those named, or the dead ones that match type=, key=, source=."""
+        chosen = self._chosen(seqs, "dead", filters)
+        return sum(self._each(chosen, operate.discard, reason, actor))
+
+    def resolve(self, case: int, resolution: operate.Resolution, *, reason: str = "", actor: str = "") -> int | None:
+        """Decide about a mismatch: "keep-first", "accept-as-new" or "discard". None when it is not open (any more)."""
+        who = actor or _user()
+        step = operate.resolve
+        answer = perform(self._store, lambda: step(self._context, case, resolution, actor=who, reason=reason))
+        self._store.ring()
+        return answer
+
+    def _chosen(self, seqs: Sequence[int], status: str, filters: dict[str, Any]) -> Iterator[int]:
+        if seqs or not filters:
+            yield from seqs
+            return
+        before: int | None = None
+        while page := self.messages(status=status, before=before, limit=PAGE, **filters):
+            yield from (row.seq for row in page)
+            before = page[-1].seq
+
+    def _each(self, seqs: Iterable[int], action: Callable[..., Flow[bool]], reason: str, actor: str) -> Iterator[bool]:
+        who = actor or _user()
+        for seq in seqs:
+            yield perform(self._store, lambda seq=seq: action(self._context, seq, actor=who, reason=reason))  # type: ignore[misc]
+        self._store.ring()
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container without an entry for its user
+        return f"uid {os.getuid()}"

@@ -1,0 +1,1 @@
+"""Where outgoing messages go: `protocol.py` says what a sink must be; one file per kind."""

@@ -1,0 +1,141 @@
+"""Signed webhooks as the destination, following Standard Webhooks: `id.timestamp.body` under HMAC-SHA256.
+
+Invariant: a request goes only to an address that was checked: the host is resolved once, private and local
+addresses are refused unless allowed, and the connection is made to the very address that was checked. Redirects are
+not followed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import ipaddress
+import socket
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+
+from onceward.errors import ConfigurationError
+from onceward.message import Message
+from onceward.retry import Reject, Retry
+
+try:
+    import httpx2
+except ImportError as error:
+    raise ConfigurationError("signed webhooks need an HTTP client: pip install 'onceward[http]'") from error
+
+_TRY_LATER = {408, 425, 429}
+_SUCCESS = range(200, 300)
+_REFUSED = range(400, 500)
+
+
+class HttpSink:
+    """POSTs outgoing messages to a URL, signed with each of the secrets (several while one is being replaced)."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        secrets: Sequence[str],
+        timeout: timedelta = timedelta(seconds=10),
+        allow_private: bool = False,
+    ) -> None:
+        self._url = httpx2.URL(url)
+        if self._url.scheme not in ("https", "http") or not self._url.host or self._url.userinfo:
+            raise ConfigurationError(f"{url!r} must be an http(s) URL with a host and without credentials")
+        if self._url.scheme == "http" and not allow_private:
+            raise ConfigurationError(
+                f"{url!r} is not https; plain http is only for addresses of your own (allow_private=True)"
+            )
+        self._keys = [_secret_bytes(secret) for secret in secrets]
+        if not self._keys:
+            raise ConfigurationError(
+                "secrets is empty; a webhook without a signature cannot be trusted by its receiver"
+            )
+        self._allow_private = allow_private
+        self._client = httpx2.Client(timeout=timeout.total_seconds(), follow_redirects=False, trust_env=False)
+
+    def publish(self, message: Message) -> None:
+        address = checked_address(self._url.host, self._port, allow_private=self._allow_private)
+        request = self._client.build_request(
+            "POST",
+            self._url.copy_with(host=address),
+            content=message.body,
+            headers={**self._headers(message), "host": self._url.netloc.decode()},
+            extensions={"sni_hostname": self._url.host},
+        )
+        response = self._client.send(request, stream=True)
+        try:
+            _judge(response)
+        finally:
+            response.close()
+
+    @property
+    def _port(self) -> int:
+        return self._url.port or (443 if self._url.scheme == "https" else 80)
+
+    def _headers(self, message: Message) -> dict[str, str]:
+        timestamp = str(int(time.time()))
+        passed = {name: value for name, value in message.headers.items() if _is_passed_on(name)}
+        return {
+            "content-type": "application/json",
+            **passed,
+            "webhook-id": message.id,
+            "webhook-timestamp": timestamp,
+            "webhook-signature": " ".join(sign(key, message.id, timestamp, message.body) for key in self._keys),
+            "webhook-type": message.type,
+        }
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+
+def sign(key: bytes, message_id: str, timestamp: str, body: bytes) -> str:
+    """The signature of a webhook: `v1,` and the HMAC-SHA256 of id, timestamp and body."""
+    signed = f"{message_id}.{timestamp}.".encode() + body
+    return "v1," + base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()
+
+
+def checked_address(host: str, port: int, *, allow_private: bool) -> str:
+    """Resolve a host once and refuse addresses that an outsider must not reach through us."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise ConnectionError(f"{host!r} cannot be resolved: {error}") from error
+    addresses = [ipaddress.ip_address(str(entry[4][0]).partition("%")[0]) for entry in found]
+    for address in addresses:
+        plain = getattr(address, "ipv4_mapped", None) or address
+        if not allow_private and (not plain.is_global or plain.is_multicast):
+            raise Reject(f"{host!r} leads to {address}, which is not a public address; allow_private=True permits it")
+    return str(addresses[0])
+
+
+def _secret_bytes(secret: str) -> bytes:
+    """A Standard Webhooks secret: `whsec_` and base64."""
+    text = secret.removeprefix("whsec_")
+    try:
+        key = base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise ConfigurationError("a webhook secret must be base64, with or without whsec_ before it") from error
+    if len(key) < 24:  # noqa: PLR2004 - the least that Standard Webhooks allows
+        raise ConfigurationError("a webhook secret must have at least 24 bytes")
+    return key
+
+
+def _is_passed_on(name: str) -> bool:
+    return name.lower() in ("content-type", "correlation-id", "causation-id", "traceparent", "tracestate")
+
+
+def _judge(response: httpx2.Response) -> None:
+    status = response.status_code
+    if status in _SUCCESS:
+        return
+    if status in _REFUSED and status not in _TRY_LATER:
+        raise Reject(f"the receiver refused the message with status {status}")
+    after = response.headers.get("retry-after", "")
+    if after.isascii() and after.isdigit():
+        raise Retry(f"the receiver answered {status}", after=min(int(after[:6]), 86_400))
+    raise ConnectionError(f"the receiver answered {status}")

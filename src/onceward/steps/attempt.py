@@ -1,0 +1,246 @@
+"""Attempt: run a group of messages in one transaction: effects, results, what was sent and "done" are one commit.
+
+Invariant: a message leaves the queue only in the transaction that holds its effects, and only while it carries our
+note. Whatever a handler raises, swallows or forgets, and wherever the connection breaks, everything of the attempt is
+afterwards either committed or rolled back, and we have read which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from onceward import identity, payload
+from onceward.errors import (
+    ClaimLost,
+    ContractViolation,
+    GuardFailed,
+    StoreConflict,
+    StoreError,
+    StoreUnavailable,
+)
+from onceward.flow import COMMIT, RECONNECT, ROLLBACK, Call, Each, Flow, Outcome, Query, Request, Wait
+from onceward.message import Delivery
+from onceward.registry import OUTBOX
+from onceward.steps.claim import as_batch, claim_query, heads, let_go, may_ride
+from onceward.steps.context import Catalog, Context, once
+from onceward.steps.lane import Claimed, Lane
+from onceward.steps.receive import READY, Target, record
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The first `count` messages of a group are committed; `following` was claimed along with them."""
+
+    count: int
+    following: list[Claimed] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Everything was rolled back. `culprit` is the message that raised, where it is known."""
+
+    error: BaseException
+    culprit: Claimed | None
+    infrastructure: bool = False
+
+
+def attempt(lane: Lane, group: list[Claimed], *, ride: bool) -> Flow[Finished | Failed]:
+    """Run a group in one transaction and finish it; or undo all of it and say who failed."""
+    if group[0].problem:
+        return Failed(group[0].problem, group[0])
+    patience = lane.context.settings.group_time.total_seconds()
+    mark = f"{group[0].worker}.{group[0].token}.{group[0].seq}"
+    started = lane.context.clock()
+    results: list[dict[str, Any]] = []
+    count = 0
+    lane.alone = len(group) == 1
+    yield lane.context.long(max(message.timeout for message in group), mark)
+    for part in _calls(group):
+        outcome = yield from _call(lane, part)
+        failure = outcome.error or _keep_results(part, outcome.value, results)
+        if failure and count and part[0].external:
+            break  # what was published before it stays published
+        if failure:
+            yield from undo(lane)
+            return Failed(failure, part[0] if len(part) == 1 else None, outcome.infrastructure)
+        count += len(part)
+        if lane.context.clock() - started > patience:
+            break
+    try:
+        following = yield from _finish(lane, group[:count], results, mark, ride=ride and count == len(group))
+    except (StoreError, ContractViolation) as error:
+        return (yield from _explain(lane, group[:count], error))
+    return Finished(count, following)
+
+
+def _calls(group: list[Claimed]) -> Iterator[list[Claimed]]:
+    """The messages that share one call: each its own, except for a handler that takes them all."""
+    if group[0].handler and group[0].handler.batch:
+        yield group
+    else:
+        yield from ([message] for message in group)
+
+
+def _call(lane: Lane, part: list[Claimed]) -> Flow[Outcome]:
+    """Call the handler for these messages, unless they are stale."""
+    fresh = [message.request.message for message in part if not message.stale]
+    if not fresh:
+        return Outcome()
+    for message in fresh:
+        if message.draft:
+            message.draft.begin()
+    lane.begin_call()
+    request = part[0].request
+    outcome: Outcome = yield Call(request.handler, fresh) if request.handler.batch else request
+    for message in fresh:
+        if message.draft:
+            message.draft.end()
+    return lane.end_call(outcome)
+
+
+def _keep_results(part: list[Claimed], value: Any, results: list[dict[str, Any]]) -> ContractViolation | None:
+    if value is None:
+        return None
+    fresh = [message for message in part if not message.stale]
+    values = value if part[0].request.handler.batch else [value]
+    if not isinstance(values, list) or len(values) != len(fresh):
+        return ContractViolation(
+            f"the handler took {len(fresh)} messages and returned {type(value).__name__}; "
+            "return None or a list with one result for each"
+        )
+    try:
+        found = [{"seq": m.seq, "result": payload.encode_text(one)} for m, one in zip(fresh, values, strict=True)]
+    except (TypeError, ValueError, RecursionError) as error:
+        return ContractViolation(
+            f"the handler returned {type(value).__name__}, which cannot be stored as its result ({error}); "
+            "return None or JSON-able data"
+        )
+    results += found
+    return None
+
+
+def _finish(
+    lane: Lane, group: Sequence[Claimed], results: list[dict[str, Any]], mark: str, *, ride: bool
+) -> Flow[list[Claimed]]:
+    """Delete the queue rows under our note, and claim the next group in the same transaction."""
+    seqs = [message.seq for message in group]
+    keys = sorted({message.key_hash for message in group if message.key_hash is not None})
+    requests = [*_beside(lane.context, group, results)]
+    if keys:
+        requests.append(Query("lock_keys", {"key_hashes": keys}))
+    requests.append(
+        Query(
+            "finish",
+            {
+                "seqs": seqs,
+                "worker": group[0].worker,
+                "token": group[0].token,
+                "code_version": lane.context.code_version,
+                "mark": mark,
+                "expected": len(seqs),
+            },
+        )
+    )
+    if keys:
+        requests.append(Query("promote", {"key_hashes": keys}))
+    if not ride or not may_ride(lane):
+        yield (*requests, COMMIT)
+        return []
+    token = lane.token()
+    answers = yield (*requests, claim_query(lane, token))
+    kept = yield from heads(lane, token, answers[-1])
+    yield COMMIT
+    return as_batch(lane, token, kept)
+
+
+def _beside(context: Context, group: Sequence[Claimed], results: list[dict[str, Any]]) -> Iterator[Request]:
+    """What is written in the same transaction beside the effects themselves."""
+    if results:
+        yield Each("store_results", results)
+    sent = [delivery for message in group for delivery in message.sent]
+    if sent:
+        yield send_request(context, context.cache.catalog, sent)
+    bodies = [message.seq for message in group if message.handler and not message.handler.keep_body]
+    if bodies:
+        yield Query("forget_bodies", {"seqs": bodies})
+    counted = [message.seq for message in group if message.sequence is not None and not message.stale]
+    if counted:
+        yield Query("advance", {"seqs": counted})
+    for message in group:
+        if message.stale:
+            reason = f"number {message.sequence} came after a later one of its key was applied"
+            yield Query("add_audit", {"action": "skip", "seq": message.seq, "actor": "onceward", "reason": reason})
+
+
+def send_request(context: Context, catalog: Catalog, deliveries: Sequence[Delivery]) -> Each:
+    """The rows of outgoing messages: messages like any other, whose consumer is the relay."""
+    relay = catalog.relay
+    if relay is None:
+        raise AssertionError("a process that sends has introduced itself")
+    records = []
+    for ordinal, delivery in enumerate(deliveries):
+        hashed = None if delivery.key is None else outgoing_key_hash(context.prefix, delivery.destination, delivery.key)
+        target = Target(OUTBOX, relay.consumer_id, relay.id, delivery.key, hashed)
+        records.append(record(ordinal, delivery, target, catalog.names[delivery.source]))
+    return Each("receive", records, {**READY, "outgoing": True, "catalog": None})
+
+
+def outgoing_key_hash(prefix: str, destination: str | None, key: str) -> int:
+    """Outgoing messages are in order per destination and key."""
+    return identity.key_hash(prefix, OUTBOX, f"{destination or ''}\x00{key}")
+
+
+def _explain(lane: Lane, group: list[Claimed], error: Exception) -> Flow[Finished | Failed]:
+    """The finish of a group failed: find out what is true now. Read, never guess."""
+    yield from undo(lane)
+    if not isinstance(error, StoreUnavailable | GuardFailed):
+        return Failed(error, None, infrastructure=isinstance(error, StoreConflict))
+    mine = yield from still_ours(lane, group[0])
+    yield from forget_claims(lane, keep=group[0].token)
+    if isinstance(error, StoreUnavailable) and not any(message.seq in mine for message in group):
+        return Finished(len(group))  # it was committed, only the answer was lost
+    if isinstance(error, GuardFailed) and all(message.seq in mine for message in group):
+        return Failed(transaction_ended(), None)
+    return Failed(ClaimLost(f"the group was not committed: {error}"), None)
+
+
+def transaction_ended() -> ContractViolation:
+    """The error of a handler whose transaction is not the one it was given."""
+    return ContractViolation(
+        "the handler ended the transaction it was given (a COMMIT or ROLLBACK inside a statement or procedure); "
+        "what it committed by itself is not undone. Returning commits, raising rolls back: remove the statement"
+    )
+
+
+def still_ours(lane: Lane, claimed: Claimed) -> Flow[set[int]]:
+    """What still carries the note of this claim."""
+    (rows,) = yield from once(lane.context, Query("noted", {"worker": claimed.worker, "token": claimed.token}))
+    return {seq for (seq,) in rows}
+
+
+def undo(lane: Lane) -> Flow[None]:
+    """Roll back; a lost connection has rolled back by itself."""
+    try:
+        yield ROLLBACK
+    except StoreUnavailable:
+        yield from reconnect(lane)
+
+
+def reconnect(lane: Lane) -> Flow[None]:
+    """Get a working connection again, however long that takes; a stop ends the wait."""
+    pause = 0.05
+    while not (yield RECONNECT):
+        if lane.stopping():
+            raise StoreUnavailable("stopped while the database was away; the messages in hand come back by themselves")
+        yield Wait(pause)
+        pause = min(pause * 2, 2.0)
+
+
+def forget_claims(lane: Lane, keep: int | None = None) -> Flow[None]:
+    """Let go of claims whose commit was never answered; a row that carries none of them is not ours."""
+    tokens = sorted(lane.open_tokens - {keep})
+    if tokens:
+        yield from once(lane.context, Query("release", {"worker": lane.owner, "tokens": tokens}))
+        let_go(lane, *tokens)

@@ -1,0 +1,61 @@
+"""Effect: an external call with its intent recorded before and its result after, each in a transaction of its own.
+
+Invariant: when a call was made, there is a committed row that says so, whatever becomes of the handler's transaction.
+A row without a result means that nobody knows whether the call happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from onceward import payload
+from onceward.errors import ContractViolation, OutcomeUnknown
+from onceward.flow import Do, Flow, Outcome, Query
+from onceward.message import Message
+from onceward.retry import Retry
+from onceward.steps.context import Context, once
+
+
+def guarded(  # noqa: PLR0913 - what an effect is made of
+    context: Context, worker: int, message: Message, name: str, call: Callable[[], Any], *, idempotent: bool
+) -> Flow[Any]:
+    """Make the call unless it was made; answers its result, the recorded one on a retry."""
+    key = message.idempotency_key(name)
+    (fresh,) = yield from once(
+        context, Query("intend", {"key": key, "seq": message.seq, "name": name, "worker": worker})
+    )
+    if not fresh:
+        (rows,) = yield from once(context, Query("effect", {"key": key}))
+        if rows and rows[0][0]:
+            return None if rows[0][1] is None else payload.decode(rows[0][1].encode())
+        if not idempotent:
+            raise OutcomeUnknown(unknown(name, message))
+    outcome: Outcome = yield Do(call)
+    if isinstance(outcome.error, Retry):  # the caller knows that it did not happen
+        yield from once(context, Query("effect_undone", {"key": key}))
+    if outcome.error is not None:
+        raise outcome.error
+    yield from _record(context, key, name, outcome.value)
+    return outcome.value
+
+
+def _record(context: Context, key: str, name: str, value: Any) -> Flow[None]:
+    try:
+        text, problem = payload.encode_text(value), None
+    except (TypeError, ValueError, RecursionError) as error:
+        text, problem = "null", error
+    yield from once(context, Query("effect_done", {"key": key, "result": text}))
+    if problem:
+        raise ContractViolation(
+            f"once({name!r}) returned {type(value).__name__}, which cannot be recorded ({problem}); it has happened, "
+            "but its result is lost. Return JSON-able data"
+        )
+
+
+def unknown(name: str, message: Message) -> str:
+    """What a person must decide."""
+    return (
+        f"{name!r} of message {message.id!r} was begun by an earlier attempt, and nobody knows whether it happened. "
+        "Look at the other side, then say so: inbox.settle_effect(seq, name, happened=True or False), and redrive"
+    )
