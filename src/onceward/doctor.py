@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, cast
 
 from onceward.errors import ConfigurationError
 from onceward.flow import Query
 from onceward.inbox import Inbox
+from onceward.registry import OUTBOX
 from onceward.report import Stats
 from onceward.steps.context import once
 from onceward.transact import perform
@@ -48,7 +49,7 @@ def examine(inbox: Inbox, *, program: bool | None = None) -> list[Finding]:
         *_rows(inbox),
         *_workers(inbox, stats),
         *_backlog(inbox, stats),
-        *_people(stats),
+        *_people(inbox, stats),
     ]
 
 
@@ -67,10 +68,18 @@ def _handlers(inbox: Inbox, *, program: bool) -> Iterator[Finding]:
             "error", "no handlers are registered", "import the modules with @inbox.on(...) where the inbox is made"
         )
         return
-    types = sorted({handler.type for handler in registry})
-    yield Finding("ok", f"{_some(len(registry), 'handler')}, for {', '.join(types)}")
+    types = sorted({handler.type for handler in registry if not handler.external})
+    yield Finding("ok", f"{_some(len(types), 'type')} of message handled: {', '.join(types) or 'none, only a relay'}")
     for message_type, consumer, number in _ask(inbox, "unserved"):
-        if registry.of_type(consumer, message_type) is None:
+        if registry.of_type(consumer, message_type) is not None:
+            continue
+        if consumer == OUTBOX:
+            yield Finding(
+                "warning",
+                f"{_some(number, 'outgoing message')} due: no sink here to publish through",
+                "run the program that has it, or register one with inbox.sink(...)",
+            )
+        else:
             yield Finding(
                 "warning",
                 f"{_some(number, 'due message')} of type {message_type} for consumer {consumer}: no handler here",
@@ -132,7 +141,7 @@ def _backlog(inbox: Inbox, stats: Stats) -> Iterator[Finding]:
         )
 
 
-def _people(stats: Stats) -> Iterator[Finding]:
+def _people(inbox: Inbox, stats: Stats) -> Iterator[Finding]:
     """What waits for a person."""
     if stats.dead:
         yield Finding(
@@ -140,11 +149,26 @@ def _people(stats: Stats) -> Iterator[Finding]:
             f"{_some(stats.dead, 'dead message')}; later messages of the same key wait behind",
             "see `onceward list --status dead`, then redrive or discard them",
         )
+    if stats.outbox_dead:
+        yield Finding(
+            "warning",
+            f"{_some(stats.outbox_dead, 'dead outgoing message')}; later ones of the same key wait behind",
+            "see `onceward list --outgoing --status dead`, then redrive or discard them",
+        )
     if stats.quarantined:
         yield Finding(
             "warning",
             f"{_some(stats.quarantined, 'id')} came again with other bytes",
             "see `onceward quarantine list`, then resolve each case",
+        )
+    # One that was begun a moment ago is simply running.
+    begun_before = datetime.now(UTC) - inbox.settings.handler_timeout
+    unknown = [effect for effect in inbox.effects() if effect.started_at < begun_before]
+    if unknown:
+        yield Finding(
+            "warning",
+            f"{_some(len(unknown), 'external call')} with unknown outcome",
+            "see `onceward effects list`, find out whether each happened, then settle it",
         )
 
 

@@ -69,6 +69,7 @@ class Registry:
 
     def __init__(self) -> None:
         self._handlers: dict[tuple[str, str, int], Handler] = {}
+        self._by_type: dict[tuple[str, str], Handler] = {}
         self._upcasters: dict[tuple[str, int], Upcaster] = {}
 
     def add(self, handler: Handler) -> None:
@@ -96,6 +97,7 @@ class Registry:
                     "consumer and must therefore both be def or both be async def"
                 )
         self._handlers[handler.consumer, handler.type, handler.version] = handler
+        self._by_type.setdefault((handler.consumer, handler.type), handler)
 
     @staticmethod
     def _check(handler: Handler) -> None:
@@ -111,6 +113,7 @@ class Registry:
     def set_relay(self, handler: Handler) -> None:
         """Register, or replace, the handler of outgoing messages."""
         self._handlers[OUTBOX, ANY_TYPE, 1] = handler
+        self._by_type[OUTBOX, ANY_TYPE] = handler
 
     def add_upcaster(self, message_type: str, version: int, upcaster: Upcaster) -> None:
         """Register how data of a version becomes data of the next."""
@@ -126,7 +129,7 @@ class Registry:
 
     def of_type(self, consumer: str, message_type: str) -> Handler | None:
         """Any handler of the type, whatever the version: they share key and kind."""
-        return next((h for h in self._handlers.values() if (h.consumer, h.type) == (consumer, message_type)), None)
+        return self._by_type.get((consumer, message_type))
 
     def find(self, consumer: str, message_type: str, version: int) -> tuple[Handler, list[Upcaster]]:
         """The handler of a message and what brings its data up to that handler's version."""

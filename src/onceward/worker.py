@@ -76,6 +76,7 @@ class Worker:
                 self._start_threads()
                 self._join()
             finally:
+                self.request_stop()
                 bell.close()
         finally:
             self._presence.stop()
@@ -128,7 +129,7 @@ class Worker:
         return lanes
 
     def _lane(self, subscriptions: list[Subscription], *, outgoing: bool = False) -> Lane:
-        lane = Lane(
+        return Lane(
             context=self._context,
             worker=lambda: self._presence.worker,
             new_token=self._presence.token,
@@ -137,8 +138,6 @@ class Worker:
             gate=self._presence.gate,
             outgoing=outgoing,
         )
-        lane.group = lane.largest_group
-        return lane
 
     def _start_threads(self) -> None:
         for number, lane in enumerate(self._lanes(is_async=False)):

@@ -13,8 +13,9 @@ import click
 
 import onceward
 from onceward.cli.completion import completion
-from onceward.cli.dead_letters import discard, redrive
+from onceward.cli.dead_letters import discard, redrive, release
 from onceward.cli.demonstration import demo
+from onceward.cli.effects import effects
 from onceward.cli.failure import NOT_SO, UNAVAILABLE, WRONG_USAGE, Failure
 from onceward.cli.health import doctor
 from onceward.cli.messages import list_messages, show
@@ -72,8 +73,10 @@ for command in (
     list_messages,
     show,
     redrive,
+    release,
     discard,
     quarantine,
+    effects,
     doctor,
     completion,
 ):

@@ -1,4 +1,4 @@
-"""`onceward redrive` and `onceward discard`: decide about messages, by number or by what they have in common.
+"""`onceward redrive`, `release` and `discard`: decide about messages, by number or by what they have in common.
 
 Invariant: what is changed is what was shown. A bulk command collects the messages first, shows what they are, asks, and
 then acts on exactly these; each change is guarded and written to the audit by the inbox itself.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,23 +18,29 @@ from rich.progress import track
 from onceward.cli.failure import NOT_SO, WRONG_USAGE, Failure
 from onceward.cli.output import console, count, examples, print_json, print_table, say
 from onceward.cli.target import Target, as_json, numbers, on_target
+from onceward.errors import ConfigurationError
 from onceward.inbox import Inbox
 from onceward.report import Row
 
 PAGE = 500
-SHOWN_KINDS = 10
+SHOWN = 10
 LONG_WORK = 50
 
 Change = Callable[[Inbox, int, str], int]
+PAST = {"redrive": "redriven", "release": "released", "discard": "discarded"}
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
-    """Which messages: these numbers, or the dead ones that match."""
+class Request:
+    """What the command line asks for: these numbers, or the dead messages that match; and how to go about it."""
 
+    verb: str
     seqs: list[int]
-    filters: dict[str, str | None]
+    filters: dict[str, Any]
     everything: bool
+    reason: str
+    yes: bool
+    as_json: bool
 
     @property
     def bulk(self) -> bool:
@@ -43,12 +49,13 @@ class Selection:
 
 
 def _selecting(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that both commands share."""
+    """The options that these commands share."""
     for option in (
         as_json,
         click.option("--yes", is_flag=True, help="Do not ask."),
         click.option("--reason", required=True, metavar="TEXT", help="Why; kept in the audit."),
         click.option("--all", "everything", is_flag=True, help="All dead messages."),
+        click.option("--outgoing", is_flag=True, help="The dead messages of the outbox."),
         click.option("--source", metavar="NAME", help="The dead messages from this source."),
         click.option("--key", metavar="KEY", help="The dead messages with this ordering key."),
         click.option("--type", "type", metavar="TYPE", help="The dead messages of this type."),
@@ -67,13 +74,32 @@ def _selecting(function: Callable[..., Any]) -> Callable[..., Any]:
     ),
 )
 @_selecting
-def redrive(target: Target, words: list[str], **options: Any) -> None:
+@click.option("--out-of-order", is_flag=True, help="Also those whose key went on without them.")
+def redrive(target: Target, words: list[str], *, out_of_order: bool, **options: Any) -> None:
     """Give dead messages a new budget: they run again, and their history stays.
 
-    By number, or in bulk by --type, --key, --source or --all; bulk shows what it found and asks first. Exit code 1
-    when a message named by number is not dead.
+    By number, or in bulk by --type, --key, --source, --outgoing or --all; bulk shows what it found and asks first. Exit
+    code 1 when a message named by number was left alone, for example because it is not dead.
     """
-    _decide("redrive", lambda inbox, seq, reason: inbox.redrive(seq, reason=reason), target, words, options)
+    change: Change = lambda inbox, seq, reason: inbox.redrive(seq, reason=reason, out_of_order=out_of_order)  # noqa: E731 - one use
+    _decide("redrive", change, target, words, options)
+
+
+@click.command(
+    short_help="Let a key go on without its dead message.",
+    epilog=examples(
+        'onceward release shop:inbox 17 --reason "order cancelled by phone"',
+        'onceward release shop:inbox --key 4711 --reason "fixed by hand" --yes',
+    ),
+)
+@_selecting
+def release(target: Target, words: list[str], **options: Any) -> None:
+    """Let the messages behind a dead one run: its key goes on without it, and it stays dead.
+
+    By number, or in bulk by --type, --key, --source, --outgoing or --all; bulk shows what it found and asks first. Exit
+    code 1 when a message named by number holds no key back.
+    """
+    _decide("release", lambda inbox, seq, reason: inbox.release(seq, reason=reason), target, words, options)
 
 
 @click.command(
@@ -87,54 +113,66 @@ def redrive(target: Target, words: list[str], **options: Any) -> None:
 def discard(target: Target, words: list[str], **options: Any) -> None:
     """Take messages out for good: they never run, and later copies of them are duplicates.
 
-    By number (any message that is neither finished nor running), or the dead ones in bulk by --type, --key, --source or
-    --all; bulk shows what it found and asks first. Exit code 1 when a message named by number could not be discarded.
+    By number (any message that is neither finished nor running), or the dead ones in bulk by --type, --key, --source,
+    --outgoing or --all; bulk shows what it found and asks first. Exit code 1 when a message named by number could not
+    be discarded.
     """
     _decide("discard", lambda inbox, seq, reason: inbox.discard(seq, reason=reason), target, words, options)
 
 
 def _decide(verb: str, change: Change, target: Target, words: list[str], options: dict[str, Any]) -> None:
-    filters = {name: options[name] for name in ("type", "key", "source")}
-    chosen = Selection(numbers(words, "SEQ"), filters, options["everything"])
-    if bool(chosen.seqs) == chosen.bulk or (chosen.everything and any(filters.values())):
+    filters = {name: options.pop(name) for name in ("type", "key", "source", "outgoing")}
+    request = Request(verb, numbers(words, "SEQ"), filters, **options)
+    narrowed = any(value for name, value in filters.items() if name != "outgoing")
+    if bool(request.seqs) == request.bulk or (request.everything and narrowed):
         raise Failure(f"say what to {verb}: numbers, or --type/--key/--source, or --all", WRONG_USAGE)
-    if chosen.bulk and not options["yes"] and not _can_ask(as_json=options["as_json"]):
+    if request.bulk and not request.yes and not _can_ask(request):
         raise Failure("nobody can be asked here; look with `onceward list --status dead`, then add --yes", WRONG_USAGE)
     with target.open() as inbox:
-        seqs = _preview(inbox, verb, chosen, options) if chosen.bulk else chosen.seqs
-        changed = {seq for seq in _progress(seqs, verb) if change(inbox, seq, options["reason"])}
-        unchanged = [seq for seq in seqs if seq not in changed]
-        _report(inbox, verb, len(changed), unchanged, as_json=options["as_json"])
-    if unchanged and not chosen.bulk:
+        seqs = _preview(inbox, request) if request.bulk else request.seqs
+        unchanged = dict(_changes(inbox, request, change, seqs))
+        _report(request, len(seqs) - len(unchanged), unchanged)
+    if unchanged and not request.bulk:
         raise SystemExit(NOT_SO)
 
 
-def _can_ask(*, as_json: bool) -> bool:
-    return sys.stdin.isatty() and sys.stdout.isatty() and not as_json
+def _can_ask(request: Request) -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty() and not request.as_json
 
 
-def _preview(inbox: Inbox, verb: str, chosen: Selection, options: dict[str, Any]) -> list[int]:
+def _preview(inbox: Inbox, request: Request) -> list[int]:
     """Collect the numbers, show what they are, and ask."""
     kinds: Counter[tuple[str, str, str]] = Counter()
     seqs: list[int] = []
-    for row in _dead(inbox, chosen.filters):
+    for row in _dead(inbox, request.filters):
         seqs.append(row.seq)
         kinds[row.type, row.source, row.consumer] += 1
-    if not options["as_json"] and kinds:
-        rows = [(f"{number:,}", *kind) for kind, number in kinds.most_common(SHOWN_KINDS)]
+    if not request.as_json and kinds:
+        rows = [(f"{number:,}", *kind) for kind, number in kinds.most_common(SHOWN)]
         print_table(("messages", "type", "source", "consumer"), rows, right=("messages",))
-        if len(kinds) > SHOWN_KINDS:
-            say(f"and {len(kinds) - SHOWN_KINDS} more kinds")
-    if seqs and not options["yes"]:
-        click.confirm(f"{verb} {count(len(seqs), 'dead message')}?", abort=True)
+        if len(kinds) > SHOWN:
+            say(f"and {len(kinds) - SHOWN} more kinds")
+    if seqs and not request.yes:
+        click.confirm(f"{request.verb} {count(len(seqs), 'dead message')}?", abort=True)
     return sorted(seqs)
 
 
-def _dead(inbox: Inbox, filters: dict[str, str | None]) -> Iterable[Row]:
+def _dead(inbox: Inbox, filters: dict[str, Any]) -> Iterator[Row]:
     before: int | None = None
     while page := inbox.messages(status="dead", before=before, limit=PAGE, **filters):
         yield from page
         before = page[-1].seq
+
+
+def _changes(inbox: Inbox, request: Request, change: Change, seqs: list[int]) -> Iterator[tuple[int, str]]:
+    """Change one after the other; yields those that were left alone, and why."""
+    for seq in _progress(seqs, request.verb):
+        try:
+            if not change(inbox, seq, request.reason):
+                story = inbox.message(seq)
+                yield seq, f"it is {story.status}" if story else "there is no such message"
+        except ConfigurationError as refused:
+            yield seq, str(refused)
 
 
 def _progress(seqs: list[int], verb: str) -> Iterable[int]:
@@ -145,14 +183,13 @@ def _progress(seqs: list[int], verb: str) -> Iterable[int]:
     return track(seqs, description=verb, console=out, transient=True)
 
 
-def _report(inbox: Inbox, verb: str, changed: int, unchanged: list[int], *, as_json: bool) -> None:
-    if as_json:
+def _report(request: Request, changed: int, unchanged: dict[int, str]) -> None:
+    if request.as_json:
         print_json({"changed": changed, "unchanged": unchanged})
         return
-    past = {"redrive": "redriven", "discard": "discarded"}[verb]
-    say(f"{past}: {count(changed, 'message')}" if changed or unchanged else "no dead messages match")
-    for seq in unchanged[:SHOWN_KINDS]:
-        story = inbox.message(seq)
-        say(f"message {seq} was left alone: " + (f"it is {story.status}" if story else "there is no such message"))
-    if len(unchanged) > SHOWN_KINDS:
-        say(f"and {len(unchanged) - SHOWN_KINDS} more were left alone")
+    happened = f"{PAST[request.verb]}: {count(changed, 'message')}"
+    say(happened if changed or unchanged else "no dead messages match")
+    for seq, why in list(unchanged.items())[:SHOWN]:
+        say(f"message {seq} was left alone: {why}")
+    if len(unchanged) > SHOWN:
+        say(f"and {len(unchanged) - SHOWN} more were left alone")

@@ -42,6 +42,7 @@ COLUMNS = ("seq", "status", "type", "source", "id", "key", "tries", "received", 
 @click.option("--type", "type_", metavar="TYPE", help="Only messages of this type.")
 @click.option("--key", metavar="KEY", help="Only messages with this ordering key.")
 @click.option("--source", metavar="NAME", help="Only messages from this source.")
+@click.option("--outgoing", is_flag=True, help="Messages of the outbox instead of those that came in.")
 @click.option("--before", type=click.IntRange(min=1, max=2**63 - 1), metavar="SEQ", help="Only older ones: next page.")
 @click.option(
     "--limit", type=click.IntRange(min=1, max=100_000), default=50, show_default=True, help="At most so many."
@@ -56,11 +57,14 @@ def list_messages(  # noqa: PLR0913 - each is a filter
     source: str | None,
     before: int | None,
     limit: int,
+    outgoing: bool,
     as_json: bool,
 ) -> None:
     """List messages, newest first."""
     with target.open() as inbox:
-        rows = inbox.messages(status=status, type=type_, key=key, source=source, before=before, limit=limit)
+        rows = inbox.messages(
+            status=status, type=type_, key=key, source=source, before=before, limit=limit, outgoing=outgoing
+        )
     if as_json:
         print_json(rows)
         return
@@ -131,6 +135,8 @@ def _print_story(story: Story) -> None:
             ("id", story.id),
             ("key", story.key),
             ("consumer", story.consumer),
+            ("to", story.destination),
+            ("caused by", f"message {story.cause}" if story.cause else ""),
             ("received", f"{story.received_at:%Y-%m-%d %H:%M:%S} UTC, {ago(story.received_at)}"),
             ("due", ago(story.due_at)),
             ("held by", f"worker {story.worker}" if story.worker else ""),
@@ -152,6 +158,16 @@ def _print_story(story: Story) -> None:
         charged = "" if attempt.charged else ", not charged"
         heading(f"{attempt.kind} {ago(attempt.at)} (attempt {attempt.attempt}{charged})")
         say((attempt.traceback or attempt.error).rstrip())
+    if story.effects:
+        heading("effects")
+        calls = [
+            (call.name, "done" if call.done else "outcome unknown", ago(call.started_at)) for call in story.effects
+        ]
+        print_table(("name", "state", "begun"), calls)
+    if story.sent:
+        heading("sent")
+        sent = [(one.seq, one.type, one.to or "default", one.id) for one in story.sent]
+        print_table(("seq", "type", "to", "id"), sent, right=("seq",), fold=("id",))
     if story.actions:
         heading("actions")
         rows = [(ago(action.at), action.actor, action.action, action.reason) for action in story.actions]

@@ -35,6 +35,7 @@ STYLES = {
     "quarantined": "yellow",
     "error": "bold red",
     "dead": "bold red",
+    "outbox_dead": "bold red",
 }
 
 

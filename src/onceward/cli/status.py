@@ -27,8 +27,12 @@ MEANINGS = {
     "quarantined": "known id, other bytes: onceward quarantine list",
     "done": "effects committed",
     "discarded": "taken out by a person",
+    "skipped": "older than what their key has already seen",
     "duplicates": "copies suppressed",
     "failures": "failed attempts and crashes, ever",
+    "outbox_unsent": "outgoing, not published yet",
+    "outbox_dead": "outgoing, need a person: onceward list --outgoing --status dead",
+    "outbox_sent": "outgoing, published",
 }
 
 
@@ -93,7 +97,7 @@ def _numbers(stats: Stats) -> Table:
         number = getattr(stats, name)
         note = _note(name, stats) or meaning
         style = STYLES.get(name, "") if number else "dim"
-        table.add_row(styled(name, style), styled(f"{number:,}", style), styled(note))
+        table.add_row(styled(name.replace("_", " "), style), styled(f"{number:,}", style), styled(note))
     return table
 
 

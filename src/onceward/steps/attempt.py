@@ -201,9 +201,11 @@ def _explain(lane: Lane, group: list[Claimed], error: Exception) -> Flow[Finishe
     yield from forget_claims(lane, keep=group[0].token)
     if isinstance(error, StoreUnavailable) and not any(message.seq in mine for message in group):
         return Finished(len(group))  # it was committed, only the answer was lost
-    if isinstance(error, GuardFailed) and all(message.seq in mine for message in group):
+    if not all(message.seq in mine for message in group):
+        return Failed(ClaimLost(f"another worker took a message over: {error}"), None)
+    if isinstance(error, GuardFailed):
         return Failed(transaction_ended(), None)
-    return Failed(ClaimLost(f"the group was not committed: {error}"), None)
+    return Failed(error, None, infrastructure=True)
 
 
 def transaction_ended() -> ContractViolation:

@@ -6,11 +6,11 @@ other: what follows a message that failed is put aside behind it, or released.
 
 from __future__ import annotations
 
-from onceward.errors import ClaimLost, StoreUnavailable
+from onceward.errors import ClaimLost, StoreConflict, StoreUnavailable
 from onceward.flow import Flow, Wait
 from onceward.registry import Handler
 from onceward.retry import Reject
-from onceward.steps.attempt import Failed, Finished, attempt, forget_claims, reconnect, still_ours
+from onceward.steps.attempt import Failed, Finished, attempt, forget_claims, reconnect, still_ours, undo
 from onceward.steps.claim import let_go, next_batch
 from onceward.steps.lane import Claimed, Lane
 from onceward.steps.settle import postpone, release, settle
@@ -35,6 +35,10 @@ def work(lane: Lane, *, until_idle: bool = False) -> Flow[int]:
                 break
             else:
                 yield Wait(lane.context.settings.poll.total_seconds())
+        except StoreConflict:
+            batch = []
+            yield from undo(lane)
+            yield from forget_claims(lane)
         except StoreUnavailable:
             batch = []
             yield from reconnect(lane)
@@ -78,7 +82,7 @@ def handle(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:
             failures += 1
             lane.group = max(1, lane.group // 2)
             suspects = _suspects(outcome, group, pending)
-            aside = sorted(aside + suspects, key=lambda message: message.seq)
+            aside = sorted(aside + suspects, key=lambda message: (message.place, message.seq))
             pending = [message for message in group + pending if message not in suspects]
     let_go(lane, batch[0].token)
     return following

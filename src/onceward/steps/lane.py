@@ -145,6 +145,8 @@ class Lane:
     swept_at: float = float("-inf")
     group: int = 1
     """How many messages it claims at a time: halved when a group fails, growing back while all goes well."""
+    largest_group: int = field(init=False)
+    """The largest group any of its handlers wants."""
     finished: int = 0
     outgoing: bool = False
     """It is a lane of the relay."""
@@ -159,12 +161,11 @@ class Lane:
     owner: int = 0
     """The worker number under which the open tokens were written."""
 
-    @property
-    def largest_group(self) -> int:
-        """The largest group any of its handlers wants."""
+    def __post_init__(self) -> None:
         registry = self.context.registry
         handlers = (registry.of_type(s.consumer, s.type) for s in self.subscriptions)
-        return max((handler.group for handler in handlers if handler), default=1)
+        self.largest_group = max((handler.group for handler in handlers if handler), default=1)
+        self.group = self.largest_group
 
     def begin_call(self) -> None:
         """A handler starts."""
