@@ -34,9 +34,7 @@ def list_effects(target: Target, *, limit: int, as_json: bool) -> None:
         print_json(found)
     elif found:
         rows = [(effect.seq, effect.name, ago(effect.started_at), effect.key) for effect in found]
-        print_table(
-            ("message", "name", "begun", "idempotency key"), rows, right=("message",), fold=("idempotency key",)
-        )
+        print_table(("message", "name", "begun", "idempotency key"), rows, right=("message",))
     else:
         say("no open effects")
 

@@ -71,7 +71,7 @@ def list_messages(  # noqa: PLR0913 - each is a filter
     if not rows:
         say("no messages match")
         return
-    print_table(COLUMNS, map(_cells, rows), right=("seq", "tries"), fold=("id",))
+    print_table(COLUMNS, map(_cells, rows), right=("seq", "tries"), cut=True)
     if len(rows) == limit:
         say(f"perhaps there are more: --before {rows[-1].seq}")
 
@@ -80,7 +80,7 @@ def _cells(row: Row) -> tuple[object, ...]:
     tries = f"{row.attempts}+{row.crashes}" if row.crashes else str(row.attempts)
     error = (row.error or "").partition("\n")[0]
     status = styled(row.status, STYLES.get(row.status, ""))
-    return row.seq, status, row.type, row.source, row.id, row.key or "", tries, ago(row.received_at), error
+    return row.seq, status, row.type, row.source, row.id, row.key or "", tries, ago(row.received_at, units=1), error
 
 
 @click.command(
@@ -167,11 +167,11 @@ def _print_story(story: Story) -> None:
     if story.sent:
         heading("sent")
         sent = [(one.seq, one.type, one.to or "default", one.id) for one in story.sent]
-        print_table(("seq", "type", "to", "id"), sent, right=("seq",), fold=("id",))
+        print_table(("seq", "type", "to", "id"), sent, right=("seq",))
     if story.actions:
         heading("actions")
         rows = [(ago(action.at), action.actor, action.action, action.reason) for action in story.actions]
-        print_table(("when", "who", "what", "reason"), rows, fold=("reason",))
+        print_table(("when", "who", "what", "reason"), rows)
 
 
 def _body(body: bytes | None) -> str:

@@ -16,9 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import click
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 # Controls, invisible and direction-changing characters, half characters, and line breaks that are not newlines.
@@ -39,6 +37,9 @@ STYLES = {
 }
 
 
+GAP = "  "
+SHORTEST = 12
+"""A last column is never cut shorter than this, however narrow the terminal is."""
 PIPE_WIDTH = 250
 """Nobody sees the width of a pipe, so lines are not cut at the usual 80."""
 
@@ -105,35 +106,29 @@ def plain(value: Any) -> Any:
 
 
 def print_table(
-    columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = (), fold: Sequence[str] = ()
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = (), cut: bool = False
 ) -> None:
-    """Print rows: fitted to a terminal, or complete and aligned, one line each, where a program reads them.
+    """Print rows in aligned columns, one line each; those in `right` hold numbers.
 
-    Columns in `right` hold numbers; those in `fold` are never cut, however narrow the terminal is.
+    What is shown can be copied, so nothing is shortened, except with `cut` the last column at the edge of a terminal.
     """
-    cells = [[cell if isinstance(cell, Text) else styled(cell) for cell in row] for row in rows]
     out = console()
-    if not out.is_terminal:
-        _print_plain(columns, [[cell.plain for cell in row] for row in cells])
-        return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(
-            column,
-            justify="right" if column in right else "left",
-            overflow="fold" if column in fold else "ellipsis",
-            no_wrap=column not in fold,
-        )
-    for row in cells:
-        table.add_row(*row)
-    out.print(table)
-
-
-def _print_plain(columns: Sequence[str], rows: list[list[str]]) -> None:
-    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
-    for row in ([name.upper() for name in columns], *rows):
-        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        click.echo(line.rstrip())
+    head = [Text(name if out.is_terminal else name.upper(), style="bold") for name in columns]
+    cells = [[cell if isinstance(cell, Text) else styled(cell) for cell in row] for row in rows]
+    widths = [max(cell.cell_len for cell in column) for column in zip(head, *cells, strict=True)]
+    left = out.width - sum(widths[:-1]) - len(GAP) * (len(columns) - 1)
+    for row in (head, *cells):
+        line = Text()
+        for name, cell, width in zip(columns[:-1], row, widths, strict=False):
+            padding = " " * (width - cell.cell_len)
+            line.append_text(Text(padding) + cell if name in right else cell + Text(padding))
+            line.append(GAP)
+        last = row[-1].copy()
+        if cut and out.is_terminal:
+            last.truncate(max(left, SHORTEST), overflow="ellipsis")
+        line.append_text(last)
+        line.rstrip()
+        out.print(line, soft_wrap=True)
 
 
 def print_fields(fields: Iterable[tuple[str, object]]) -> None:
@@ -151,7 +146,7 @@ def heading(text: str) -> None:
     console().print(Text(visible(text), style="bold"), soft_wrap=True)
 
 
-def span(seconds: float) -> str:
+def span(seconds: float, *, units: int = 2) -> str:
     """A duration for people: two units at most.
 
     >>> span(0.25), span(59), span(3725), span(200_000)
@@ -168,15 +163,15 @@ def span(seconds: float) -> str:
             parts.append(f"{count} {name}")
         elif parts:
             break
-    return " ".join(parts[:2])
+    return " ".join(parts[:units])
 
 
-def ago(moment: datetime | None) -> str:
+def ago(moment: datetime | None, *, units: int = 2) -> str:
     """How long ago something was, or in how long it will be."""
     if moment is None:
         return ""
     seconds = (datetime.now(UTC) - moment).total_seconds()
-    return f"{span(seconds)} ago" if seconds >= 0 else f"in {span(-seconds)}"
+    return f"{span(seconds, units=units)} ago" if seconds >= 0 else f"in {span(-seconds, units=units)}"
 
 
 def count(number: int, noun: str) -> str:

@@ -77,7 +77,7 @@ def _print_case(case: Mismatch) -> None:
         say("the hash of the other body is                    " + case.other_hash)
     elif case.differences:
         rows = [(path or "(all)", _short(first), _short(other)) for path, first, other in case.differences]
-        print_table(("field", "first", "other"), rows, fold=("field", "first", "other"))
+        print_table(("field", "first", "other"), rows)
     else:
         say("the bodies say the same in different bytes (spaces, or the order of fields)")
 

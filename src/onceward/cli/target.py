@@ -92,8 +92,16 @@ def _import(name: str) -> Any:
                 WRONG_USAGE,
             ) from None
         # Somebody's own code failed: where it did is what they need to know.
-        say("".join(traceback.format_exception(error)).rstrip(), error=True)
+        say(_own_traceback(error), error=True)
         raise Failure(f"importing {name} failed: {type(error).__name__}: {error}", WRONG_USAGE) from error
+
+
+def _own_traceback(error: Exception) -> str:
+    """The traceback without the steps of the import itself, which say nothing."""
+    step = error.__traceback__
+    while step and (step.tb_frame.f_code.co_filename == __file__ or "importlib" in step.tb_frame.f_code.co_filename):
+        step = step.tb_next
+    return "".join(traceback.format_exception(type(error), error, step)).rstrip()
 
 
 def _inboxes(module: Any) -> str:

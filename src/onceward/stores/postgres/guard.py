@@ -225,7 +225,7 @@ def _is_away(error: psycopg.Error) -> bool:
 
 def translated(error: psycopg.Error, connection: Any) -> StoreError | ContractViolation:
     """A driver error as one of ours."""
-    if isinstance(error, _CONFLICT):
+    if isinstance(error, _CONFLICT) or "cached plan must not change result type" in str(error):
         return StoreConflict(f"PostgreSQL rolled the transaction back: {_brief(error)}")
     if isinstance(error, pg.LockNotAvailable | pg.QueryCanceled):
         return StoreUnavailable(

@@ -80,6 +80,10 @@ class _PostgresSession:
         }
         return [("BEGIN ISOLATION LEVEL READ COMMITTED", None), (self._statements["begin_limits"], limits)]
 
+    def _prepares(self, statement: Statement) -> bool | None:
+        """Our own statements are few and planned once; a connection behind a pooler ignores the wish."""
+        return True if statement[1] is not None and not self._joined else None
+
     def _is_infrastructure(self, error: BaseException) -> bool:
         return is_infrastructure(error, self.connection)
 
@@ -127,7 +131,7 @@ class PostgresSession(_PostgresSession):
         return answers
 
     def _run(self, statement: Statement) -> Any:
-        return psycopg.Cursor(self.connection).execute(*statement, binary=True)
+        return psycopg.Cursor(self.connection).execute(*statement, binary=True, prepare=self._prepares(statement))
 
     def _call(self, call: Call) -> Outcome:
         self.connection.in_handler = True
@@ -197,7 +201,8 @@ class AsyncPostgresSession(_PostgresSession):
         return answers
 
     async def _run(self, statement: Statement) -> Any:
-        return await psycopg.AsyncCursor(self.connection).execute(*statement, binary=True)
+        cursor = psycopg.AsyncCursor(self.connection)
+        return await cursor.execute(*statement, binary=True, prepare=self._prepares(statement))
 
     async def _call(self, call: Call) -> Outcome:
         self.connection.in_handler = True

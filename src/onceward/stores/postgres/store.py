@@ -47,7 +47,7 @@ class PostgresStore:
             self._conninfo = make_conninfo(url, **{**_DEAD_PEER, **conninfo_to_dict(url)})
         except psycopg.ProgrammingError as error:
             raise ConfigurationError(f"{migrate.masked(url)!r} is not a PostgreSQL URL: {error}") from error
-        # Prepared statements are session state, which transaction pooling does not keep.
+        # Prepared statements are session state, which transaction pooling does not keep: off until proven direct.
         self._options: dict[str, Any] = {"autocommit": True, "prepare_threshold": None}
         self._statements = {name: parts[0] for name, parts in load(self.dialect, prefix).items()}
         self._lock = threading.Lock()
@@ -65,16 +65,20 @@ class PostgresStore:
     def open_connection(self) -> HandlerConnection:
         """A new guarded connection."""
         try:
-            return HandlerConnection.connect(self._conninfo, **self._options)
+            connection = HandlerConnection.connect(self._conninfo, **self._options)
+            _settle_in(connection)
         except psycopg.Error as error:
             unreachable(error, migrate.masked(self.url))
+        return connection
 
     async def open_async_connection(self) -> AsyncHandlerConnection:
         """A new guarded async connection."""
         try:
-            return await AsyncHandlerConnection.connect(self._conninfo, **self._options)
+            connection = await AsyncHandlerConnection.connect(self._conninfo, **self._options)
+            await _settle_in_async(connection)
         except psycopg.Error as error:
             unreachable(error, migrate.masked(self.url))
+        return connection
 
     def _plain(self) -> psycopg.Connection[tuple[Any, ...]]:
         return psycopg.connect(self._conninfo, **self._options)
@@ -118,6 +122,7 @@ class PostgresStore:
                     self._conninfo,
                     connection_class=HandlerConnection,
                     kwargs=self._options,
+                    configure=_settle_in,
                     min_size=0,
                     max_size=_POOL_SIZE,
                     open=True,
@@ -155,6 +160,7 @@ class PostgresStore:
                 self._conninfo,
                 connection_class=AsyncHandlerConnection,
                 kwargs=self._options,
+                configure=_settle_in_async,
                 min_size=0,
                 max_size=_POOL_SIZE,
                 open=False,
@@ -260,6 +266,24 @@ class PostgresStore:
         pool = self._pools.pop(asyncio.get_running_loop(), None)
         if pool:
             await pool.close()
+
+
+_WHO_ANSWERS = "SELECT pg_backend_pid()"
+
+
+def _settle_in(connection: HandlerConnection) -> None:
+    """Prepare statements where the server that answers is the one we connected to; a pooler hides who that is."""
+    answer = psycopg.Cursor(connection).execute(_WHO_ANSWERS).fetchone()
+    if answer and answer[0] == connection.info.backend_pid:
+        connection.prepare_threshold = 5
+
+
+async def _settle_in_async(connection: AsyncHandlerConnection) -> None:
+    """As `_settle_in`, awaited."""
+    cursor = await psycopg.AsyncCursor(connection).execute(_WHO_ANSWERS)
+    answer = await cursor.fetchone()
+    if answer and answer[0] == connection.info.backend_pid:
+        connection.prepare_threshold = 5
 
 
 def _rows(cursor: psycopg.Cursor[tuple[Any, ...]]) -> list[Any]:

@@ -1,0 +1,1 @@
+"""Benchmarks: onceward beside the textbook inbox, on the same machine, in the same run, with durable settings."""

@@ -1,0 +1,216 @@
+"""Who gets a message, wherever it comes in (R02, R05; design 3, "Fan-out")."""
+
+from __future__ import annotations
+
+import pytest
+
+from onceward import ConfigurationError
+from onceward.steps.subscribe import fan_out
+from tests.contract.behaviour import raising, returning
+from tests.contract.harness import Shop, arguments
+from tests.contract.journal import journal, journaling, open_journal
+
+
+def test_each_consumer_processes_a_message_once(shop: Shop) -> None:
+    """R02: handlers with consumers of their own each have their own effect, result and failures."""
+    shop.handle(consumer="billing")
+    shop.handle(consumer="stock", behaviour=raising(lambda: RuntimeError("no shelf"), attempts=1))
+    shop.handle(consumer="mail", behaviour=returning("sent"))
+    assert [shop.receive("m1").status for _ in range(3)] == ["accepted", "duplicate", "duplicate"]
+    shop.drain()
+    assert shop.notes() == [("m1", "billing"), ("m1", "mail")]
+    assert not shop.receive("m1").finished
+    shop.finish()
+    assert shop.notes() == [("m1", "billing"), ("m1", "mail"), ("m1", "stock")]
+    last = shop.receive("m1")
+    assert (last.status, last.finished, last.result) == ("duplicate", True, "sent")
+
+
+def test_renaming_a_function_changes_nothing(shop: Shop) -> None:
+    """R02: the scope is a chosen name; a new release with other function names runs nothing again."""
+    shop.handle()
+    shop.receive("m1")
+    shop.drain()
+    renamed = shop.another()
+
+    @renamed.inbox.on("order.paid")
+    def quite_another_name(*_: object) -> None:
+        raise AssertionError("a finished message ran again")
+
+    assert renamed.receive("m1").status == "duplicate"
+    assert renamed.drain() == 0
+
+
+def test_a_receiver_without_handlers_fans_out(shop: Shop) -> None:
+    """R02: a web process that imports no handlers stores a row for every consumer, under the right key."""
+    shop.handle(consumer="billing", key="order.id")
+    shop.handle(consumer="stock", key="header:warehouse")
+    shop.drain()
+    receiver = shop.another()
+    receiver.receive("m1", data={"order": {"id": 7}}, headers={"warehouse": "north"})
+    assert {(row.consumer, row.key) for row in shop.inbox.messages()} == {("billing", "7"), ("stock", "north")}
+    shop.drain()
+    assert shop.notes() == [("m1", "billing"), ("m1", "stock")]
+
+
+def test_a_message_nobody_handles_stays_and_is_reported(shop: Shop) -> None:
+    """R15: an unknown type is not an error of the sender; it waits where it can be seen."""
+    shop.handle()
+    assert shop.receive("m1", "order.refunded").status == "accepted"
+    assert shop.process("m2", "order.refunded").finished is False
+    assert shop.drain() == 0
+    assert shop.inbox.stats().unhandled == 2
+    assert [row.id for row in shop.inbox.messages(status="unhandled")] == ["m2", "m1"]
+    assert shop.receive("m1", "order.refunded").status == "duplicate"
+
+
+def test_an_unhandled_message_is_adopted_by_the_first_who_knows_it(shop: Shop) -> None:
+    """R02: a later release finds it under the number it always had."""
+    seq = shop.receive("m1").seq
+    later = shop.another()
+    later.handle(key="id")
+    later.drain()
+    assert (shop.status(seq), shop.story(seq).key) == ("done", "m1")
+    assert shop.effects() == ["m1"]
+    assert shop.receive("m1").status == "duplicate"
+
+
+def test_an_unhandled_message_goes_to_every_consumer(shop: Shop) -> None:
+    """R02: the service keeps its row, the others get theirs."""
+    seq = shop.receive("m1").seq
+    later = shop.another()
+    later.handle()
+    later.handle(consumer="stock")
+    later.drain()
+    assert shop.notes() == [("m1", "default"), ("m1", "stock")]
+    assert shop.status(seq) == "done"
+    assert later.receive("m1").status == "duplicate"
+
+
+def test_an_unhandled_message_that_only_others_want_moves_to_them(shop: Shop) -> None:
+    """R02, HZ-06: the row of the service goes in the transaction that makes the others'; copies stay duplicates."""
+    shop.receive("m1", headers={"trace": "ab"})
+    later = shop.another()
+    later.handle(consumer="billing")
+    later.handle(consumer="stock")
+    later.drain()
+    assert shop.notes() == [("m1", "billing"), ("m1", "stock")]
+    assert [row.consumer for row in shop.inbox.messages()] == ["stock", "billing"]
+    assert later.receive("m1").status == "duplicate"
+    assert later.drain() == 0
+
+
+def test_many_unhandled_messages_are_adopted_in_order(shop: Shop) -> None:
+    """R17: more than one batch of them, with keys, in the order of arrival."""
+    open_journal(shop)
+    ids = [f"m{number:03}" for number in range(230)]
+    shop.receive_many([arguments(message_id, more={"data": {"k": int(message_id[1:]) % 2}}) for message_id in ids])
+    later = shop.another()
+    later.handle(behaviour=journaling, key="k")
+    later.drain()
+    for parity in (0, 1):
+        wanted = [message_id for message_id in ids if int(message_id[1:]) % 2 == parity]
+        assert [m for m in journal(shop) if int(m[1:]) % 2 == parity] == wanted
+
+
+def test_an_unhandled_message_is_redelivered_before_it_is_adopted(shop: Shop) -> None:
+    """R01: a copy that comes when the type is known and the old row is not yet fanned out changes nothing."""
+    shop.receive("m1")
+    later = shop.another()
+    later.handle(consumer="billing")
+    later.receive("other", "other.type")  # known to the database by now, not yet fanned out
+    later.receive("m1")
+    later.drain()
+    assert shop.notes() == [("m1", "billing")]
+
+
+def test_a_stale_receiver_reaches_a_new_consumer(shop: Shop) -> None:
+    """R02: in a rolling deploy, an old receiver stores for the consumer that the new release brought."""
+    receiver = shop.another()
+    receiver.receive("m0")
+    shop.handle()
+    shop.drain()
+    receiver.receive("m1")
+    newer = shop.another()
+    newer.handle(consumer="stock")
+    newer.drain()
+    receiver.receive("m2")
+    for worker in (shop, newer):
+        worker.drain()
+    assert shop.notes() == [("m0", "default"), ("m1", "default"), ("m2", "default"), ("m2", "stock")]
+
+
+def test_fanning_out_under_a_stale_catalog_loses_nothing(shop: Shop) -> None:
+    """R02, I1: the catalog changes between a worker's look at it and its fan-out; the message is still there."""
+    shop.receive("m1")
+    worker, another_release = shop.another(), shop.another()
+    worker.handle(consumer="billing")
+    worker.receive("x", "other.type")  # the worker has read the catalog
+    another_release.handle("third.type")
+    another_release.receive("y", "other.type")  # and it is outdated now
+    worker.step(fan_out(worker.inbox.context))
+    worker.drain()
+    assert shop.notes() == [("m1", "billing")]
+
+
+def test_a_consumer_added_later_sees_only_new_messages(shop: Shop) -> None:
+    """R02: history is replayed on purpose, never by accident."""
+    shop.handle()
+    shop.receive("old")
+    shop.drain()
+    shop.receive("queued")
+    later = shop.another()
+    later.handle(consumer="stock")
+    later.drain()
+    later.receive("new")
+    for worker in (shop, later):
+        worker.drain()
+    assert shop.notes() == [("new", "default"), ("new", "stock"), ("old", "default"), ("queued", "default")]
+
+
+def test_a_key_function_is_needed_where_messages_are_received(shop: Shop) -> None:
+    """R17: a receiver that cannot compute the key says so instead of guessing; an explicit key is enough."""
+    shop.handle(key=lambda message: message.data["id"])
+    shop.drain()
+    receiver = shop.another()
+    for method in (receiver.receive, receiver.process):
+        with pytest.raises(ConfigurationError, match="key"):
+            method("m1")
+    assert shop.count("ledger") == 0
+    assert receiver.receive("m2", key="k").status == "accepted"
+    assert shop.receive("m3").status == "accepted"
+    shop.drain()
+    assert shop.effects() == ["m2", "m3"]
+
+
+def test_handlers_that_collide_are_refused_at_registration(shop: Shop) -> None:
+    """R02: one handler per consumer, type and version, and the error names both and the way out."""
+    shop.handle()
+    with pytest.raises(ConfigurationError, match=r"consumer=|consumer 'default'"):
+        shop.handle()
+    shop.handle(version=2)
+    with pytest.raises(ConfigurationError, match="key"):
+        shop.handle(version=3, key="id")
+    with pytest.raises(ConfigurationError, match="def"):
+        shop.handle(version=3, kind="def" if shop.kind == "async" else "async")
+    with pytest.raises(ConfigurationError, match="group"):
+        shop.handle("other.type", group=0)
+    shop.handle(consumer="stock")
+    shop.receive("m1")
+    shop.drain()
+    assert shop.notes() == [("m1", "default"), ("m1", "stock")]
+
+
+def test_an_unknown_version_is_dead_with_a_clear_error(shop: Shop) -> None:
+    """R20: never half-read; others go on."""
+    shop.handle(version=2)
+    for version in (1, 2, 3):
+        shop.receive(f"v{version}", version=version)
+    assert shop.process("v4", version=4).finished is False
+    shop.drain()
+    assert shop.effects() == ["v2"]
+    for version in (1, 3, 4):
+        assert shop.status(f"v{version}") == "dead"
+        assert f"version {version}" in shop.error(f"v{version}")
+        assert "handled versions: 2" in shop.error(f"v{version}")
+

@@ -1,0 +1,205 @@
+"""One id, two bodies: never run, never overwritten, always visible, decided by a person (R07, HZ-10, HZ-11; I11)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from onceward.report import Mismatch
+from tests.contract.behaviour import raising, returning
+from tests.contract.harness import Shop, in_threads
+
+FIRST = {"order": 7, "amount": {"value": 10, "currency": "EUR"}}
+OTHER = {"order": 7, "amount": {"value": 99, "currency": "EUR"}, "vip": True}
+
+
+def only_case(shop: Shop) -> Mismatch:
+    (case,) = shop.inbox.quarantine()
+    return case
+
+
+def quarantined(shop: Shop, message_id: str = "m1") -> int:
+    """A message that ran, and an open case about other bytes under its id."""
+    shop.receive(message_id, data=FIRST)
+    shop.drain()
+    assert shop.receive(message_id, data=OTHER).status == "mismatch"
+    return only_case(shop).case
+
+
+@pytest.mark.parametrize("how", ["receive", "process"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_other_bytes_never_run_and_never_overwrite(shop: Shop, how: str, when: str) -> None:
+    """R07: before or after the first copy ran, stored or inline, other bytes go to quarantine and nowhere else."""
+    shop.handle()
+    first = shop.receive("m1", data=FIRST)
+    before = shop.story("m1")
+    if when == "after":
+        shop.drain()
+    other = getattr(shop, how)("m1", data=OTHER)
+    shop.drain()
+    assert (other.status, other.seq, other.finished, other.result) == ("mismatch", first.seq, False, None)
+    assert shop.effects() == ["m1"]
+    assert (shop.story("m1").body, shop.story("m1").hash) == (before.body, before.hash)
+    assert only_case(shop).first_hash == before.hash
+
+
+def test_other_bytes_are_counted_per_body(shop: Shop) -> None:
+    """R07: one case per id and body, however many copies came; the first copy's own duplicates are none of it."""
+    shop.handle()
+    for data in (FIRST, OTHER, OTHER, FIRST, {"third": 1}):
+        shop.receive("m1", data=data)
+    cases = shop.inbox.quarantine()
+    assert [(case.id, case.source, case.copies) for case in cases] == [("m1", "stripe", 2), ("m1", "stripe", 1)]
+    assert (shop.inbox.stats().quarantined, shop.inbox.stats().duplicates) == (2, 1)
+
+
+def test_only_the_bytes_decide(shop: Shop) -> None:
+    """R07, HZ-11: the raw bytes are compared, not what they mean; headers and type are no part of them."""
+    shop.receive("m1", body=b'{"a":1}', headers={"try": "1"})
+    assert shop.receive("m1", body=b'{"a":1}', headers={"try": "2"}).status == "duplicate"
+    for same_meaning in (b'{"a": 1}', b'{"a":1.0}', b'{"a":1}\n'):
+        assert shop.receive("m1", body=same_meaning).status == "mismatch"
+
+
+def test_a_case_shows_what_differs(shop: Shop) -> None:
+    """R07: field by field, with both bodies at hand."""
+    shop.handle()
+    quarantined(shop)
+    case = only_case(shop)
+    assert case.differences == (("amount.value", 10, 99), ("vip", None, True))
+    assert case.first_body is not None
+    assert (b'"value":10' in case.first_body, b'"value":99' in case.other_body) == (True, True)
+    assert case.first_hash != case.other_hash
+
+
+def test_a_case_can_be_read_whatever_its_bytes_are(shop: Shop) -> None:
+    """R07, HZ-66: bodies that are not JSON are compared as a whole, and kept as they are."""
+    bodies = [b"", b"{", b"\xff\xfe\x00", b'{"a":1,"a":2}', b"[" * 100_000]
+    shop.receive("m1", data=FIRST)
+    assert [shop.receive("m1", body=body).status for body in bodies] == ["mismatch"] * len(bodies)
+    cases = shop.inbox.quarantine()
+    assert [case.other_body for case in cases] == bodies
+    assert [len(case.differences) for case in cases] == [1] * len(bodies)
+
+
+def test_a_body_that_was_not_kept_still_tells_copies_from_mismatches(shop: Shop) -> None:
+    """R03, R07: the hash outlives the body."""
+    shop.handle(keep_body=False)
+    quarantined(shop)
+    assert shop.receive("m1", data=FIRST).status == "duplicate"
+    case = only_case(shop)
+    assert (case.first_body, case.differences) == (None, ())
+
+
+def test_keep_first_makes_later_copies_duplicates_of_the_first(shop: Shop) -> None:
+    """R07: decided once, the same bytes are never asked about again and never run."""
+    shop.handle(behaviour=returning("first"))
+    case = quarantined(shop)
+    assert shop.inbox.resolve(case, "keep-first", reason="resent by mistake", actor="ann") == shop.seqs["m1"]
+    again = shop.receive("m1", data=OTHER)
+    shop.drain()
+    assert (again.status, again.seq, again.finished, again.result) == ("duplicate", shop.seqs["m1"], True, "first")
+    assert (shop.effects(), shop.inbox.quarantine()) == (["m1"], [])
+    assert [(a.action, a.actor, a.reason) for a in shop.story("m1").actions] == [
+        ("keep-first", "ann", "resent by mistake")
+    ]
+
+
+def test_accept_as_new_runs_the_other_body_once(shop: Shop) -> None:
+    """R07: the other body becomes a message of its own, and later copies of it are its duplicates."""
+    shop.handle(behaviour=returning("ran"))
+    case = quarantined(shop)
+    new = shop.inbox.resolve(case, "accept-as-new", reason="both are real")
+    assert new is not None
+    assert new != shop.seqs["m1"]
+    assert shop.receive("m1", data=OTHER).status == "duplicate"
+    shop.drain()
+    again = shop.receive("m1", data=OTHER)
+    shop.drain()
+    assert (again.status, again.seq, again.finished, again.result) == ("duplicate", new, True, "ran")
+    assert len(shop.effects()) == 2
+    assert shop.story(new).body == b'{"order":7,"amount":{"value":99,"currency":"EUR"},"vip":true}'
+    assert shop.receive("m1", data=FIRST).status == "duplicate"
+
+
+def test_discard_forgets_the_body_and_asks_again(shop: Shop) -> None:
+    """R07: nothing is kept of it, so the same bytes open a new case."""
+    shop.handle()
+    case = quarantined(shop)
+    assert shop.inbox.resolve(case, "discard") == shop.seqs["m1"]
+    assert shop.inbox.quarantine() == []
+    assert shop.receive("m1", data=OTHER).status == "mismatch"
+    assert only_case(shop).case != case
+    assert shop.effects() == ["m1"]
+
+
+@pytest.mark.parametrize("resolution", ["keep-first", "accept-as-new", "discard"])
+def test_a_case_is_decided_once(shop: Shop, resolution: Any) -> None:
+    """R07, I13: the second decision changes nothing and leaves no line in the audit."""
+    shop.handle()
+    case = quarantined(shop)
+    assert shop.inbox.resolve(case, resolution) is not None
+    for other in ("keep-first", "accept-as-new", "discard"):
+        assert shop.inbox.resolve(case, other) is None  # type: ignore[arg-type]
+    assert shop.inbox.resolve(999_999, "discard") is None
+    assert [action.action for action in shop.story("m1").actions] == [resolution]
+    assert shop.count("ledger") == (2 if resolution == "accept-as-new" else 1)
+
+
+def test_two_operators_cannot_decide_differently(shop: Shop) -> None:
+    """R07, HZ-55: of decisions made at the same time, one counts."""
+    shop.handle()
+    case = quarantined(shop)
+    answers = in_threads(*(lambda: shop.inbox.resolve(case, "accept-as-new") for _ in range(4)))
+    assert len([answer for answer in answers if answer is not None]) == 1
+    assert (shop.count("ledger"), shop.count("audit")) == (2, 1)
+
+
+def test_a_case_is_decided_where_nothing_was_received(shop: Shop) -> None:
+    """R07: an operator's process has seen neither the source nor the newest subscriptions, and still accepts."""
+    operator = shop.another()
+    operator.receive("unrelated", "other.type", source="elsewhere")  # it knows the inbox as of now
+    shop.handle()
+    case = quarantined(shop)
+    new = operator.inbox.resolve(case, "accept-as-new")
+    assert new is not None
+    assert new != shop.seqs["m1"]
+    shop.drain()
+    assert len(shop.effects()) == 2
+    assert shop.receive("m1", data=OTHER).seq == new
+
+
+def test_other_bodies_of_long_ids_are_accepted_apart(shop: Shop) -> None:
+    """R07, HZ-12: ids of the full length that differ in their last character only, both with the same other body."""
+    stems = [letter * (1020 // len(letter.encode())) for letter in ("x", "\u00e9", "\U0001f600")]
+    shop.handle()
+    for message_id in [stem + last for stem in stems for last in "ab"]:
+        shop.receive(message_id, data=FIRST)
+        assert shop.receive(message_id, data=OTHER).status == "mismatch"
+    numbers = [shop.inbox.resolve(case.case, "accept-as-new") for case in shop.inbox.quarantine()]
+    shop.drain()
+    assert len({*shop.seqs.values(), *numbers}) == 12
+    assert len(shop.effects()) == 12
+
+
+def test_a_mismatch_leaves_a_failing_message_alone(shop: Shop) -> None:
+    """R07: other bytes change nothing about the retries of the first."""
+    shop.handle(behaviour=raising(lambda: RuntimeError("not yet"), attempts=1))
+    shop.receive("m1", data=FIRST)
+    shop.drain()
+    shop.receive("m1", data=OTHER)
+    assert (shop.status("m1"), shop.story("m1").attempts) == ("retrying", 1)
+    shop.finish()
+    assert shop.effects() == ["m1"]
+
+
+def test_each_consumer_compares_for_itself(shop: Shop) -> None:
+    """R02, R07: other bytes run for no consumer."""
+    shop.handle(consumer="billing")
+    shop.handle(consumer="stock")
+    shop.receive("m1", data=FIRST)
+    assert shop.receive("m1", data=OTHER).status == "mismatch"
+    shop.drain()
+    assert shop.notes() == [("m1", "billing"), ("m1", "stock")]
+    assert sorted(case.consumer for case in shop.inbox.quarantine()) == ["billing", "stock"]

@@ -1,0 +1,195 @@
+"""The database a crash test happens on: made fresh in a millisecond, and looked at without onceward's help.
+
+The checks here are the invariants of the protocol, said in SQL: they hold at every moment at which nobody works,
+so also right after a kill -9 and before any recovery.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from onceward import Inbox
+from onceward.identity import readable_id
+from onceward.stores.statements import load
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+VICTIM = "victim"
+
+_EFFECT = """
+CREATE TABLE effect (
+    n {number}, consumer text NOT NULL, source text NOT NULL, id text NOT NULL,
+    account text, position integer, attempt integer NOT NULL, pid integer NOT NULL
+)
+"""
+_NUMBER = {"sqlite": "integer PRIMARY KEY AUTOINCREMENT", "postgres": "bigserial PRIMARY KEY"}
+# Backwards, so that what refers to a table is emptied before it.
+_TABLES = "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace ORDER BY oid DESC"
+_KEPT = ("onceward_migration", "onceward_catalog")
+
+
+class Ground:
+    """A store with onceward's tables and one table of effects."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.url, self.folder = url, folder
+        self.dialect = "sqlite" if url.startswith("sqlite") else "postgres"
+        self._file = Path(url.removeprefix("sqlite:///"))
+        self._template = folder / "template.db"
+        with Inbox(url) as inbox:
+            inbox.migrate()
+            with inbox.transaction() as tx:
+                tx.execute(_EFFECT.format(number=_NUMBER[self.dialect]))
+        self._server: psycopg.Connection[Any] | None = None
+        self._tables: list[str] = []
+        if self.dialect == "sqlite":
+            shutil.copy(self._file, self._template)
+        else:
+            self._server = psycopg.connect(url, autocommit=True)
+            self._tables = [name for (name,) in self.rows(_TABLES) if name not in _KEPT]
+        self._outputs = 0
+
+    @property
+    def victims_url(self) -> str:
+        """The address for processes that may die, by which their connections can be told from others."""
+        return self.url if self.dialect == "sqlite" else f"{self.url}?application_name={VICTIM}"
+
+    def new_output(self) -> str:
+        """A file for the next child to write to."""
+        self._outputs += 1
+        return str(self.folder / f"child-{self._outputs}")
+
+    def reset(self) -> None:
+        """Empty every table."""
+        if self.dialect == "sqlite":
+            for suffix in ("-wal", "-shm"):
+                Path(f"{self._file}{suffix}").unlink(missing_ok=True)
+            shutil.copy(self._template, self._file)
+            return
+        with self._connection() as connection, connection.transaction():
+            for table in self._tables:
+                connection.execute(f"DELETE FROM {table}".encode())
+            connection.execute("UPDATE onceward_catalog SET version = 1, last_crash_at = NULL")
+
+    @contextmanager
+    def _connection(self) -> Iterator[Any]:
+        if self._server is not None:
+            yield self._server
+            return
+        # A new one each time: nobody has the file open when its last user was killed, as after a power cut.
+        connection = sqlite3.connect(self._file, isolation_level=None, timeout=30)
+        try:
+            yield connection
+        finally:
+            connection.close()
+
+    def close(self) -> None:
+        """Close the connection to the server."""
+        if self._server is not None:
+            self._server.close()
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """What a query answers."""
+        with self._connection() as connection:
+            found: list[tuple[Any, ...]] = connection.execute(query).fetchall()
+            return found
+
+    def number(self, query: str) -> int:
+        """What a query that answers one number answers."""
+        return int(self.rows(query)[0][0])
+
+    def change(self, command: str) -> None:
+        """Run a command and commit it."""
+        with self._connection() as connection:
+            connection.execute(command)
+
+    def let_leases_lapse(self) -> None:
+        """Move every lease into the past, which is what the database's clock would do in time."""
+        past = "0" if self.dialect == "sqlite" else "'2000-01-01'"
+        self.change(f"UPDATE onceward_worker SET alive_until = {past}")
+
+    def await_silence(self) -> None:
+        """Wait until the server has noticed that its victims are gone; in a file their locks go with them."""
+        if self.dialect == "postgres":
+            left = f"SELECT count(*) FROM pg_stat_activity WHERE application_name = '{VICTIM}'"
+            wait_until(lambda: self.number(left) == 0, message="the connections of the dead to end")
+
+    # What is there
+
+    def statuses(self) -> dict[str, str]:
+        """What became of each message, by "consumer/id"."""
+        found = self.rows(
+            "SELECT c.name, l.id, l.seq, q.state FROM onceward_ledger l"
+            " JOIN onceward_name c ON c.id = l.consumer LEFT JOIN onceward_queue q ON q.seq = l.seq ORDER BY l.seq"
+        )
+        runs = self._runs()
+        discarded = {seq for (seq,) in self.rows("SELECT seq FROM onceward_audit WHERE action = 'discard'")}
+        statuses = {}
+        for consumer, stored, seq, state in found:
+            gone = {0: "discarded" if seq in discarded else "lost", 1: "done"}.get(runs[seq], "run twice")
+            statuses[f"{consumer}/{readable_id(bytes(stored))}"] = state or gone
+        return statuses
+
+    def _runs(self) -> Counter[int]:
+        """How often each message was finished, by its number."""
+        lists = [seqs for (seqs,) in self.rows("SELECT seqs FROM onceward_run")]
+        return Counter(seq for seqs in lists for seq in (json.loads(seqs) if isinstance(seqs, str) else seqs))
+
+    def effects(self) -> Counter[str]:
+        """How often each message has taken effect, by "consumer/id"."""
+        found = self.rows("SELECT consumer, id FROM effect WHERE consumer <> 'caller'")
+        return Counter(f"{consumer}/{name}" for consumer, name in found)
+
+    def positions(self) -> dict[str, list[int]]:
+        """The positions of each account's messages, in the order in which they took effect."""
+        found: dict[str, list[int]] = {}
+        for account, position in self.rows("SELECT account, position FROM effect ORDER BY n"):
+            if account is not None:
+                found.setdefault(account, []).append(position)
+        return found
+
+    def charges(self, kind: str) -> Counter[str]:
+        """How many attempts of a kind ("error", "crash") each message was charged with, by its id."""
+        return Counter(
+            name
+            for (name,) in self.rows(
+                "SELECT b.id FROM onceward_attempt a JOIN onceward_body b ON b.seq = a.seq"
+                f" WHERE a.kind = '{kind}' AND a.charged"
+            )
+        )
+
+    def lone_notes(self) -> int:
+        """How many registered workers hold exactly one message."""
+        return self.number(
+            "SELECT count(*) FROM (SELECT worker FROM onceward_queue WHERE token IS NOT NULL"
+            " GROUP BY worker HAVING count(*) = 1) AS lone"
+        )
+
+    # What must be so
+
+    def check_at_rest(self) -> None:
+        """What holds whenever nobody works: an effect exists exactly for what is done, and once (I2, I3, I16)."""
+        effects = self.effects()
+        for name, status in self.statuses().items():
+            assert effects.pop(name, 0) == (status == "done"), f"{name} is {status}, effects: {self.effects()}"
+        assert not effects, f"effects without a message: {effects}"
+        if self.dialect == "sqlite":
+            assert self.rows("PRAGMA integrity_check") == [("ok",)]
+
+    def check_settled(self) -> None:
+        """What holds when everything has been recovered: nobody is out of reach, nothing is held (I9)."""
+        self.check_at_rest()
+        stuck = self.number(load(self.dialect, "onceward_")["illegal"][0])
+        assert stuck == 0, f"{stuck} rows that nobody would ever move again"
+        assert self.number("SELECT count(*) FROM onceward_queue WHERE token IS NOT NULL") == 0, "a note is left"
+        assert self.rows("SELECT * FROM onceward_worker") == [], "a worker is left"

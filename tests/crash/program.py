@@ -1,0 +1,164 @@
+"""The program that the tests start, stop and kill.
+
+    python -m tests.crash.program '{"url": ..., "act": ..., "output": ...}'
+
+It writes what it has done to `output`, a line of JSON at a time, each in the file before the next thing happens:
+what a reader finds there after kill -9 is what the program knew when it died.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from onceward import Receipt, StoreUnavailable
+from tests.crash import points
+from tests.crash.points import FUSE, Point
+from tests.crash.service import Kind, Orders, Service, pause_once, settings
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a process is to do."""
+
+    url: str
+    act: str
+    output: str
+    kind: Kind = "sync"
+    numbers: dict[str, float] = field(default_factory=dict)
+    """Settings: seconds, and the size of a group."""
+    point: tuple[int, points.Moment] | None = None
+    """Where to die; `None` only counts."""
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> str:
+        """Where this job and its siblings keep their files."""
+        return str(Path(self.output).parent)
+
+    def say(self, word: str, **more: Any) -> None:
+        """Write a line that survives this process."""
+        line = json.dumps({word: more or True}) + "\n"
+        file = os.open(self.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            os.write(file, line.encode())
+        finally:
+            os.close(file)
+
+    def receipt(self, name: str, receipt: Receipt) -> None:
+        """Write down what was promised about a message."""
+        self.say("receipt", id=name, **asdict(receipt))
+
+    @property
+    def orders(self) -> Orders:
+        """What its handlers may do."""
+        return Orders(victim=True, folder=self.folder, say=self.say)
+
+    def service(self, *, handlers: bool = True) -> Service:
+        """The service as this job wants it."""
+        return Service(
+            self.url, self.kind, numbers=settings(**self.numbers), orders=self.orders, handlers=handlers
+        )
+
+
+def rehearse(job: Job) -> None:
+    """Play a scenario, counting requests, and die where the job says."""
+    from tests.crash.scenarios import SCENARIOS  # noqa: PLC0415 - scenarios know this module
+
+    if job.point:
+        FUSE.point = Point(*job.point)
+    points.watch()
+    with job.service() as service:
+        SCENARIOS[job.arguments["scenario"]].act(service, job.receipt)
+    job.say("requests", names=FUSE.requests)
+
+
+def migrate(job: Job) -> None:
+    """Create the tables, counting statements, and die where the job says."""
+    if job.point:
+        FUSE.point = Point(*job.point)
+    points.watch_drivers()
+    with job.service(handlers=False) as service:
+        service.inbox.migrate()
+    job.say("requests", names=FUSE.requests)
+
+
+def work(job: Job) -> None:
+    """Be a worker until told to stop."""
+    concurrency = job.arguments.get("concurrency", 1)
+    if names := job.arguments.get("pause at"):
+        FUSE.names, FUSE.deed = names, lambda: pause_once(job.orders)
+        points.watch()
+    with job.service() as service:
+        job.say("started")
+        if job.arguments.get("own loop"):
+            asyncio.run(_work_on_own_loop(service, concurrency))
+        else:
+            service.inbox.run(concurrency=concurrency, process=job.arguments.get("process", ""))
+    job.say("stopped")
+
+
+async def _work_on_own_loop(service: Service, concurrency: int) -> None:
+    """As a program that has an event loop and handles SIGTERM itself."""
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, service.inbox.stop)
+    await service.inbox.arun(concurrency=concurrency)
+    await service.inbox.aclose()
+
+
+def deliver(job: Job) -> None:
+    """Receive or process messages, all of them one after another, once the gate is open."""
+    with job.service() as service:
+        if gate := job.arguments.get("gate"):
+            service.inbox.stats()  # connected before the race begins
+            job.say("ready")
+            _pass(gate)
+        deliver_one = service.process if job.arguments["mode"] == "process" else service.receive
+        for arguments in job.arguments["messages"]:
+            job.receipt(arguments["id"], _patiently(lambda a=arguments: deliver_one(**a)))  # type: ignore[misc]
+    job.say("stopped")
+
+
+def _pass(gate: str) -> None:
+    """Wait until the test opens the gate: it holds the file's lock alone until everybody waits for it."""
+    with Path(gate).open() as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+
+
+def _patiently(deliver_one: Callable[[], Receipt]) -> Receipt:
+    """As a broker does: deliver again while the store is away."""
+    while True:
+        try:
+            return deliver_one()
+        except StoreUnavailable:
+            continue
+
+
+ACTS: dict[str, Callable[[Job], None]] = {
+    "rehearse": rehearse,
+    "migrate": migrate,
+    "work": work,
+    "deliver": deliver,
+}
+
+
+def main(job: Job) -> int:
+    """Do the job; the answer is the exit code."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a death on purpose leaves no core file
+    ACTS[job.act](job)
+    return 0
+
+
+if __name__ == "__main__":
+    given = json.loads(sys.argv[1])
+    if given.get("point"):
+        given["point"] = tuple(given["point"])
+    sys.exit(main(Job(**given)))

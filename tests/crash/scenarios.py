@@ -1,0 +1,401 @@
+"""What a process may be doing when it dies: each way through the code, small enough to die at every point of it.
+
+`prepare` makes the world before, in the test process; `act` is played by the child that dies, and by the test
+process once more afterwards, as a broker would deliver again and an operator would repeat a command. Whatever
+was played and wherever it was cut off, the end must be `final`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from onceward import Inbox, Receipt, payload
+from onceward.presence import Presence
+from onceward.steps.presence import register, take_over_lapsed, take_over_process
+from onceward.transact import perform
+from tests.crash.service import KINDS, Kind, Service, message
+
+if TYPE_CHECKING:
+    from tests.crash.ground import Ground
+
+Tell = Callable[[str, Receipt], None]
+"""Called with an id and its receipt, as soon as it is there: from now on the message may be acknowledged."""
+
+
+@dataclass(slots=True)
+class Stage:
+    """What `prepare` works with."""
+
+    ground: Ground
+    service: Service
+    kill_a_worker: Callable[[], None]
+    """Let a process work on what is there until one of the messages kills it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One way through the code."""
+
+    act: Callable[[Service, Tell], None]
+    final: Mapping[str, str]
+    """What becomes of each message, by "consumer/id"."""
+    prepare: Callable[[Stage], None] = lambda _: None
+    kinds: tuple[Kind, ...] = KINDS
+    errors: Mapping[str, int] | None = field(default_factory=dict)
+    """How many failed attempts are charged in the end, by id; `None` where that depends on the point."""
+    crashes: Mapping[str, int] | None = None
+    """How many crashes, where the deaths in `prepare` decide it alone."""
+    check: Callable[[Ground], None] = lambda _: None
+    """What else is so in the end,"""
+    always: Callable[[Ground], None] = lambda _: None
+    """and what is so at every moment."""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    """Settings of its processes."""
+
+
+def ends(status: str, *names: str, consumer: str = "default") -> dict[str, str]:
+    """All of them end alike."""
+    return {f"{consumer}/{name}": status for name in names}
+
+
+def keyed(account: str, position: int, **more: Any) -> Any:
+    """A message of an account, named after its place in it."""
+    return message(f"{account}{position}", "keyed", account=account, position=position, **more)
+
+
+def receives(*messages: Any) -> Callable[[Service, Tell], None]:
+    """Receive messages one by one."""
+
+    def act(service: Service, tell: Tell) -> None:
+        for one in messages:
+            tell(one["id"], service.receive(**one))
+
+    return act
+
+
+def processes(*messages: Any) -> Callable[[Service, Tell], None]:
+    """Process messages inline, one by one."""
+
+    def act(service: Service, tell: Tell) -> None:
+        for one in messages:
+            tell(one["id"], service.process(**one))
+
+    return act
+
+
+def has(*messages: Any) -> Callable[[Stage], None]:
+    """The messages are there, received and not yet handled."""
+
+    def prepare(stage: Stage) -> None:
+        stage.service.receive_many(list(messages))
+
+    return prepare
+
+
+def drains(service: Service, _: Tell) -> None:
+    """Run what is due."""
+    service.drain()
+
+
+# Receiving
+
+M1 = message("m1")
+FORGED = {**M1, "data": {"name": "another"}}
+
+
+def _receive_many(service: Service, tell: Tell) -> None:
+    batch = [message(f"m{n}") for n in (1, 2, 3, 2, 4)]
+    for one, receipt in zip(batch, service.receive_many(batch), strict=True):
+        tell(one["id"], receipt)
+
+
+def _receive_in_own_transaction(service: Service, _: Tell) -> None:
+    """The caller's row and the message are one commit; a caller that finds its row does nothing again."""
+    with service.inbox.transaction() as tx:
+        if not tx.execute("SELECT 1 FROM effect WHERE id = 'own'").fetchall():
+            columns = "consumer, source, id, attempt, pid"
+            tx.execute(f"INSERT INTO effect ({columns}) VALUES ('caller', 'caller', 'own', 1, 1)")
+            service.inbox.receive(tx=tx, **M1)
+
+
+def _own_row_comes_with_the_message(ground: Ground) -> None:
+    assert ground.number("SELECT count(*) FROM effect WHERE id = 'own'") == len(ground.statuses())
+
+
+def _finished_m1(stage: Stage) -> None:
+    stage.service.receive(**M1)
+    stage.service.drain()
+
+
+def _one_case(ground: Ground) -> None:
+    """The other bytes wait in quarantine, counted at least once, and never ran."""
+    assert ground.rows("SELECT resolution FROM onceward_quarantine") == [(None,)]
+
+
+def _copies_are_counted(ground: Ground) -> None:
+    """Once by the child, unless it died before, and once afterwards."""
+    assert ground.number("SELECT copies FROM onceward_duplicate") in (1, 2)
+
+
+# Nobody knows the type yet
+
+LATE = [message("p1", "pair"), message("p2", "pair"), message("f1", "foreign")]
+LATE_ENDS = {**ends("done", "p1", "p2"), **ends("done", "p1", "p2", "f1", consumer="audit")}
+
+
+def _unhandled(stage: Stage) -> None:
+    with Service(stage.ground.url, handlers=False) as bare:
+        bare.inbox.receive_many(LATE)
+    assert set(stage.ground.statuses().values()) == {"unhandled"}
+
+
+# Handling
+
+GROUP = [message(f"m{n}") for n in range(1, 6)]
+GROUP_ENDS = ends("done", *(one["id"] for one in GROUP))
+TWO_KEYS = [keyed("a", 1), keyed("b", 1), keyed("a", 2), keyed("b", 2), keyed("a", 3)]
+TWO_KEYS_END = ends("done", "a1", "a2", "a3", "b1", "b2")
+FAILING = message("m1", do={"raise": 2})
+HOPELESS = message("m1", do={"raise": 3})
+REJECTED = message("m1", do={"reject": True})
+FLAWED_GROUP = [message("m1"), message("m2", do={"raise": 1}), message("m3")]
+FLAWED_KEY = [keyed("a", 1, do={"raise": 1}), keyed("a", 2), keyed("a", 3)]
+
+
+def _parked(stage: Stage) -> None:
+    """The head of a key is dead and two messages wait behind it."""
+    stage.service.receive_many([keyed("a", 1, do={"raise": 3}), keyed("a", 2), keyed("a", 3)])
+    stage.service.drain()
+    assert list(stage.ground.statuses().values()) == ["dead", "waiting", "waiting"]
+
+
+def _promoting(stage: Stage) -> None:
+    """A head that will succeed now, and two messages parked behind it."""
+    _parked(stage)
+    stage.ground.change("UPDATE onceward_queue SET state = 'ready', attempts = 3 WHERE state = 'dead'")
+
+
+def _in_order(ground: Ground) -> None:
+    for account, positions in ground.positions().items():
+        assert positions == sorted(positions), f"{account} took effect in the order {positions}"
+
+
+def _suspects(stage: Stage) -> None:
+    """Two messages that must run alone, as after the death of a process that held both."""
+    has(message("m1"), message("m2"))(stage)
+    stage.ground.change("UPDATE onceward_queue SET solo = true")
+
+
+def _bodies_are_gone(ground: Ground) -> None:
+    assert ground.number("SELECT count(*) FROM onceward_body WHERE body IS NOT NULL") == 0
+
+
+STOPPING = [message(f"m{n}", do={"stop": True} if n == 2 else {}) for n in range(1, 7)]
+STALLED = message("m1", do={"stop": True, "hold": "before"})
+
+
+def _stop_with_handler(service: Service, _: Tell) -> None:
+    service.inbox.drain()  # with a loop of its own also for async handlers: a stop leaves it behind
+
+
+# Inline
+
+
+def _careful(stage: Stage) -> None:
+    """A process died while it worked inline, so messages are stored and noted first."""
+    context, store = stage.service.inbox.context, stage.service.inbox.store
+    perform(store, lambda: register(context, process="dead", host="here", pid=1, inline=True))
+    assert perform(store, lambda: take_over_process(context, "dead", "a test")) == 1
+
+
+# Operators
+
+
+def _dead_m1(stage: Stage) -> None:
+    stage.service.receive(**REJECTED)
+    stage.service.drain()
+
+
+def _redrive_all(service: Service, _: Tell) -> None:
+    service.inbox.redrive(type="plain", reason="a test", actor="operator")
+
+
+def _discard_all(service: Service, _: Tell) -> None:
+    service.inbox.discard(type="plain", reason="a test", actor="operator")
+
+
+def _discard_head(service: Service, _: Tell) -> None:
+    service.inbox.discard(type="keyed", reason="a test", actor="operator")
+
+
+def _audited(*actions: str) -> Callable[[Ground], None]:
+    def check(ground: Ground) -> None:
+        assert [action for (action,) in ground.rows("SELECT action FROM onceward_audit")] == list(actions)
+
+    return check
+
+
+def _redriven(ground: Ground) -> None:
+    """Each redrive that changed something has its line; it is rejected again each time."""
+    lines = ground.number("SELECT count(*) FROM onceward_audit WHERE action = 'redrive'")
+    assert lines == ground.charges("error")["m1"] - 1
+    assert lines in (1, 2)
+
+
+def _quarantined(stage: Stage) -> None:
+    _finished_m1(stage)
+    assert stage.service.receive(**FORGED).status == "mismatch"
+
+
+def _resolves(resolution: Any) -> Callable[[Service, Tell], None]:
+    def act(service: Service, _: Tell) -> None:
+        for case in service.inbox.quarantine():
+            service.inbox.resolve(case.case, resolution, reason="a test", actor="operator")
+
+    return act
+
+
+def _case_is_gone(ground: Ground) -> None:
+    _audited("discard")(ground)
+    with Inbox(ground.url) as inbox:
+        assert [row.status for row in inbox.messages()] == ["done"], "the case was discarded, not the message"
+
+
+def _accepted_id() -> str:
+    return f"m1#{hashlib.sha256(payload.encode(FORGED['data'])).hexdigest()}"
+
+
+# The dead and the living
+
+KILLER = message("m1", do={"die": "oom"})
+GROUP_WITH_KILLER = [message("m1"), message("m2", do={"die": "oom"}), message("m3")]
+
+
+def _left_behind(*messages: Any) -> Callable[[Stage], None]:
+    """A worker has died with these in its hands, and its lease is over."""
+
+    def prepare(stage: Stage) -> None:
+        stage.service.receive_many(list(messages))
+        stage.kill_a_worker()
+        stage.ground.let_leases_lapse()
+
+    return prepare
+
+
+def _take_over(service: Service, _: Tell) -> None:
+    context = service.inbox.context
+    perform(service.inbox.store, lambda: take_over_lapsed(context, 0))
+
+
+def _take_over_as_supervisor(service: Service, _: Tell) -> None:
+    context = service.inbox.context
+    for worker in service.inbox.workers():
+        name = worker.process
+        perform(service.inbox.store, lambda name=name: take_over_process(context, name, "a test"))  # type: ignore[misc]
+
+
+def _renew(service: Service, _: Tell) -> None:
+    """One round of a worker's heartbeat: renew, release, take over."""
+    presence = Presence(service.inbox.context, service.inbox.store)
+    presence.start()
+    presence.adopt({presence.token()})
+    with presence._lock:
+        presence._renew()
+    presence.stop()
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "receive new": Scenario(receives(M1), ends("done", "m1")),
+    "receive duplicate": Scenario(receives(M1), ends("done", "m1"), has(M1), check=_copies_are_counted),
+    "receive duplicate of finished": Scenario(
+        receives(M1), ends("done", "m1"), _finished_m1, check=_copies_are_counted
+    ),
+    "receive mismatch": Scenario(receives(FORGED), ends("done", "m1"), has(M1), check=_one_case),
+    "receive many": Scenario(_receive_many, ends("done", "m1", "m2", "m3", "m4"), has(message("m3"))),
+    "receive for two consumers": Scenario(
+        receives(LATE[0]), {**ends("done", "p1"), **ends("done", "p1", consumer="audit")}
+    ),
+    "receive in own transaction": Scenario(
+        _receive_in_own_transaction, ends("done", "m1"), kinds=("sync",), always=_own_row_comes_with_the_message
+    ),
+    "fan out": Scenario(drains, LATE_ENDS, _unhandled),
+    "handle one": Scenario(drains, ends("done", "m1"), has(M1)),
+    "handle a group": Scenario(drains, GROUP_ENDS, has(*GROUP)),
+    "handle secrets": Scenario(
+        drains, ends("done", "m1", "m2"), has(message("m1", "secret"), message("m2", "secret")), check=_bodies_are_gone
+    ),
+    "handle suspects": Scenario(drains, ends("done", "m1", "m2"), _suspects),
+    "handle keys": Scenario(drains, TWO_KEYS_END, has(*TWO_KEYS), always=_in_order, numbers={"group": 2}),
+    "handle and promote": Scenario(
+        drains, ends("done", "a1", "a2", "a3"), _promoting, errors={"a1": 3}, always=_in_order
+    ),
+    "settle for retry": Scenario(drains, ends("done", "m1"), has(FAILING), errors={"m1": 2}),
+    "settle as dead": Scenario(drains, ends("dead", "m1"), has(HOPELESS), errors={"m1": 3}),
+    "settle a reject": Scenario(drains, ends("dead", "m1"), has(REJECTED), errors={"m1": 1}),
+    "settle one of a group": Scenario(drains, ends("done", "m1", "m2", "m3"), has(*FLAWED_GROUP), errors={"m2": 1}),
+    "settle the head of a key": Scenario(
+        drains, ends("done", "a1", "a2", "a3"), has(*FLAWED_KEY), errors={"a1": 1}, always=_in_order
+    ),
+    "postpone": Scenario(drains, ends("done", "m1"), has(message("m1", do={"unavailable": True}))),
+    "stop in the middle": Scenario(
+        drains, ends("done", *(one["id"] for one in STOPPING)), has(*STOPPING), numbers={"group": 2}
+    ),
+    "say goodbye with a note": Scenario(
+        _stop_with_handler, ends("done", "m1"), has(STALLED), numbers={"stop_timeout": 0.05}
+    ),
+    "process": Scenario(processes(M1), ends("done", "m1")),
+    "process duplicate": Scenario(processes(M1), ends("done", "m1"), has(M1)),
+    "process mismatch": Scenario(processes(FORGED), ends("done", "m1"), has(M1), check=_one_case),
+    "process raising": Scenario(processes(FAILING), ends("done", "m1"), errors={"m1": 2}),
+    "process rejected": Scenario(processes(REJECTED), ends("dead", "m1"), errors={"m1": 1}),
+    "process with a free key": Scenario(
+        processes(keyed("a", 1), keyed("a", 2)), ends("done", "a1", "a2"), always=_in_order
+    ),
+    "process behind its key": Scenario(
+        processes(keyed("a", 2)), ends("done", "a1", "a2"), has(keyed("a", 1)), always=_in_order
+    ),
+    "process carefully": Scenario(processes(M1), ends("done", "m1"), _careful),
+    "process carefully raising": Scenario(processes(FAILING), ends("done", "m1"), _careful, errors={"m1": 2}),
+    "process for two consumers": Scenario(
+        processes(LATE[0]), {**ends("done", "p1"), **ends("done", "p1", consumer="audit")}
+    ),
+    "redrive": Scenario(_redrive_all, ends("dead", "m1"), _dead_m1, ("sync",), None, check=_redriven),
+    "discard": Scenario(
+        _discard_all, ends("discarded", "m1"), _dead_m1, ("sync",), {"m1": 1}, check=_audited("discard")
+    ),
+    "discard and promote": Scenario(
+        _discard_head,
+        {**ends("discarded", "a1"), **ends("done", "a2", "a3")},
+        _parked,
+        ("sync",),
+        {"a1": 3},
+        check=_audited("discard"),
+        always=_in_order,
+    ),
+    "quarantine: keep first": Scenario(
+        _resolves("keep-first"), ends("done", "m1"), _quarantined, ("sync",), check=_audited("keep-first")
+    ),
+    "quarantine: accept as new": Scenario(
+        _resolves("accept-as-new"),
+        ends("done", "m1", _accepted_id()),
+        _quarantined,
+        ("sync",),
+        check=_audited("accept-as-new"),
+    ),
+    "quarantine: discard": Scenario(
+        _resolves("discard"), ends("done", "m1"), _quarantined, ("sync",), check=_case_is_gone
+    ),
+    "take over one": Scenario(
+        _take_over, ends("done", "m1"), _left_behind(KILLER), ("sync",), crashes={"m1": 1}
+    ),
+    "take over a group": Scenario(
+        _take_over, ends("done", "m1", "m2", "m3"), _left_behind(*GROUP_WITH_KILLER), ("sync",), crashes={}
+    ),
+    "take over as supervisor": Scenario(
+        _take_over_as_supervisor, ends("done", "m1"), _left_behind(KILLER), ("sync",), crashes={"m1": 1}
+    ),
+    "renew the lease": Scenario(_renew, ends("done", "m1"), _left_behind(KILLER), ("sync",), crashes={"m1": 1}),
+}

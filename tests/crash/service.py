@@ -1,0 +1,226 @@
+"""The service under test: an inbox whose handlers write one row each, in their message's transaction.
+
+The table `effect` has no unique constraint, so an effect that happens twice is there twice. What a handler does
+besides, its message says in `data["do"]`; what would end or stop the process is only done by a service that was
+made a `victim`, so that the test process can finish what its victims left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal, Self, TypeVar
+
+from onceward import Inbox, Message, Receipt, Reject, RetryPolicy, Settings, StoreUnavailable
+from onceward.message import Arguments
+from tests.crash.points import FUSE
+
+T = TypeVar("T")
+
+Kind = Literal["sync", "async"]
+KINDS: tuple[Kind, Kind] = ("sync", "async")
+
+POLICY = RetryPolicy(attempts=3, first=timedelta(0))
+SOURCE = "shop"
+AUDIT = "audit"
+_COLUMNS = "consumer, source, id, account, position, attempt, pid"
+
+
+def message(name: str, kind: str = "plain", **data: Any) -> Arguments:
+    """The arguments of a message; its body is its own for every name."""
+    return {"source": SOURCE, "id": name, "type": kind, "data": {"name": name, **data}}
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What the handlers of a process may do besides their effect."""
+
+    victim: bool = False
+    folder: str = ""
+    """Where marks are left that outlive the process."""
+    say: Callable[..., None] = lambda _word, **_more: None
+
+
+def settings(**seconds: float) -> Settings:
+    """Settings from numbers; a group lasts as long as it takes, so that slow machines group alike."""
+    times = {name: timedelta(seconds=value) for name, value in seconds.items() if name != "group"}
+    return Settings(**{"group_time": timedelta(minutes=1), **times}, group=int(seconds.get("group", 100)))  # type: ignore[arg-type]
+
+
+class Service:
+    """An inbox in one process, used as a program with `def` or with `async def` handlers would."""
+
+    def __init__(
+        self,
+        url: str,
+        kind: Kind = "sync",
+        *,
+        numbers: Settings | None = None,
+        orders: Orders | None = None,
+        handlers: bool = True,
+    ) -> None:
+        self.inbox = Inbox(url, settings=numbers or settings())
+        self.kind = kind
+        self._orders = orders or Orders()
+        self._mark = "?" if url.startswith("sqlite") else "%s"
+        self._runner: asyncio.Runner | None = None
+        if handlers:
+            self._register()
+
+    def receive(self, **arguments: Any) -> Receipt:
+        """Store a message."""
+        if self.kind == "sync":
+            return self.inbox.receive(**arguments)
+        return self._run(self.inbox.areceive(**arguments))
+
+    def receive_many(self, messages: list[Arguments]) -> list[Receipt]:
+        """Store several."""
+        if self.kind == "sync":
+            return self.inbox.receive_many(messages)
+        return self._run(self.inbox.areceive_many(messages))
+
+    def process(self, **arguments: Any) -> Receipt:
+        """Handle a message now."""
+        if self.kind == "sync":
+            return self.inbox.process(**arguments)
+        return self._run(self.inbox.aprocess(**arguments))
+
+    def drain(self) -> int:
+        """Run what is due."""
+        return self.inbox.drain() if self.kind == "sync" else self._run(self.inbox.adrain())
+
+    def close(self) -> None:
+        """Close its connections."""
+        if self._runner is not None:
+            self._runner.run(self.inbox.aclose())
+            self._runner.close()
+        self.inbox.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+        return self._runner.run(work)
+
+    def _register(self) -> None:
+        handler = self._handle if self.kind == "sync" else self._handle_async
+        on = self.inbox.on
+        on("plain", retry=POLICY)(handler)
+        on("keyed", key="account", retry=POLICY)(handler)
+        on("pair", retry=POLICY)(handler)
+        on("pair", retry=POLICY, consumer=AUDIT)(handler)
+        on("secret", retry=POLICY, keep_body=False)(handler)
+        on("foreign", retry=POLICY, consumer=AUDIT)(handler)
+
+    def _handle(self, message: Message, tx: Any) -> dict[str, str]:
+        do = message.data.get("do", {})
+        self._obey(message, do, "before")
+        while self._held(do, "before"):
+            time.sleep(0.01)
+        with FUSE.passing("effect"):
+            tx.execute(*self._effect(message))
+        self._fail(message, do)
+        self._obey(message, do, "after")
+        while self._held(do, "after"):
+            time.sleep(0.01)
+        return {"name": message.id}
+
+    async def _handle_async(self, message: Message, tx: Any) -> dict[str, str]:
+        do = message.data.get("do", {})
+        self._obey(message, do, "before")
+        while self._held(do, "before"):
+            await asyncio.sleep(0.01)
+        with FUSE.passing("effect"):
+            await tx.execute(*self._effect(message))
+        self._fail(message, do)
+        self._obey(message, do, "after")
+        while self._held(do, "after"):
+            await asyncio.sleep(0.01)
+        return {"name": message.id}
+
+    def _effect(self, message: Message) -> tuple[str, tuple[Any, ...]]:
+        values = (
+            message.consumer,
+            message.source,
+            message.id,
+            message.data.get("account"),
+            message.data.get("position"),
+            message.attempt,
+            os.getpid(),
+        )
+        marks = ", ".join([self._mark] * len(values))
+        return f"INSERT INTO effect ({_COLUMNS}) VALUES ({marks})", values
+
+    def _fail(self, message: Message, do: dict[str, Any]) -> None:
+        if message.attempt <= do.get("raise", 0):
+            raise RuntimeError(f"attempt {message.attempt} of {message.id} fails")
+        if "reject" in do:
+            raise Reject("as its message asks")
+        if "exhaust" in do:
+            _exhaust_memory()
+
+    def _obey(self, message: Message, do: dict[str, Any], moment: str) -> None:
+        """What only a victim does, before or after the effect."""
+        if not self._orders.victim:
+            return
+        if do.get("pause") == moment:
+            pause_once(self._orders)
+        if do.get("hold") == moment:
+            self._orders.say("holding", id=message.id)
+        if "stop" in do:
+            self.inbox.stop()
+        if "unavailable" in do:
+            raise StoreUnavailable("as its message asks")
+        if "die" in do and moment == "after":
+            DEATHS[do["die"]]()
+
+    def _held(self, do: dict[str, Any], moment: str) -> bool:
+        """Whether the handler must not go on yet: until the test says so, or for ever."""
+        held = self._orders.victim and do.get("hold") == moment
+        return held and not Path(self._orders.folder, "release").exists()
+
+
+def pause_once(orders: Orders) -> None:
+    """Stop this process, as SIGSTOP or a frozen machine would; only the first that gets here."""
+    try:
+        Path(orders.folder, "paused").touch(exist_ok=False)
+    except FileExistsError:
+        return
+    orders.say("pausing")
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _exhaust_memory() -> None:
+    """Ask for more memory than the process may have, and give the limit back."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + 64 * 2**20, before[1]))
+    try:
+        bytearray(2**30)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+DEATHS: dict[str, Callable[[], Any]] = {
+    "exit": lambda: os._exit(1),
+    "exit-0": lambda: os._exit(0),
+    "segfault": lambda: ctypes.string_at(0),
+    "abort": os.abort,
+    # What the kernel's OOM killer does to a process.
+    "oom": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "whole-tree": lambda: os.killpg(0, signal.SIGKILL),
+}
+"""Ways in which a message kills the process that handles it."""

@@ -1,0 +1,279 @@
+"""Small things to build steps from: a clock that stands still, handlers, contexts, lanes, rows."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from onceward.errors import InvalidMessage
+from onceward.flow import Call, Outcome
+from onceward.message import Delivery, Draft, Message, moment
+from onceward.registry import ANY_TYPE, OUTBOX, Handler, KeySpec, Registry, Subscription
+from onceward.retry import RetryPolicy
+from onceward.settings import Settings
+from onceward.steps.context import Cache, Catalog, Context
+from onceward.steps.lane import Claimed, Gate, Lane
+from onceward.steps.receive import record, targets
+
+SERVICE, SOURCE = "service", "shop"
+WORKER = 7
+NOW = 1_700_000_000_000_000
+
+
+@dataclass
+class Clock:
+    """Stands still until it is moved, or moves a little with each look."""
+
+    now: float = 1000.0
+    step: float = 0.0
+
+    def __call__(self) -> float:
+        """The time."""
+        self.now += self.step
+        return self.now
+
+
+@dataclass
+class Stop:
+    """Says no for so many looks, then yes."""
+
+    after: float = float("inf")
+    looks: int = field(default=0)
+
+    def __call__(self) -> bool:
+        """Whether to stop."""
+        self.looks += 1
+        return self.looks > self.after
+
+
+def do_nothing(message: Message, tx: Any) -> None:
+    """A handler whose effects are played by the script."""
+
+
+async def do_nothing_async(message: Message, tx: Any) -> None:
+    """As `do_nothing`."""
+
+
+def handler(  # noqa: PLR0913 - each is one decision about a handler
+    type: str = "paid",  # noqa: A002 - the word every sender uses
+    *,
+    consumer: str = SERVICE,
+    version: int = 1,
+    key: KeySpec = None,
+    retry: RetryPolicy | None = None,
+    group: int = 100,
+    raw: bool = False,
+    keep_body: bool = True,
+    function: Callable[..., Any] = do_nothing,
+    timeout: float = 60,
+    **more: Any,
+) -> Handler:
+    """A handler with the library's own defaults."""
+    return Handler(
+        function=function,
+        type=type,
+        consumer=consumer,
+        version=version,
+        key=key,
+        retry=retry or RetryPolicy(),
+        timeout=timedelta(seconds=timeout),
+        group=group,
+        raw=raw,
+        keep_body=keep_body,
+        **more,
+    )
+
+
+RELAY = Subscription(100, OUTBOX, 100, ANY_TYPE, None, key_function=False)
+
+
+def relay(**more: Any) -> Handler:
+    """The handler of outgoing messages."""
+    return handler(ANY_TYPE, consumer=OUTBOX, raw=True, external=True, **more)
+
+
+def context(*handlers: Handler, settings: Settings | None = None, strangers: tuple[Handler, ...] = ()) -> Context:
+    """A context that knows its catalog: version 1, the handlers subscribed, and those of other processes."""
+    registry = Registry()
+    for one in handlers:
+        if one.external:
+            registry.set_relay(one)
+        else:
+            registry.add(one)
+    return Context(
+        service=SERVICE,
+        prefix="p_",
+        code_version="v1",
+        settings=settings or Settings(),
+        registry=registry,
+        cache=Cache(catalog(*handlers, *strangers)),
+        clock=Clock(),
+    )
+
+
+def catalog(*handlers: Handler, version: int = 1) -> Catalog:
+    """What the database would say about handlers; the relay is always subscribed."""
+    names = {SERVICE: 1, SOURCE: 2}
+    for one in handlers:
+        if not one.external:
+            names.setdefault(one.consumer, len(names) + 1)
+    known: dict[tuple[str, str], Subscription] = {}
+    for one in handlers:
+        if not one.external:
+            known[one.consumer, one.type] = Subscription(
+                id=len(known) + 1,
+                consumer=one.consumer,
+                consumer_id=names[one.consumer],
+                type=one.type,
+                key_path=one.key if isinstance(one.key, str) else None,
+                key_function=callable(one.key),
+                sequence=one.sequence,
+                on_dead=one.on_dead,
+            )
+    by_type: dict[str, list[Subscription]] = {}
+    for subscription in known.values():
+        by_type.setdefault(subscription.type, []).append(subscription)
+    names[OUTBOX] = RELAY.consumer_id
+    return Catalog(
+        version=version,
+        names=names,
+        numbers={number: name for name, number in names.items()},
+        subscriptions={subscription.id: subscription for subscription in (*known.values(), RELAY)},
+        by_type=by_type,
+        relay=RELAY,
+    )
+
+
+def catalog_answers(known: Catalog, *, since_crash: float = 1e9) -> dict[str, Any]:
+    """A catalog as the statements that read it answer."""
+    return {
+        "catalog": [(known.version, since_crash)],
+        "names": [(number, name) for name, number in known.names.items()],
+        "subscriptions": [
+            (s.id, s.consumer, s.consumer_id, s.type, s.key_path, int(s.key_function), s.sequence, s.on_dead)
+            for s in known.subscriptions.values()
+        ],
+    }
+
+
+def lane(here: Context, *, stop: Stop | None = None, group: int | None = None, gate: Gate | None = None) -> Lane:
+    """A lane that serves every handler of its context and has just swept."""
+    subscriptions = [
+        s for s in here.cache.catalog.subscriptions.values() if here.registry.of_type(s.consumer, s.type) is not None
+    ]
+    one = Lane(
+        context=here,
+        worker=lambda: WORKER,
+        new_token=itertools.count(1).__next__,
+        subscriptions=subscriptions,
+        stopping=stop or Stop(),
+        gate=gate or Gate(),
+        swept_at=here.clock(),
+        owner=WORKER,
+    )
+    if group is not None:
+        one.group = group
+    return one
+
+
+def delivery(**changes: Any) -> Delivery:
+    """A delivery with something in each field."""
+    return Delivery.of(**{"source": SOURCE, "id": "e1", "type": "paid", "data": {"order": 7}, **changes})
+
+
+def stored_headers(headers: dict[str, str]) -> str | None:
+    """Headers as they are stored; None where there are none, or where they are refused before they could be."""
+    here = context()
+    try:
+        one = delivery(headers=headers)
+    except InvalidMessage:
+        return None
+    (target,) = targets(here, here.cache.catalog, one)
+    kept: str | None = record(0, one, target, 2)["headers"]
+    return kept
+
+
+def message(**changes: Any) -> Message:
+    """A message as its handler sees it."""
+    fields: dict[str, Any] = {
+        "id": "e1",
+        "source": SOURCE,
+        "type": "paid",
+        "version": 1,
+        "data": {"order": 7},
+        "body": b'{"order":7}',
+        "headers": {},
+        "key": None,
+        "seq": 1,
+        "attempt": 1,
+        "received_at": moment(NOW),
+        "consumer": SERVICE,
+    }
+    return Message(**{**fields, **changes})
+
+
+def claimed(  # noqa: PLR0913 - the parts of a claim
+    seq: int,
+    by: Handler,
+    *,
+    key: int | None = None,
+    token: int = 1,
+    attempts: int = 0,
+    age: float = 0.0,
+    problem: Exception | None = None,
+    place: int | None = None,
+    sequence: int | None = None,
+    stale: bool = False,
+) -> Claimed:
+    """A claimed message, or one that cannot be shown to its handler."""
+    shown = message(seq=seq, id=f"e{seq}", type=by.type, consumer=by.consumer, draft=Draft(SERVICE))
+    return Claimed(
+        seq=seq,
+        worker=WORKER,
+        token=token,
+        key_hash=key,
+        place=seq if place is None else place,
+        sequence=sequence,
+        attempts=attempts,
+        age=age,
+        handler=by,
+        call=None if problem else Call(by, shown),
+        problem=problem,
+        stale=stale,
+    )
+
+
+def claim_row(seq: int, *, hashed: int | None = None, subscription: int = 1, **changes: Any) -> tuple[Any, ...]:
+    """A row as the claim statements answer it; `hashed` is the number of its key."""
+    fields: dict[str, Any] = {
+        "place": seq,
+        "sequence": None,
+        "attempts": 0,
+        "source": 2,
+        "id": f"e{seq}",
+        "type": "paid",
+        "version": 1,
+        "key": None,
+        "headers": None,
+        "body": b'{"order":7}',
+        "destination": None,
+        "received_at": NOW,
+        "age": 0.5,
+    }
+    assert changes.keys() <= fields.keys()
+    return (seq, subscription, hashed, *{**fields, **changes}.values())
+
+
+def outcomes(**by_message: Outcome | list[Outcome]) -> Callable[[Call], Outcome]:
+    """What handlers do: `m3=[failed, fine]` is message 3, first and second time (the last one stays); others are fine."""
+    left = {name: list(some) if isinstance(some, list) else [some] for name, some in by_message.items()}
+
+    def call(request: Call) -> Outcome:
+        first = request.message[0] if request.handler.batch else request.message
+        some = left.get(f"m{first.seq}", [Outcome()])
+        return some.pop(0) if len(some) > 1 else some[0]
+
+    return call

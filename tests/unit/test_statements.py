@@ -1,0 +1,168 @@
+"""The two dialects say the same things: same names, same parameters, every section explained and loadable."""
+
+from __future__ import annotations
+
+import ast
+import re
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from onceward.stores import migrate
+from onceward.stores.statements import load, migrations
+from tests.unit.script import _POSTGRES_PARAMETER, _SQLITE_PARAMETER
+
+DIALECTS = ("postgres", "sqlite")
+SQL = Path(str(resources.files("onceward.stores") / "sql"))
+PACKAGE = SQL.parents[1]
+NAMES = sorted(load("postgres", "p_"))
+
+
+def sections(dialect: str) -> dict[str, str]:
+    """The text of each section, with its comments."""
+    parts = re.split(r"^-- name: (\w+)\n", (SQL / f"{dialect}.sql").read_text(), flags=re.MULTILINE)[1:]
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def used(dialect: str, name: str) -> set[str]:
+    pattern = _POSTGRES_PARAMETER if dialect == "postgres" else _SQLITE_PARAMETER
+    return set(pattern.findall(" ".join(load(dialect, "p_")[name]))) - {"now"}
+
+
+def test_both_dialects_have_the_same_names() -> None:
+    """A step never asks for a statement that only one database knows."""
+    assert load("postgres", "p_").keys() == load("sqlite", "p_").keys()
+    for dialect in DIALECTS:
+        assert load(dialect, "p_").keys() == sections(dialect).keys()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_both_dialects_take_the_same_parameters(name: str) -> None:
+    """What is passed for one database is what the other needs, except for SQLite's clock."""
+    assert used("postgres", name) == used("sqlite", name)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_section_is_loaded_whole(dialect: str, name: str) -> None:
+    """Statements without comments or substitutions left, each with its tables under the prefix."""
+    statements = load(dialect, "some_prefix_")[name]
+    assert statements
+    for statement in statements:
+        assert statement == statement.strip()
+        assert "{prefix}" not in statement
+        assert "--" not in statement
+        assert not statement.endswith(";")
+        assert statement.count("(") == statement.count(")")
+        assert statement.count("'") % 2 == 0
+        for table in re.findall(r"\b(?:FROM|JOIN|UPDATE|INTO)\s+(\w+(?:queue|ledger|body|worker|name|run))\b", statement):
+            assert table.startswith("some_prefix_")
+    if dialect == "postgres":
+        assert len(statements) == 1, "PostgreSQL runs one statement for each request"
+        assert re.sub(r"%\(\w+\)[sb]|%%", "", statements[0]).count("%") == 0
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_section_says_why(dialect: str, name: str) -> None:
+    """The first line of a section is a comment with words in it."""
+    assert re.match(r"-- \w+.*\w", sections(dialect)[name])
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_two_prefixes_are_two_inboxes(dialect: str) -> None:
+    """Statements of one prefix never name a table of another."""
+    one, other = load(dialect, "one_"), load(dialect, "other_")
+    for name in NAMES:
+        assert not any("other_" in statement for statement in one[name])
+        assert tuple(statement.replace("other_", "one_") for statement in other[name]) == one[name]
+
+
+def test_only_sqlite_has_several_statements_in_a_section() -> None:
+    """A section of several statements is split where a line ends with a semicolon."""
+    assert len(load("sqlite", "p_")["receive"]) == 3
+    assert [statement.split()[0] for statement in load("sqlite", "p_")["receive"]] == ["INSERT"] * 3
+
+
+def asked() -> set[str]:
+    """Every name that a Query or Each in the package asks for."""
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(func=ast.Name(id="Query" | "Each"), args=[ast.Constant(value=str(name)), *_]):
+                    found.add(name)
+                case _:
+                    pass
+    return found
+
+
+def test_every_statement_that_is_asked_for_exists() -> None:
+    """No step asks for a name that is not in the files."""
+    assert asked()
+    assert asked() <= set(NAMES)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_migrations_are_numbered_without_gaps(dialect: str) -> None:
+    """1, 2, 3, each with statements that create tables under the prefix."""
+    known = migrations(dialect, "p_")
+    assert [number for number, _, _ in known] == list(range(1, len(known) + 1))
+    for _, name, statements in known:
+        assert re.fullmatch(r"\w+", name)
+        assert statements
+        assert not any("{prefix}" in statement or "--" in statement for statement in statements)
+    assert migrate.newest(dialect, "p_") == len(known)
+
+
+def test_both_dialects_have_the_same_migrations() -> None:
+    """A version means the same in each database."""
+    one, other = (migrations(dialect, "p_") for dialect in DIALECTS)
+    assert [(number, name) for number, name, _ in one] == [(number, name) for number, name, _ in other]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_migrations_as_text_are_the_ones_that_are_applied(dialect: str) -> None:
+    """Whoever owns the schema may run the printed text instead: it holds the same statements in the same order."""
+    run: list[str] = []
+
+    def execute(statement: str) -> list[tuple[int]]:
+        run.append(statement)
+        return [(0,)]
+
+    applied = migrate.apply(dialect, "p_", execute)
+    assert applied == [f"{number:04d}_{name}" for number, name, _ in migrations(dialect, "p_")]
+    text = migrate.as_text(dialect, "p_")
+    place = -1
+    for statement in run:
+        if statement != migrate.version_query("p_"):
+            assert (place := text.find(statement + ";", place + 1)) >= 0, statement
+
+
+def test_a_current_schema_needs_nothing() -> None:
+    """Applying again finds the newest version and changes nothing but the bookkeeping table it looks for."""
+    run: list[str] = []
+
+    def execute(statement: str) -> list[tuple[int]]:
+        run.append(statement)
+        return [(migrate.newest("sqlite", "p_"),)]
+
+    assert migrate.apply("sqlite", "p_", execute) == []
+    assert len(run) == 2
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://user:secret@host/db", "postgresql://user:***@host/db"),
+        ("postgresql://user:se:cr@et@host/db", "postgresql://user:***@host/db"),
+        ("postgresql://user@host/db", "postgresql://user@host/db"),
+        ("postgresql://host/db", "postgresql://host/db"),
+        ("sqlite:///file.db", "sqlite:///file.db"),
+    ],
+)
+def test_passwords_are_not_shown(url: str, shown: str) -> None:
+    """An address in an error message has no password in it."""
+    assert migrate.masked(url) == shown
+    assert "secret" not in str(migrate.missing(url, "p_"))

@@ -1,0 +1,599 @@
+"""Effects, results and "done" are one commit; whatever breaks, a message is finished, settled, or still ours."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from onceward.errors import (
+    ContractViolation,
+    GuardFailed,
+    HandlerNotFound,
+    InvalidMessage,
+    StoreConflict,
+    StoreError,
+    StoreUnavailable,
+    TransactionAborted,
+)
+from onceward.flow import Begin, Call, Outcome
+from onceward.message import Receipt
+from onceward.registry import Handler
+from onceward.settings import Settings
+from onceward.steps.attempt import reconnect, undo
+from onceward.steps.handle import handle
+from onceward.steps.lane import Claimed, Lane
+from onceward.steps.receive import receive
+from tests.unit.builders import NOW, WORKER, Clock, Stop, claim_row, claimed, context, delivery, handler, lane, outcomes
+from tests.unit.script import Lost, Script, Turns
+
+BY = handler()
+FAILED = Outcome(error=ValueError("no"))
+FINE = Outcome()
+INFRASTRUCTURE = Outcome(error=OSError("connection reset"), infrastructure=True)
+
+
+def batch(*seqs: int, by: Handler = BY, keys: dict[int, int] | None = None) -> list[Claimed]:
+    """Messages that one claim holds."""
+    return [claimed(seq, by, key=(keys or {}).get(seq)) for seq in seqs]
+
+
+def holding(*handlers: Handler, stop: Stop | None = None, group: int | None = None, settings: Settings | None = None) -> Lane:
+    """A lane whose first claim is open."""
+    here = lane(context(*(handlers or (BY,)), settings=settings), stop=stop, group=group)
+    here.gate.enter(here)
+    here.token()
+    return here
+
+
+def called(script: Script) -> list[int]:
+    """The messages whose handlers were called, in order."""
+    return [request.message.seq for request in script.all(Call)]
+
+
+def finished(script: Script) -> list[list[int]]:
+    """The messages of each finish that was sent."""
+    return [one["seqs"] for one in script.params("finish")]
+
+
+def answers(**more: Any) -> dict[str, Any]:
+    """Nothing more to claim; whatever is settled was ours."""
+    return {"claim": [], "settle": lambda request: [(request.params["seq"],)], **more}
+
+
+class TestSuccess:
+    """All goes well."""
+
+    def test_effects_and_done_are_one_commit(self) -> None:
+        """The handler is called inside the transaction that finishes it, and the next claim rides along."""
+        here, script = holding(), Script(answers())
+        assert script.run(handle(here, batch(5))) == []
+        assert script.story == ["begin call finish claim commit"]
+        assert script.params("finish") == [
+            {"seqs": [5], "worker": WORKER, "token": 1, "code_version": "v1", "mark": "7.1.5", "expected": 1}
+        ]
+        assert here.finished == 1
+        assert here.open_tokens == set()
+        assert here.gate.enter_alone("another")
+
+    def test_the_transaction_is_marked_and_lives_as_long_as_the_slowest_handler(self) -> None:
+        """The mark names the attempt; the limits follow the longest timeout in the group."""
+        slow = handler("slow", timeout=90)
+        here, script = holding(BY, slow), Script(answers())
+        script.run(handle(here, [claimed(5, BY), claimed(6, slow)]))
+        (begin,) = script.all(Begin)
+        assert begin == Begin(90, 90, 105, "7.1.5")
+
+    def test_a_group_is_one_commit(self) -> None:
+        """In order, one trip for everything after the handlers."""
+        here, script = holding(), Script(answers())
+        script.run(handle(here, batch(5, 6, 7)))
+        assert script.story == ["begin call call call finish claim commit"]
+        assert called(script) == [5, 6, 7]
+        assert script.params("finish")[0]["expected"] == 3
+        assert here.finished == 3
+
+    def test_results_bodies_and_keys_travel_with_the_finish(self) -> None:
+        """Results and forgotten bodies, then the key locks (sorted) as the last that can wait, finish, promote."""
+        forgetful = handler("short", keep_body=False)
+        here = holding(BY, forgetful)
+        some = [claimed(5, BY, key=9), claimed(6, forgetful, key=-3), claimed(7, BY), claimed(8, BY, key=9)]
+        script = Script(answers(call=outcomes(m5=Outcome(value={"a": "ß"}), m7=Outcome(value=0))))
+        script.run(handle(here, some))
+        assert script.story == [
+            "begin call call call call store_results forget_bodies lock_keys finish promote claim commit"
+        ]
+        assert script.params("store_results") == [
+            {"seq": 5, "result": '{"a":"\\u00df"}'},
+            {"seq": 7, "result": "0"},
+        ]
+        assert script.params("forget_bodies") == [{"seqs": [6]}]
+        assert script.params("lock_keys") == script.params("promote") == [{"key_hashes": [-3, 9]}]
+
+    def test_what_was_claimed_along_is_the_next_batch(self) -> None:
+        """Under a token of its own; rows that are not heads of their key are parked before the commit."""
+        here = holding()
+        script = Script(answers(claim=[claim_row(9, hashed=77), claim_row(8)], park=[(9,)]))
+        following = script.run(handle(here, batch(5)))
+        assert script.story == ["begin call finish claim park commit"]
+        assert [(one.seq, one.token) for one in following] == [(8, 2)]
+        assert here.open_tokens == {2}
+        assert not here.gate.enter_alone("another")
+
+    def test_it_rides_only_with_the_last_group(self) -> None:
+        """While messages are left in hand nothing new is claimed."""
+        small = handler(group=2)
+        here, script = holding(small), Script(answers())
+        script.run(handle(here, batch(5, 6, 7, by=small)))
+        assert script.story == ["begin call call finish commit", "begin call finish claim commit"]
+
+    @pytest.mark.parametrize("why", ["stopping", "closed", "sweep"])
+    def test_it_does_not_ride_when_it_must_not(self, why: str) -> None:
+        """A stop, a suspect elsewhere or a due sweep: finish only."""
+        here = holding(stop=Stop(after=1) if why == "stopping" else None)
+        if why == "closed":
+            here.gate.enter_alone("another")
+        if why == "sweep":
+            here.swept_at = float("-inf")
+        script = Script(answers())
+        assert script.run(handle(here, batch(5))) == []
+        assert script.story == ["begin call finish commit"]
+        assert here.open_tokens == set()
+
+    def test_a_group_is_as_large_as_each_of_its_handlers_allows(self) -> None:
+        """A handler that wants small groups makes small ones, also when it comes later."""
+        one_by_one = handler("single", group=1)
+        here, script = holding(BY, one_by_one), Script(answers())
+        script.run(handle(here, [claimed(1, BY), claimed(2, BY), claimed(3, one_by_one), claimed(4, BY)]))
+        assert finished(script) == [[1, 2], [3], [4]]
+
+    def test_a_slow_group_is_committed_early(self) -> None:
+        """After the group time what is done is committed; the rest follows in the next transaction."""
+        here = holding(settings=Settings(group_time=timedelta(seconds=0.5)))
+        assert isinstance(here.context.clock, Clock)
+
+        def call(request: Call) -> Outcome:
+            here.context.clock.now += 0.3  # type: ignore[attr-defined] # checked above
+            return Outcome(value=request.message.seq)
+
+        script = Script(answers(call=call, suspects=[(0,)]))
+        script.run(handle(here, batch(1, 2, 3, 4, 5)))
+        assert finished(script) == [[1, 2], [3, 4], [5]]
+        assert [begin.mark for begin in script.all(Begin) if begin.mark] == ["7.1.1", "7.1.3", "7.1.5"]
+        assert here.finished == 5
+
+    def test_groups_grow_while_all_goes_well(self) -> None:
+        """By a tenth, at least by one, up to the largest that a handler wants."""
+        here, script = holding(group=40), Script(answers())
+        script.run(handle(here, batch(1)))
+        assert here.group == 44
+        here.group = 3
+        here.token()
+        script.run(handle(here, [claimed(2, BY, token=2)]))
+        assert here.group == 4
+        here.group = 99
+        here.token()
+        script.run(handle(here, [claimed(3, BY, token=3)]))
+        assert here.group == 100
+
+
+class TestFailure:
+    """A handler raises."""
+
+    def test_alone_it_is_undone_then_charged(self) -> None:
+        """Rolled back first; then settled, in a transaction of its own."""
+        here, script = holding(), Script(answers(call=FAILED))
+        assert script.run(handle(here, batch(5))) == []
+        assert script.story == ["begin call rollback", "begin settle add_attempt commit"]
+        assert script.params("add_attempt")[0]["error"] == "ValueError: no"
+        assert here.finished == 0
+        assert here.open_tokens == set()
+
+    def test_in_a_group_it_is_put_aside(self) -> None:
+        """The others run again without it; then it runs alone, and only then it is charged."""
+        here, script = holding(group=100), Script(answers(call=outcomes(m6=FAILED)))
+        script.run(handle(here, batch(5, 6, 7)))
+        assert script.story == [
+            "begin call call rollback",
+            "begin call call finish commit",
+            "begin call rollback",
+            "begin settle add_attempt commit",
+        ]
+        assert called(script) == [5, 6, 5, 7, 6]
+        assert finished(script) == [[5, 7]]
+        assert script.params("settle")[0]["seq"] == 6
+        assert here.group == 55, "halved by the failure, grown by the success"
+
+    def test_one_that_succeeds_alone_is_not_charged(self) -> None:
+        """Failing in company proves nothing."""
+        here, script = holding(), Script(answers(call=outcomes(m6=[FAILED, FINE])))
+        script.run(handle(here, batch(5, 6, 7)))
+        assert finished(script) == [[5, 7], [6]]
+        assert script.params("settle") == []
+        assert here.finished == 3
+
+    def test_its_successors_wait_behind_it(self) -> None:
+        """Those of its key are put aside too and run after it, in order; other keys go on."""
+        keys = {1: 70, 2: 70, 3: 80, 4: 70}
+        here, script = holding(), Script(answers(call=outcomes(m2=[FAILED, FINE])))
+        script.run(handle(here, batch(1, 2, 3, 4, keys=keys)))
+        assert finished(script) == [[1, 3], [2], [4]]
+
+    def test_its_successors_are_released_when_it_is_settled(self) -> None:
+        """It is unfinished, so they must not run: they are given back, uncharged."""
+        keys = {1: 70, 2: 70, 3: 80, 4: 70}
+        here, script = holding(), Script(answers(call=outcomes(m2=FAILED)))
+        script.run(handle(here, batch(1, 2, 3, 4, keys=keys)))
+        assert finished(script) == [[1, 3]]
+        assert [one["seq"] for one in script.params("settle")] == [2]
+        assert script.params("release_some") == [{"seqs": [4], "worker": WORKER, "token": 1}]
+        assert called(script)[-1] == 2
+        assert here.open_tokens == set()
+
+    def test_successors_outside_the_group_wait_too(self) -> None:
+        """Also those that would have come in a later group."""
+        small = handler(group=2)
+        here = holding(small, handler("other", group=100))
+        script = Script(answers(call=outcomes(m2=FAILED)))
+        script.run(handle(here, batch(1, 2, 3, by=small, keys={2: 70, 3: 70})))
+        assert 3 not in called(script)
+        assert script.params("release_some")[0]["seqs"] == [3]
+
+    def test_after_two_failures_one_by_one(self) -> None:
+        """A group with two bad ones is not searched for ever; at the end those put aside, in order."""
+        here, script = holding(), Script(answers(call=outcomes(m2=FAILED, m4=FAILED)))
+        script.run(handle(here, batch(1, 2, 3, 4, 5)))
+        assert called(script) == [1, 2, 1, 3, 4, 1, 3, 5, 2, 4]
+        assert finished(script) == [[1], [3], [5]]
+        assert [one["seq"] for one in script.params("settle")] == [2, 4]
+
+    def test_groups_shrink_while_they_fail(self) -> None:
+        """Halved each time, never below one."""
+        here, script = holding(group=9), Script(answers(call=outcomes(m1=FAILED, m2=FAILED)))
+        script.run(handle(here, batch(1, 2, 3)))
+        assert here.group == 9 // 2 // 2 + 1
+        here.group = 1
+        here.token()
+        two = [claimed(1, BY, token=2), claimed(2, BY, token=2)]
+        script = Script(answers(call=FAILED))
+        script.run(handle(here, two))
+        assert here.group == 1
+
+    def test_an_error_that_is_empty_is_still_an_error(self) -> None:
+        """An exception that counts as false is not a success: nothing of it is committed."""
+
+        class Nothing(Exception):  # noqa: N818 - its name is its point
+            def __len__(self) -> int:
+                return 0
+
+        here, script = holding(), Script(answers(call=Outcome(error=Nothing())))
+        script.run(handle(here, batch(5)))
+        assert finished(script) == []
+        assert [one["seq"] for one in script.params("settle")] == [5]
+
+    def test_a_result_that_cannot_be_stored_breaks_the_contract(self) -> None:
+        """Undone and dead, with a text that says what to return."""
+        for value in (object(), {1, 2}, float("nan")):
+            here, script = holding(), Script(answers(call=Outcome(value=value)))
+            script.run(handle(here, batch(5)))
+            assert script.story[0] == "begin call rollback"
+            assert script.params("settle")[0]["state"] == "dead"
+            assert "return None or JSON-able data" in script.params("add_attempt")[0]["error"]
+
+    @pytest.mark.parametrize("value", ["\x00", {"a": ["\x00"]}, {1: "a", "1": "b"}, [[[[1]]]] * 2])
+    def test_a_result_that_is_stored_can_be_read(self, value: Any) -> None:
+        """Duplicates are answered with the stored result, so what could not be read back is not stored."""
+        deep = value
+        for _ in range(70):
+            deep = [deep]
+        for each in (value, deep):
+            here, script = holding(), Script(answers(call=Outcome(value=each)))
+            script.run(handle(here, batch(5)))
+            for stored in script.params("store_results"):
+                one = delivery()
+                again = Script({"receive": [], "known": [(0, 5, one.hash, 1, stored["result"])]})
+                (receipt,) = again.run(receive(here.context, here.context.cache, [one]))
+                assert isinstance(receipt, Receipt)
+                assert receipt.status == "duplicate"
+
+
+class TestProblem:
+    """A message that cannot be shown to its handler."""
+
+    @pytest.mark.parametrize("problem", [InvalidMessage("no JSON"), HandlerNotFound("nobody")])
+    def test_it_is_settled_without_a_call(self, problem: Exception) -> None:
+        """Others go first; it is recorded like a failed attempt, and dead at once."""
+        here, script = holding(), Script(answers())
+        script.run(handle(here, [claimed(4, BY, problem=problem), *batch(5, 6)]))
+        assert called(script) == [5, 6]
+        assert script.story == ["begin call call finish commit", "begin settle add_attempt commit"]
+        assert script.params("settle")[0]["state"] == "dead"
+
+    def test_its_successors_do_not_overtake_it(self) -> None:
+        """What comes after it in its key is released, unrun."""
+        here, script = holding(), Script(answers())
+        some = [claimed(4, BY, key=70, problem=InvalidMessage("x")), claimed(5, BY, key=70), claimed(6, BY, key=80)]
+        script.run(handle(here, some))
+        assert called(script) == [6]
+        assert script.params("release_some")[0]["seqs"] == [5]
+
+    def test_its_predecessors_run(self) -> None:
+        """What comes before it in its key is not its business."""
+        here, script = holding(), Script(answers())
+        script.run(handle(here, [claimed(3, BY, key=70), claimed(4, BY, key=70, problem=InvalidMessage("x"))]))
+        assert called(script) == [3]
+        assert finished(script) == [[3]]
+
+
+class TestInfrastructure:
+    """The database was at fault."""
+
+    def test_alone_it_is_postponed(self) -> None:
+        """Uncharged, soon again."""
+        here, script = holding(), Script(answers(call=INFRASTRUCTURE))
+        script.run(handle(here, batch(5)))
+        assert script.story == ["begin call rollback", "begin postpone commit"]
+        assert script.params("add_attempt") == []
+
+    def test_in_a_group_everyone_runs_alone(self) -> None:
+        """Nobody is named: each gets its own transaction, in order, and keys keep theirs."""
+        small = handler(group=2)
+        here = holding(small, handler("other", group=100))
+        script = Script(answers(call=outcomes(m1=[INFRASTRUCTURE, FINE])))
+        script.run(handle(here, batch(1, 2, 3, by=small, keys={1: 70, 2: 80, 3: 70})))
+        assert finished(script) == [[1], [2], [3]]
+        assert called(script) == [1, 1, 2, 3]
+
+    def test_a_connection_lost_in_a_handler_is_replaced(self) -> None:
+        """The rollback finds it broken, and a new one is made before anything else is sent."""
+        here = holding()
+        script = Script(answers(call=INFRASTRUCTURE, rollback=Lost()))
+        script.run(handle(here, batch(5)))
+        assert script.story == ["begin call rollback", "reconnect", "begin postpone commit"]
+
+    @pytest.mark.parametrize("place", ["finish", "commit"])
+    def test_a_conflict_at_the_end_is_postponed(self, place: str) -> None:
+        """A deadlock is nobody's fault."""
+        here = holding(stop=Stop(after=2))
+        script = Script(answers(**{place: Turns(StoreConflict("deadlock"), [])}))
+        script.run(handle(here, batch(5)))
+        assert script.story[0].endswith("rollback")
+        assert script.story[1] == "begin postpone commit"
+        assert script.params("add_attempt") == []
+
+    def test_a_conflict_of_a_group_tries_each_alone(self) -> None:
+        """One after the other, in order, nobody charged."""
+        here = holding()
+        script = Script(answers(finish=Turns(StoreConflict("deadlock"), [])))
+        script.run(handle(here, batch(1, 2)))
+        assert script.story == [
+            "begin call call finish rollback",
+            "begin call finish commit",
+            "begin call finish claim commit",
+        ]
+        assert here.finished == 2
+
+    def test_an_old_message_is_not_postponed_for_ever(self) -> None:
+        """At its maximum age even a fault of the database is the end."""
+        by = handler(retry=BY.retry.__class__(max_age=timedelta(seconds=10)))
+        here, script = holding(by), Script(answers(call=INFRASTRUCTURE))
+        script.run(handle(here, [claimed(5, by, age=10.0)]))
+        assert script.params("settle")[0]["state"] == "dead"
+
+
+class TestRefusedFinish:
+    """The database refuses what the handlers did, at the end."""
+
+    @pytest.mark.parametrize(
+        ("error", "state"),
+        [
+            (StoreError("a deferred constraint"), "retry"),
+            (TransactionAborted("swallowed"), "retry"),
+            (ContractViolation("ended"), "dead"),
+        ],
+    )
+    def test_alone_it_is_charged(self, error: Exception, state: str) -> None:
+        """It ran alone, so it is the cause; a swallowed error may pass, a broken contract will not."""
+        here = holding(stop=Stop(after=2))
+        script = Script(answers(finish=error))
+        script.run(handle(here, batch(5)))
+        assert script.story == ["begin call finish rollback", "begin settle add_attempt commit"]
+        assert script.params("settle")[0]["state"] == state
+
+    def test_in_a_group_each_runs_alone(self) -> None:
+        """Only one of them is the cause; the others succeed."""
+        here = holding()
+
+        def finish(request: Any) -> Any:
+            return StoreError("a deferred constraint") if 2 in request.params["seqs"] else []
+
+        script = Script(answers(finish=finish))
+        script.run(handle(here, batch(1, 2, 3)))
+        assert finished(script) == [[1, 2, 3], [1], [2], [3]]
+        assert [one["seq"] for one in script.params("settle")] == [2]
+        assert here.finished == 2
+
+    @pytest.mark.parametrize("error", [StoreConflict("x"), TransactionAborted("x"), ContractViolation("x"), StoreError("x")])
+    @pytest.mark.parametrize("place", ["finish", "claim", "park", "commit"])
+    def test_the_claim_that_rode_along_is_forgotten(self, place: str, error: Exception) -> None:
+        """It was rolled back with the rest: its token must not keep the lane inside the gate for ever."""
+        here = holding()
+        script = Script(answers(claim=[claim_row(9, hashed=77)], park=[], **{place: Turns(error, [])}))
+        script.run(handle(here, batch(5)))
+        assert here.open_tokens == set()
+        assert here.gate.enter_alone("another")
+
+
+class TestGuard:
+    """The finish found that a row was not in the state its writer believed."""
+
+    def test_taken_over(self) -> None:
+        """Notes gone: everything is undone, nothing is charged, nothing is run again."""
+        here = holding()
+        script = Script(answers(finish=GuardFailed("x"), noted=[]))
+        assert script.run(handle(here, batch(5, 6))) == []
+        assert script.story[0] == "begin call call finish rollback"
+        assert "settle" not in " ".join(script.story)
+        assert called(script) == [5, 6]
+        assert here.finished == 0
+        assert here.open_tokens == set()
+
+    def test_taken_over_in_part(self) -> None:
+        """What is still ours runs again under the same note; the rest is another's."""
+        here = holding()
+        script = Script(answers(finish=Turns(GuardFailed("x"), []), noted=[(6,)]))
+        script.run(handle(here, batch(5, 6)))
+        assert called(script) == [5, 6, 6]
+        assert finished(script) == [[5, 6], [6]]
+        assert script.params("noted") == [{"worker": WORKER, "token": 1}] * 2
+        assert here.finished == 1
+
+    def test_taken_over_while_some_are_aside(self) -> None:
+        """Those put aside are checked too."""
+        here = holding()
+
+        def finish(request: Any) -> Any:
+            return GuardFailed("x") if request.params["seqs"] == [1, 3] else []
+
+        script = Script(answers(call=outcomes(m2=[FAILED, FINE]), finish=finish, noted=[(3,)]))
+        script.run(handle(here, batch(1, 2, 3)))
+        assert finished(script) == [[1, 3], [3]]
+        assert called(script) == [1, 2, 1, 3, 3]
+
+    def test_with_all_notes_in_place_the_handler_ended_the_transaction(self) -> None:
+        """A broken contract: dead, with a text that says what to remove."""
+        here = holding()
+        script = Script(answers(finish=GuardFailed("x"), noted=[(5,)]))
+        script.run(handle(here, batch(5)))
+        assert script.params("settle")[0]["state"] == "dead"
+        assert "the handler ended the transaction" in script.params("add_attempt")[0]["error"]
+        assert here.open_tokens == set()
+
+    def test_in_a_group_the_one_that_ended_it_is_found_alone(self) -> None:
+        """Each runs again by itself; only the culprit dies."""
+        here = holding()
+
+        def finish(request: Any) -> Any:
+            return GuardFailed("x") if 2 in request.params["seqs"] else []
+
+        def noted(_: Any) -> list[tuple[int]]:
+            done = {1} if len(finished(script)) > 2 else set()
+            return [(seq,) for seq in (1, 2, 3) if seq not in done]
+
+        script = Script(answers(finish=finish, noted=noted))
+        script.run(handle(here, batch(1, 2, 3)))
+        assert finished(script) == [[1, 2, 3], [1], [2], [3]]
+        assert [(one["seq"], one["state"]) for one in script.params("settle")] == [(2, "dead")]
+        assert here.finished == 2
+
+
+class TestUnknownOutcome:
+    """The connection breaks while the finish is on its way."""
+
+    @pytest.mark.parametrize("place", ["finish", "commit"])
+    def test_it_was_not_committed(self, place: str) -> None:
+        """Reconnect, read: the notes are there, so the group runs again under the same note, uncharged."""
+        here = holding(stop=Stop(after=3))
+        script = Script(answers(**{place: Turns(Lost(), [])}, noted=[(5,), (6,)]))
+        script.run(handle(here, batch(5, 6)))
+        assert script.story[0].startswith("begin call call finish")
+        assert script.story[1] == "reconnect"
+        assert script.story[2] == "begin noted commit"
+        assert called(script) == [5, 6, 5, 6]
+        assert here.finished == 2
+        assert here.open_tokens == set()
+
+    def test_it_was_committed(self) -> None:
+        """The notes are gone, so it is finished: nothing runs again."""
+        here = holding()
+        script = Script(answers(commit=Turns(Lost(), []), noted=[]))
+        assert script.run(handle(here, batch(5, 6))) == []
+        assert called(script) == [5, 6]
+        assert here.finished == 2
+
+    def test_the_claim_that_rode_along_is_let_go(self) -> None:
+        """Perhaps it was committed too: its rows are released, whatever they are."""
+        here = holding()
+        script = Script(answers(claim=[claim_row(9)], commit=Turns(Lost(), []), noted=[]))
+        assert script.run(handle(here, batch(5))) == []
+        assert script.params("release") == [{"worker": WORKER, "tokens": [2]}]
+        assert here.open_tokens == set()
+
+    def test_a_part_of_a_group_can_be_gone(self) -> None:
+        """Taken over meanwhile: what is still ours runs again."""
+        here = holding()
+        script = Script(answers(commit=Turns(Lost(), []), noted=[(6,)]))
+        script.run(handle(here, batch(5, 6)))
+        assert called(script) == [5, 6, 6]
+
+    def test_a_group_that_was_cut_short_goes_on(self) -> None:
+        """The messages that had not run yet come next, whatever became of the first ones."""
+        here = holding(settings=Settings(group_time=timedelta(0)))
+        here.context.clock = Clock(step=0.001)
+        script = Script(answers(commit=Turns(Lost(), []), noted=[(6,)]))
+        script.run(handle(here, batch(5, 6)))
+        assert called(script) == [5, 6]
+        assert finished(script) == [[5], [6]]
+
+    def test_a_statement_that_took_too_long(self) -> None:
+        """The connection still works: rolled back, read, run again."""
+        here = holding()
+        script = Script(answers(finish=Turns(StoreUnavailable("lock timeout"), []), noted=[(5,)]))
+        script.run(handle(here, batch(5)))
+        assert script.story[0].endswith("finish rollback")
+        assert "reconnect" not in script.story
+        assert called(script) == [5, 5]
+
+    def test_the_database_stays_away(self) -> None:
+        """It asks again and again, more and more slowly, and does nothing else."""
+        here = holding()
+        script = Script(answers(commit=Turns(Lost(), []), noted=[], reconnect=Turns(*[False] * 8, True)))
+        script.run(handle(here, batch(5)))
+        assert script.story[1:18] == ["reconnect", "wait"] * 8 + ["reconnect"]
+        waits = [request.seconds for request in script.requests if type(request).__name__ == "Wait"]
+        assert waits == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
+
+    def test_a_stop_ends_the_wait(self) -> None:
+        """The messages in hand come back by themselves; nothing is guessed about them."""
+        here = holding(stop=Stop(after=3))
+        script = Script(answers(commit=Lost(), reconnect=False))
+        with pytest.raises(StoreUnavailable, match="stopped while the database was away"):
+            script.run(handle(here, batch(5)))
+        assert 1 in here.open_tokens
+
+
+class TestStop:
+    """The worker stops."""
+
+    def test_what_has_not_begun_is_given_back(self) -> None:
+        """The running group is finished, the rest is released uncharged."""
+        small = handler(group=2)
+        here = holding(small, stop=Stop(after=1))
+        script = Script(answers())
+        assert script.run(handle(here, batch(1, 2, 3, 4, by=small))) == []
+        assert script.story == ["begin call call finish commit", "begin release_some commit"]
+        assert script.params("release_some")[0]["seqs"] == [3, 4]
+        assert here.open_tokens == set()
+
+    def test_those_put_aside_are_given_back_too(self) -> None:
+        """Uncharged: they have not failed alone."""
+        here = holding(stop=Stop(after=1))
+        script = Script(answers(call=outcomes(m2=FAILED)))
+        script.run(handle(here, batch(1, 2, 3)))
+        assert sorted(script.params("release_some")[0]["seqs"]) == [1, 2, 3]
+        assert script.params("settle") == []
+
+
+def test_undo_and_reconnect_by_themselves() -> None:
+    """A rollback that works needs no new connection; one that does not, does."""
+    here = holding()
+    script = Script({"rollback": Turns([], Lost())})
+    script.story.append("begin")
+    script.run(undo(here))
+    assert script.story == ["begin rollback"]
+    script.run(undo(here))
+    assert script.story == ["begin rollback rollback", "reconnect"]
+    script.run(reconnect(here))
+    assert script.story[-1] == "reconnect"
+    assert NOW

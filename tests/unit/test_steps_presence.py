@@ -1,0 +1,140 @@
+"""A process is known while it lives; what it held when it died is freed, and charged only where there is one suspect."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from onceward.errors import StoreConflict, StoreUnavailable
+from onceward.settings import Settings
+from onceward.steps.presence import beat, register, release, say_goodbye, take_over_lapsed, take_over_process
+from tests.unit.builders import WORKER, context
+from tests.unit.script import Lost, Script, Turns
+
+HERE = context(settings=Settings(lease=timedelta(seconds=9), crash_limit=3))
+
+
+def test_a_process_registers() -> None:
+    """One row for each start, with its lease; the answer is its worker number."""
+    script = Script({"add_worker": [(41,)]})
+    assert script.run(register(HERE, process="p", host="h", pid=5, inline=True)) == 41
+    assert script.story == ["begin add_worker commit"]
+    assert script.params("add_worker") == [
+        {"process": "p", "host": "h", "pid": 5, "code_version": "v1", "inline": True, "lease": 9.0}
+    ]
+
+
+@pytest.mark.parametrize(("rows", "alive"), [([(WORKER,)], True), ([], False)])
+def test_a_beat_says_whether_it_still_lives(rows: list[Any], alive: bool) -> None:  # noqa: FBT001 - a parameter
+    """No row back: it was declared dead and must register anew."""
+    script = Script({"beat": rows})
+    assert script.run(beat(HERE, WORKER, inline=False)) is alive
+    assert script.params("beat") == [{"worker": WORKER, "lease": 9.0, "inline": False}]
+
+
+def test_a_goodbye_frees_everything_uncharged() -> None:
+    """Notes off and the worker gone in one commit."""
+    script = Script()
+    script.run(say_goodbye(HERE, WORKER))
+    assert script.story == ["begin let_go forget_worker commit"]
+    assert script.params("let_go") == script.params("forget_worker") == [{"worker": WORKER}]
+
+
+def test_orphaned_claims_are_released() -> None:
+    """Those of a lane that is gone; nothing to release is no trip."""
+    script = Script()
+    script.run(release(HERE, WORKER, {9, 3}))
+    assert script.story == ["begin release commit"]
+    assert script.params("release") == [{"worker": WORKER, "tokens": [3, 9]}]
+    script.run(release(HERE, WORKER, set()))
+    assert len(script.trips) == 1
+
+
+class TestTakeOver:
+    """Somebody died."""
+
+    def test_nobody_did(self) -> None:
+        """One short look, which leaves this process itself out."""
+        script = Script({"lapsed_workers": []})
+        assert script.run(take_over_lapsed(HERE, WORKER)) == 0
+        assert script.story == ["begin lapsed_workers commit"]
+        assert script.params("lapsed_workers") == [{"worker": WORKER}]
+
+    def test_with_one_message_that_message_is_charged(self) -> None:
+        """It ran alone, so it is the suspect: the crash is recorded and counted."""
+        script = Script({"lapsed_workers": [(2, 0, 55, "host")], "noted_by": [(7, 4, 1)]})
+        assert script.run(take_over_lapsed(HERE, WORKER)) == 1
+        assert script.story == ["begin lapsed_workers noted_by add_attempt take_over forget_worker commit"]
+        assert script.params("noted_by") == script.params("forget_worker") == [{"worker": 2}]
+        assert script.params("take_over") == [{"worker": 2, "charge": 1, "crash_limit": 3}]
+        assert script.params("add_attempt") == [
+            {
+                "seq": 7,
+                "attempt": 4,
+                "kind": "crash",
+                "charged": True,
+                "error": "crash 2 of 3: process 55 on host stopped renewing its lease while it handled this message alone",
+                "traceback": None,
+                "worker": 2,
+                "code_version": "v1",
+            }
+        ]
+
+    def test_with_several_messages_nobody_is_charged(self) -> None:
+        """Any of them may have been it: all are told to run alone."""
+        script = Script({"lapsed_workers": [(2, 0, 55, "host")], "noted_by": [(7, 0, 0), (8, 2, 1)]})
+        script.run(take_over_lapsed(HERE, WORKER))
+        assert script.params("take_over") == [{"worker": 2, "charge": 0, "crash_limit": 3}]
+        stories = script.params("add_attempt")
+        assert [(one["seq"], one["attempt"], one["charged"]) for one in stories] == [(7, 0, False), (8, 2, False)]
+        assert all("held 2 messages; not charged, it will run alone next" in one["error"] for one in stories)
+
+    def test_with_nothing_only_the_worker_goes(self) -> None:
+        """An idle process leaves no story."""
+        script = Script({"lapsed_workers": [(2, 0, 55, "host")], "noted_by": []})
+        script.run(take_over_lapsed(HERE, WORKER))
+        assert script.story == ["begin lapsed_workers noted_by take_over forget_worker commit"]
+        assert script.params("take_over")[0]["charge"] == 0
+
+    def test_after_inline_work_everybody_becomes_careful(self) -> None:
+        """A message without a note may have been the cause: receivers are told in the same commit."""
+        script = Script({"lapsed_workers": [(2, 1, 55, "host")], "noted_by": []})
+        script.run(take_over_lapsed(HERE, WORKER))
+        assert script.story[0].endswith("forget_worker touch_catalog commit")
+        assert script.params("touch_catalog") == [{"crash": True}]
+
+    def test_several_dead_are_one_commit(self) -> None:
+        """Each with its own count of suspects."""
+        script = Script(
+            {
+                "lapsed_workers": [(2, 0, 55, "a"), (3, 1, 56, "b")],
+                "noted_by": Turns([(7, 0, 0)], [(8, 0, 0), (9, 0, 0)]),
+            }
+        )
+        assert script.run(take_over_lapsed(HERE, WORKER)) == 2
+        assert [one["charge"] for one in script.params("take_over")] == [1, 0]
+        assert len(script.story) == 1
+
+    def test_a_supervisor_knows_who_died(self) -> None:
+        """By the name of the process, with the cause that was seen."""
+        script = Script({"worker_of_process": [(2, 1, 55, "a")], "noted_by": [(7, 0, 0)]})
+        assert script.run(take_over_process(HERE, "p", "killed by signal 9")) == 1
+        assert script.story == ["begin worker_of_process noted_by add_attempt take_over forget_worker touch_catalog commit"]
+        assert script.params("worker_of_process") == [{"process": "p"}]
+        assert "killed by signal 9 while it handled this message alone" in script.params("add_attempt")[0]["error"]
+
+    def test_a_process_that_said_goodbye_leaves_nothing(self) -> None:
+        """The supervisor finds no row and does nothing."""
+        script = Script({"worker_of_process": []})
+        assert script.run(take_over_process(HERE, "p", "exited")) == 0
+        assert script.story == ["begin worker_of_process commit"]
+
+    @pytest.mark.parametrize("failure", [Lost(), StoreConflict("deadlock")])
+    @pytest.mark.parametrize("place", ["lapsed_workers", "noted_by", "add_attempt", "take_over", "forget_worker", "commit"])
+    def test_half_a_take_over_never_happens(self, place: str, failure: Any) -> None:
+        """Notes and worker go together or not at all: a failure comes out, and nothing more is sent."""
+        script = Script({"lapsed_workers": [(2, 1, 55, "a")], "noted_by": [(7, 0, 0)], place: failure})
+        with pytest.raises((StoreUnavailable, StoreConflict)):
+            script.run(take_over_lapsed(HERE, WORKER))

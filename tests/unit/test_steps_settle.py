@@ -1,0 +1,183 @@
+"""The decision about a failed message is written under its note, with the attempt's story, or not at all."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onceward.errors import StoreConflict, StoreUnavailable
+from onceward.retry import Again, Dead, Reject, Retry, RetryPolicy
+from onceward.steps.settle import MAX_ERROR, MAX_TRACEBACK, attempt_row, columns, postpone, release, settle, storable
+from tests.unit.builders import WORKER, claimed, context, handler, lane
+from tests.unit.script import Lost, Script
+
+LANE = lane(context(handler()))
+NOTE = {"worker": WORKER, "token": 1}
+
+
+def raised(error: BaseException) -> BaseException:
+    """An error with a traceback, as a handler's is."""
+    try:
+        raise error
+    except BaseException as caught:  # noqa: BLE001 - any error will do
+        return caught
+
+
+class TestSettle:
+    """A charged attempt."""
+
+    def test_again(self) -> None:
+        """Due after the delay, under the note, with the story of the attempt in the same commit."""
+        script = Script({"settle": [(5,)]})
+        script.run(settle(LANE, claimed(5, handler(), attempts=2), raised(Retry("busy", after=9))))
+        assert script.story == ["begin settle add_attempt commit"]
+        assert script.params("settle") == [{"seq": 5, **NOTE, "state": "retry", "delay": 9.0}]
+        (story,) = script.params("add_attempt")
+        assert story["error"] == "Retry: busy"
+        assert "raise error" in story["traceback"]
+        assert (story["seq"], story["attempt"], story["kind"], story["charged"]) == (5, 3, "error", True)
+        assert (story["worker"], story["code_version"]) == (WORKER, "v1")
+
+    def test_dead(self) -> None:
+        """A rejected message is dead at once."""
+        script = Script({"settle": [(5,)]})
+        script.run(settle(LANE, claimed(5, handler()), raised(Reject("no such order"))))
+        assert script.params("settle") == [{"seq": 5, **NOTE, "state": "dead", "delay": None}]
+        assert script.params("add_attempt")[0]["error"] == "Reject: no such order"
+
+    def test_the_last_attempt(self) -> None:
+        """The budget is the handler's, counted from what is stored, and the story says that it is used up."""
+        by = handler(retry=RetryPolicy(attempts=3))
+        script = Script({"settle": [(5,)]})
+        script.run(settle(LANE, claimed(5, by, attempts=1), ValueError("x")))
+        assert script.params("settle")[0]["state"] == "retry"
+        script = Script({"settle": [(5,)]})
+        script.run(settle(LANE, claimed(5, by, attempts=2), ValueError("x")))
+        assert script.params("settle")[0]["state"] == "dead"
+        assert script.params("add_attempt")[0]["error"] == "ValueError: x (failed 3 times, which is its budget)"
+
+    def test_without_a_handler_the_default_policy_decides(self) -> None:
+        """A version nobody handles still has a policy."""
+        nobody = claimed(5, handler(), problem=ValueError("x"))
+        nobody = type(nobody)(nobody.seq, WORKER, 1, None, 0, 0.0, None, None, nobody.problem)
+        script = Script({"settle": [(5,)]})
+        script.run(settle(LANE, nobody, ValueError("x")))
+        assert script.params("settle")[0]["state"] == "retry"
+
+    def test_a_lost_note_writes_nothing(self) -> None:
+        """Another worker has the message: no attempt is charged to it."""
+        script = Script({"settle": []})
+        script.run(settle(LANE, claimed(5, handler()), ValueError("x")))
+        assert script.story == ["begin settle commit"]
+
+    @pytest.mark.parametrize("failure", [Lost(), StoreConflict("deadlock")])
+    @pytest.mark.parametrize("place", ["settle", "add_attempt", "commit"])
+    def test_a_failure_comes_out(self, place: str, failure: Any) -> None:
+        """What is not committed was not charged."""
+        script = Script({"settle": [(5,)], place: failure})
+        with pytest.raises((StoreUnavailable, StoreConflict)):
+            script.run(settle(LANE, claimed(5, handler()), ValueError("x")))
+
+    @pytest.mark.parametrize("base", [Exception, Reject])
+    def test_an_error_that_cannot_be_printed_is_recorded_all_the_same(self, base: type[Exception]) -> None:
+        """A handler's exception with a broken `__str__` is charged like any other; it must not stop the worker."""
+
+        class Mute(base):  # type: ignore[misc,valid-type] # each base in turn
+            def __str__(self) -> str:
+                raise RuntimeError("cannot be printed")
+
+        script = Script({"settle": [(5,)]})
+        script.run(settle(LANE, claimed(5, handler()), raised(Mute("x"))))
+        assert "Mute" in script.params("add_attempt")[0]["error"]
+
+
+class TestPostpone:
+    """The database was at fault."""
+
+    def test_it_is_tried_again_soon_and_uncharged(self) -> None:
+        """One guarded statement, no story, a short random delay."""
+        delays = set()
+        for _ in range(20):
+            script = Script()
+            script.run(postpone(LANE, claimed(5, handler(), attempts=9), ValueError("x")))
+            assert script.story == ["begin postpone commit"]
+            (params,) = script.params("postpone")
+            delays.add(params.pop("delay"))
+            assert params == {"seqs": [5], **NOTE}
+        assert all(0.05 <= delay <= 1 for delay in delays)
+        assert len(delays) > 10
+
+    @pytest.mark.parametrize("by", [handler(retry=RetryPolicy(max_age=timedelta(seconds=60))), None])
+    def test_one_that_is_too_old_is_settled(self, by: Any) -> None:
+        """Not for ever: at its maximum age it is dead, with its story."""
+        old = claimed(5, handler(), age=60.0 if by else 3 * 86400.0)
+        old = type(old)(5, WORKER, 1, None, 0, old.age, by, None, None)
+        script = Script({"settle": [(5,)]})
+        script.run(postpone(LANE, old, StoreUnavailable("away")))
+        assert script.params("settle")[0]["state"] == "dead"
+        assert "maximum age" in script.params("add_attempt")[0]["error"]
+
+
+def test_release_gives_back_uncharged() -> None:
+    """Under their note, in one trip; nothing to release is no trip."""
+    script = Script()
+    script.run(release(LANE, [claimed(5, handler()), claimed(6, handler())]))
+    assert script.story == ["begin release_some commit"]
+    assert script.params("release_some") == [{"seqs": [5, 6], **NOTE}]
+    script.run(release(LANE, []))
+    assert len(script.trips) == 1
+
+
+def test_a_decision_as_columns() -> None:
+    """Only a retry has a due time."""
+    assert columns(Again(timedelta(seconds=2.5))) == {"state": "retry", "delay": 2.5}
+    assert columns(Dead("x")) == {"state": "dead", "delay": None}
+
+
+@given(st.text(st.characters(), max_size=30))
+def test_any_text_can_be_stored(text: str) -> None:
+    """No NUL, no half characters; ordinary text stays as it is."""
+    kept = storable(text)
+    assert "\x00" not in kept
+    assert kept.encode().decode() == kept
+    if "\x00" not in text and not any("\ud800" <= each <= "\udfff" for each in text):
+        assert kept == text
+
+
+@given(st.text(st.characters(), max_size=40), st.integers(1, 400))
+def test_a_story_is_short_and_storable(text: str, times: int) -> None:
+    """However long the error is, the beginning of its text and the end of its traceback are kept."""
+    error = raised(ValueError(text * times))
+    row = attempt_row(LANE.context, 5, attempt=1, error=error, decision=Dead("budget"), worker=WORKER)
+    assert len(row["error"]) <= MAX_ERROR
+    assert len(row["traceback"]) <= MAX_TRACEBACK
+    assert row["error"].startswith("ValueError: ")
+    for part in (row["error"], row["traceback"]):
+        assert "\x00" not in part
+        part.encode()
+
+
+def test_a_story_has_no_local_variables() -> None:
+    """A traceback shows lines of code, not the values in them, which may be secrets."""
+    secret = secrets.token_hex(16)
+
+    def handle(card_number: str) -> None:
+        raise ValueError(f"declined, {len(card_number)} digits")
+
+    try:
+        handle(secret)
+    except ValueError as error:
+        row = attempt_row(LANE.context, 5, attempt=1, error=error, decision=Dead("x"), worker=WORKER)
+    assert secret not in row["error"] + row["traceback"]
+    assert "handle(secret)" in row["traceback"]
+
+
+def test_the_reason_is_not_repeated() -> None:
+    """Where the error says it already, the reason is left out."""
+    row = attempt_row(LANE.context, 5, attempt=1, error=Reject("no"), decision=Dead("no"), worker=WORKER)
+    assert row["error"] == "Reject: no"

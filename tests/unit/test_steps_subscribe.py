@@ -1,0 +1,330 @@
+"""Messages that came before anybody knew their type are kept, and taken up exactly once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from onceward import identity
+from onceward.errors import StoreConflict, StoreUnavailable
+from onceward.flow import Each, Query
+from onceward.message import Message
+from onceward.registry import Handler
+from onceward.steps.context import Cache, Context
+from onceward.steps.subscribe import fan_out, subscribe
+from tests.unit.builders import NOW, SERVICE, catalog, catalog_answers, context, delivery, handler, stored_headers
+from tests.unit.script import Lost, Script
+
+RELOADED = "begin catalog names subscriptions commit"
+
+
+def by_order(message: Message) -> Any:
+    return message.data["order"]
+
+
+class TestSubscribe:
+    """A process says what it handles."""
+
+    def test_every_type_of_every_consumer_is_written_once(self) -> None:
+        """Versions share a subscription; the order is fixed, so that two processes cannot deadlock."""
+        mine = [
+            handler("sent", consumer="mail", key=by_order),
+            handler("paid", key="order"),
+            handler("paid", version=2, key="order"),
+            handler("lost"),
+        ]
+        here = context(*mine)
+        script = Script({"subscribe": [], **catalog_answers(here.cache.catalog)})
+        script.run(subscribe(here, here.cache))
+        assert script.story == ["begin subscribe subscribe subscribe commit", RELOADED]
+        assert script.params("subscribe") == [
+            {"consumer": 3, "type": "sent", "key_path": None, "key_function": True},
+            {"consumer": 1, "type": "lost", "key_path": None, "key_function": False},
+            {"consumer": 1, "type": "paid", "key_path": "order", "key_function": False},
+        ]
+
+    def test_a_change_is_told_to_every_receiver(self) -> None:
+        """The catalog's version moves in the same transaction, so nobody stores under the old one afterwards."""
+        here = context(handler("a"), handler("b"))
+        script = Script(
+            {"subscribe": lambda request: [(1,)] if request.params["type"] == "a" else [], **catalog_answers(catalog())}
+        )
+        script.run(subscribe(here, here.cache))
+        assert script.story == ["begin subscribe subscribe touch_catalog commit", RELOADED]
+        assert script.params("touch_catalog") == [{"crash": False}]
+
+    def test_names_come_first(self) -> None:
+        """Consumers have their numbers before subscriptions refer to them; the result is what the database says."""
+        here, cache = context(handler(consumer="mail")), Cache()
+        known = catalog(handler(consumer="mail"), version=4)
+        script = Script({"subscribe": [], **catalog_answers(known)})
+        script.run(subscribe(here, cache))
+        assert script.story == [RELOADED, "begin subscribe commit", RELOADED]
+        assert cache.catalog.version == 4
+        assert script.params("subscribe")[0]["consumer"] == known.names["mail"]
+
+    def test_a_process_without_handlers_only_looks(self) -> None:
+        """Nothing to write is fine."""
+        here = context()
+        script = Script(catalog_answers(catalog(handler())))
+        script.run(subscribe(here, here.cache))
+        assert script.story == ["begin commit", RELOADED]
+        assert "paid" in here.cache.catalog.by_type
+
+    @pytest.mark.parametrize("place", ["subscribe", "touch_catalog", "commit"])
+    def test_a_failure_comes_out(self, place: str) -> None:
+        """Nothing is believed that was not committed."""
+        here = context(handler())
+        before = here.cache.catalog
+        script = Script({"subscribe": [(1,)], place: Lost()})
+        with pytest.raises(StoreUnavailable):
+            script.run(subscribe(here, here.cache))
+        assert here.cache.catalog is before
+
+
+def waiting_row(seq: int = 1, *, consumer: int = 1, key: str | None = None, **changes: Any) -> tuple[Any, ...]:
+    """An unhandled row, as it is read."""
+    one = delivery(**changes)
+    headers = stored_headers(dict(one.headers))
+    return (seq, 2, one.id, one.type, one.version, key, headers, one.body, consumer, b"re1", one.hash)
+
+
+class TestFanOut:
+    """Rows that nobody wanted become one row for each consumer."""
+
+    def test_nothing_to_do(self) -> None:
+        """Without unhandled rows, or with types that are still unknown, there is one short look."""
+        for types in ([], [("unknown",)]):
+            script = Script({"unhandled_types": types})
+            assert script.run(fan_out(context(handler()))) == 0
+            assert script.story == ["begin unhandled_types commit"]
+
+    def test_the_services_own_row_is_adopted(self) -> None:
+        """It keeps its number, and so its place in the order."""
+        here = context(handler(key="order"))
+        script = Script({"unhandled_types": [("paid",), ("unknown",)], "unhandled": [waiting_row(4)]})
+        assert script.run(fan_out(here)) == 1
+        assert script.story == ["begin unhandled_types unhandled adopt set_body_key commit"]
+        assert script.params("unhandled") == [{"types": ["paid"]}]
+        number = identity.key_hash("p_", SERVICE, "7")
+        assert script.params("adopt") == [{"seq": 4, "subscription": 1, "key_hash": number}]
+        assert script.params("set_body_key") == [{"seq": 4, "key": "7"}]
+
+    def test_others_get_copies(self) -> None:
+        """Another consumer gets a row of its own with the same identity, bytes and hash."""
+        here = context(handler(), handler(consumer="mail"))
+        script = Script(
+            {
+                "unhandled_types": [("paid",)],
+                "unhandled": [waiting_row(4, headers={"a": "b"})],
+                "receive": [(0, 5, NOW)],
+                "catalog": [(1, 1e9)],
+            }
+        )
+        assert script.run(fan_out(here)) == 1
+        assert [name for name in script.story[0].split() if name != "catalog"] == (
+            "begin unhandled_types unhandled adopt set_body_key receive commit".split()
+        )
+        (copy,) = script.params("receive")
+        one = delivery()
+        assert (copy["consumer"], copy["subscription"], copy["state"], copy["catalog"]) == (3, 2, "ready", 1)
+        assert (copy["stored_id"], copy["hash"], copy["body"], copy["headers"]) == (b"re1", one.hash, one.body, '{"a":"b"}')
+
+    def test_a_row_that_only_others_want_goes(self) -> None:
+        """Copies first, then the removal, in one transaction; without a key there is nobody to promote."""
+        here = context(handler(consumer="mail"))
+        script = Script(
+            {
+                "unhandled_types": [("paid",)],
+                "unhandled": [waiting_row(4)],
+                "receive": [(0, 5, NOW)],
+                "catalog": [(1, 1e9)],
+            }
+        )
+        assert script.run(fan_out(here)) == 1
+        assert [name for name in script.story[0].split() if name != "catalog"] == (
+            "begin unhandled_types unhandled receive remove_unhandled commit".split()
+        )
+        assert script.params("remove_unhandled") == [{"seq": 4}]
+
+    def test_whoever_waits_behind_a_removed_row_goes_on(self) -> None:
+        """With a key: its lock before the removal, the promotion after it."""
+        here = context(handler(consumer="mail"))
+        script = Script(
+            {
+                "unhandled_types": [("paid",)],
+                "unhandled": [waiting_row(4, key="k")],
+                "receive": [(0, 5, NOW)],
+                "catalog": [(1, 1e9)],
+            }
+        )
+        script.run(fan_out(here))
+        assert script.story[0].endswith("lock_keys remove_unhandled promote commit")
+        number = identity.key_hash("p_", SERVICE, "k")
+        assert script.params("lock_keys") == script.params("promote") == [{"key_hashes": [number]}]
+
+    def test_the_key_is_that_of_the_rows_own_consumer(self) -> None:
+        """Where two services share the tables, what waits behind the other's row is promoted under its key."""
+        other = handler("other", consumer="another service")
+        here = context(handler(consumer="mail"), strangers=(other,))
+        number = here.cache.catalog.names["another service"]
+        script = Script(
+            {
+                "unhandled_types": [("paid",)],
+                "unhandled": [waiting_row(4, key="k", consumer=number)],
+                "receive": [(0, 5, NOW)],
+                "catalog": [(1, 1e9)],
+            }
+        )
+        script.run(fan_out(here))
+        assert script.params("promote") == [{"key_hashes": [identity.key_hash("p_", "another service", "k")]}]
+
+    def test_names_of_new_sources_are_read_in_between(self) -> None:
+        """A source that another process has added is looked up in the same transaction."""
+        here = context(handler())
+        row = list(waiting_row(4))
+        row[1] = 9
+        names = [(1, SERVICE), (2, "shop"), (9, "new")]
+        script = Script({"unhandled_types": [("paid",)], "unhandled": [tuple(row)], "names": names})
+        script.run(fan_out(here))
+        assert script.story == ["begin unhandled_types unhandled names adopt set_body_key commit"]
+
+    @pytest.mark.parametrize("failure", [Lost(), StoreConflict("deadlock")])
+    @pytest.mark.parametrize("place", ["unhandled", "adopt", "receive", "commit"])
+    def test_a_failure_leaves_everything_as_it_was(self, place: str, failure: Any) -> None:
+        """One transaction: what is not committed has not happened, and nothing more is sent."""
+        here = context(handler(), handler(consumer="mail"))
+        answers = {
+            "unhandled_types": [("paid",)],
+            "unhandled": [waiting_row()],
+            "receive": [(0, 5, NOW)],
+            "catalog": [(1, 1e9)],
+        }
+        script = Script({**answers, place: failure})
+        with pytest.raises((StoreUnavailable, StoreConflict)):
+            script.run(fan_out(here))
+
+
+class Ledger:
+    """Just enough of a database: unhandled rows, copies, and a catalog whose version guards every insert."""
+
+    def __init__(self, now: Context, *rows: tuple[Any, ...]) -> None:
+        self.catalog = now.cache.catalog
+        self.unhandled = {row[0]: row for row in rows}
+        self.copies: set[tuple[int, bytes]] = set()
+        self.adopted: set[int] = set()
+        self._saved: Any = None
+        self.script = Script(
+            {
+                **catalog_answers(self.catalog),
+                "begin": self._begin,
+                "rollback": self._rollback,
+                "unhandled_types": lambda _: sorted({(row[3],) for row in self.unhandled.values()}),
+                "unhandled": lambda request: [
+                    row for row in self.unhandled.values() if row[3] in request.params["types"]
+                ],
+                "receive": self._receive,
+                "known": lambda request: [
+                    (record["ordinal"], 1, b"", 0, None)
+                    for record in request.records
+                    if (record["consumer"], record["stored_id"]) in self.copies
+                ],
+                "adopt": self._adopt,
+                "remove_unhandled": lambda request: [self.unhandled.pop(request.params["seq"])][:0],
+            }
+        )
+
+    def _begin(self, _: Any) -> list[Any]:
+        self._saved = (dict(self.unhandled), set(self.copies), set(self.adopted))
+        return []
+
+    def _rollback(self, _: Any) -> list[Any]:
+        self.unhandled, self.copies, self.adopted = self._saved
+        return []
+
+    def drop_connection(self) -> None:
+        """What a pool does with a session whose step failed: everything uncommitted is undone."""
+        self._rollback(None)
+        self.script.is_open = self.script.is_failed = False
+
+    def _receive(self, request: Each) -> list[Any]:
+        fresh = []
+        for record in request.records:
+            identity_of = (record["consumer"], record["stored_id"])
+            if request.shared["catalog"] == self.catalog.version and identity_of not in self.copies:
+                self.copies.add(identity_of)
+                fresh.append((record["ordinal"], 100 + len(self.copies), NOW))
+        return fresh
+
+    def _adopt(self, request: Query) -> list[Any]:
+        self.adopted.add(request.params["seq"])
+        return [self.unhandled.pop(request.params["seq"])][:0]
+
+
+def fan_out_all(here: Context, ledger: Ledger) -> None:
+    """As a worker does: again and again, until there is nothing left or nothing changes."""
+    for _ in range(5):
+        try:
+            if not ledger.script.run(fan_out(here)):
+                return
+        except StoreConflict:
+            ledger.drop_connection()
+
+
+def stale_and_new(*old: Handler, new: tuple[Handler, ...]) -> tuple[Context, Context]:
+    """What this process has read, and what the database says by now."""
+    here = context(*old)
+    now = context(*old, *new)
+    now.cache.catalog = catalog(*old, *new, version=2)
+    return here, now
+
+
+class TestFanOutUnderAnOldCatalog:
+    """Another process has subscribed since this one looked: its inserts are refused by their guard."""
+
+    def test_no_message_is_lost(self) -> None:
+        """A row is removed only when its copies are there: an insert that inserted nothing is not a copy."""
+        here, now = stale_and_new(handler(consumer="mail"), new=(handler("sent", consumer="news"),))
+        ledger = Ledger(now, waiting_row(4))
+        fan_out_all(here, ledger)
+        mail = now.cache.catalog.names["mail"]
+        assert 4 in ledger.unhandled or (mail, b"re1") in ledger.copies
+
+    def test_no_consumer_is_left_out(self) -> None:
+        """Where the service adopts its row, the others have theirs in the same commit."""
+        here, now = stale_and_new(handler(), handler(consumer="mail"), new=(handler("sent"),))
+        ledger = Ledger(now, waiting_row(4))
+        fan_out_all(here, ledger)
+        mail = now.cache.catalog.names["mail"]
+        assert 4 not in ledger.adopted or (mail, b"re1") in ledger.copies
+
+    def test_a_copy_that_is_there_already_is_enough(self) -> None:
+        """A consumer that has the message has it: the service's own row may go."""
+        here = context(handler(consumer="mail"))
+        ledger = Ledger(here, waiting_row(4))
+        ledger.copies.add((here.cache.catalog.names["mail"], b"re1"))
+        fan_out_all(here, ledger)
+        assert not ledger.unhandled
+
+
+class TestFanOutOfOddMessages:
+    """One message that cannot be placed does not keep the others, or the worker, waiting."""
+
+    def test_a_header_with_a_nul_holds_up_nobody(self) -> None:
+        """Headers that were accepted are taken up again, whatever characters they hold."""
+        here = context(handler())
+        row = list(waiting_row(4))
+        row[6] = stored_headers({"trace": "a\x00b"})
+        ledger = Ledger(here, tuple(row), waiting_row(5))
+        fan_out_all(here, ledger)
+        assert ledger.adopted >= {5}
+
+    def test_a_key_function_of_another_process_holds_up_nobody(self) -> None:
+        """A type whose key only another process can find is left to that process; the rest is taken up."""
+        here = context(handler(), handler("sent"), strangers=(handler(consumer="mail", key=by_order),))
+        ledger = Ledger(here, waiting_row(4), waiting_row(5, type="sent"))
+        fan_out_all(here, ledger)
+        assert 5 in ledger.adopted
+        assert 4 not in ledger.adopted
+        assert 4 in ledger.unhandled

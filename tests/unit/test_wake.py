@@ -1,0 +1,148 @@
+"""A bell that is never missed: whoever looks, then waits, is woken by a ring in between."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from onceward.wake import Wake
+from tests.waiting import wait_until
+
+SOON, LONG = 0.02, 30.0
+
+
+def test_a_ring_before_the_wait_is_not_lost() -> None:
+    """Whoever compares with what was seen does not wait for a ring that has been."""
+    wake = Wake()
+    seen = wake.rung
+    wake.ring()
+    started = time.monotonic()
+    assert wake.wait(seen, LONG) == seen + 1
+    assert time.monotonic() - started < 5
+
+
+async def test_a_ring_before_the_awaited_wait_is_not_lost() -> None:
+    """The same on an event loop."""
+    wake = Wake()
+    seen = wake.rung
+    wake.ring()
+    assert await asyncio.wait_for(wake.async_wait(seen, LONG), 5) == seen + 1
+
+
+def test_without_a_ring_the_time_runs_out() -> None:
+    """A waiter comes back by itself, with the old count."""
+    wake = Wake()
+    assert wake.wait(wake.rung, SOON) == 0
+    assert wake.wait(wake.rung, 0) == 0
+
+
+async def test_without_a_ring_the_awaited_time_runs_out() -> None:
+    """The same on an event loop, without a callback left behind."""
+    wake = Wake()
+    assert await wake.async_wait(wake.rung, SOON) == 0
+    assert await wake.async_wait(wake.rung, 0) == 0
+    assert not wake._callbacks
+
+
+def test_a_ring_wakes_every_thread() -> None:
+    """One ring is enough for all."""
+    wake = Wake()
+    woken: list[int] = []
+    threads = [threading.Thread(target=lambda: woken.append(wake.wait(0, LONG))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    wake.ring()
+    for thread in threads:
+        thread.join(LONG)
+    assert woken == [1] * 4
+
+
+async def test_a_ring_from_a_thread_wakes_every_task() -> None:
+    """The bell is rung by a thread that knows nothing of the loop."""
+    wake = Wake()
+    tasks = [asyncio.create_task(wake.async_wait(0, LONG)) for _ in range(4)]
+    await asyncio.sleep(0.01)
+    await asyncio.to_thread(wake.ring)
+    assert await asyncio.gather(*tasks) == [1] * 4
+    assert not wake._callbacks
+
+
+def test_no_ring_is_lost_between_threads() -> None:
+    """A waiter that always passes on what it saw notices the last of many rings, however they interleave."""
+    wake, rings = Wake(), 2000
+    done = threading.Event()
+
+    def listen() -> None:
+        seen = 0
+        while seen < rings:
+            seen = wake.wait(seen, LONG)
+        done.set()
+
+    threading.Thread(target=listen, daemon=True).start()
+    for _ in range(rings):
+        wake.ring()
+    assert done.wait(LONG)
+
+
+async def test_no_ring_is_lost_between_a_thread_and_a_loop() -> None:
+    """The same with the waiter on an event loop."""
+    wake, rings = Wake(), 1000
+
+    def ring_often() -> None:
+        for _ in range(rings):
+            wake.ring()
+
+    thread = threading.Thread(target=ring_often)
+    thread.start()
+    seen = 0
+    while seen < rings:
+        seen = await asyncio.wait_for(wake.async_wait(seen, LONG), LONG)
+    thread.join()
+    assert not wake._callbacks
+
+
+async def test_a_cancelled_wait_leaves_nothing_behind() -> None:
+    """A task that is cancelled while it waits is forgotten."""
+    wake = Wake()
+    task = asyncio.create_task(wake.async_wait(0, LONG))
+    await asyncio.sleep(0.01)
+    assert wake._callbacks
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not wake._callbacks
+    wake.ring()
+
+
+def test_a_ring_after_the_loop_is_gone_is_harmless() -> None:
+    """A loop that was closed while somebody waited on it does not break whoever rings."""
+    wake = Wake()
+    loop = asyncio.new_event_loop()
+    waiting = wake.async_wait(0, LONG)
+    task = loop.create_task(waiting)
+    loop.run_until_complete(asyncio.sleep(0.01))
+    callbacks = set(wake._callbacks)
+    task.cancel()
+    loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
+    loop.close()
+    wake._callbacks |= callbacks
+    wake.ring()
+    assert wake.rung == 1
+
+
+def test_a_ring_inside_a_ring_does_not_hang() -> None:
+    """A signal handler may ring while its own thread is ringing."""
+    wake = Wake()
+    rung = threading.Event()
+
+    def ring_twice() -> None:
+        with wake._condition:  # as if a signal arrived in the middle of `ring`
+            wake.ring()
+        rung.set()
+
+    threading.Thread(target=ring_twice, daemon=True).start()
+    wait_until(rung.is_set, timeout=5, message="a ring inside a ring")
+    assert wake.rung == 1
