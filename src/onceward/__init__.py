@@ -1,10 +1,12 @@
 """onceward: the inbox for Python services. Every message takes effect exactly once, in the service's own database."""
 
+from onceward.breaker import Circuit
 from onceward.errors import (
     ConfigurationError,
     ContractViolation,
     InvalidMessage,
     OncewardError,
+    OutcomeUnknown,
     StoreError,
     StoreUnavailable,
 )
@@ -12,16 +14,19 @@ from onceward.inbox import Inbox
 from onceward.message import Message, Receipt
 from onceward.retry import Reject, Retry, RetryPolicy
 from onceward.settings import Settings
+from onceward.versions import one_row
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Circuit",
     "ConfigurationError",
     "ContractViolation",
     "Inbox",
     "InvalidMessage",
     "Message",
     "OncewardError",
+    "OutcomeUnknown",
     "Receipt",
     "Reject",
     "Retry",
@@ -29,4 +34,5 @@ __all__ = [
     "Settings",
     "StoreError",
     "StoreUnavailable",
+    "one_row",
 ]
