@@ -59,7 +59,7 @@ def take_over_process(context: Context, process: str, cause: str) -> Flow[int]:
 def say_goodbye(context: Context, worker: int) -> Flow[None]:
     """Leave: whatever is still noted comes off uncharged."""
     params = {"worker": worker}
-    yield from once(context, Query("let_go", params), Query("forget_worker", params))
+    yield from once(context, Query("lock_worker", params), Query("let_go", params), Query("forget_worker", params))
 
 
 def release(context: Context, worker: int, tokens: set[int]) -> Flow[None]:

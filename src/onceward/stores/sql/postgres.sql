@@ -343,6 +343,10 @@ FOR UPDATE SKIP LOCKED
 SELECT id, inline, pid, host FROM {prefix}worker
 WHERE process = %(process)s OR process LIKE %(process)s || '.%%' FOR UPDATE
 
+-- name: lock_worker
+-- Before its notes come off: waits for a claim that is being committed and keeps the next one from beginning.
+SELECT id FROM {prefix}worker WHERE id = %(worker)s FOR UPDATE
+
 -- name: noted_by
 -- What a dead worker left behind. Relies on queue_noted.
 SELECT q.seq, q.attempts, q.crashes, q.key_hash, s.on_dead

@@ -274,6 +274,10 @@ SELECT id, inline, pid, host FROM {prefix}worker WHERE alive_until < :now AND id
 SELECT id, inline, pid, host FROM {prefix}worker
 WHERE process = :process OR process LIKE :process || '.%'
 
+-- name: lock_worker
+-- The single writer keeps claims away meanwhile.
+SELECT id FROM {prefix}worker WHERE id = :worker
+
 -- name: noted_by
 -- What a dead worker left behind. Relies on queue_noted.
 SELECT q.seq, q.attempts, q.crashes, q.key_hash, s.on_dead
