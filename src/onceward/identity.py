@@ -87,7 +87,10 @@ def key_text(value: Any) -> str | None:
     """An ordering key as text that every database can store; None where there is no key."""
     if value is None:
         return None
-    text = value if isinstance(value, str) else payload.encode_text(value)
+    try:
+        text = value if isinstance(value, str) else payload.encode_text(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidMessage(f"key {value!r:.80} has no text form: {error}") from error
     if _UNSAFE.search(text) or len(text.encode()) > MAX_ID_BYTES:
         return "sha256:" + hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
     return text

@@ -14,7 +14,7 @@ from typing import Any
 
 from onceward.effects import async_effects, sync_effects
 from onceward.errors import ConfigurationError
-from onceward.flow import Call, Flow
+from onceward.flow import Call, Flow, Wait
 from onceward.message import Delivery, Receipt
 from onceward.presence import Presence, Watch
 from onceward.steps.context import Context
@@ -117,13 +117,21 @@ class Inline:
         def performer(request: Any) -> Any:
             if isinstance(request, Call):
                 return watched_call(session, watch, request)
+            if isinstance(request, Wait):
+                return time.sleep(request.seconds)
             return session.perform(request)
 
         return performer
 
     def _equipped(self, lane: Lane, session: AsyncSession) -> Callable[[Any], Any]:
         lane.effects = async_effects(lane, self._store, lambda: session.idle)
-        return session.perform
+
+        async def performer(request: Any) -> Any:
+            if isinstance(request, Wait):
+                return await asyncio.sleep(request.seconds)
+            return await session.perform(request)
+
+        return performer
 
     def _lane(self, presence: Presence) -> Lane:
         return Lane(

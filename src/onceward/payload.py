@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from typing import Any, NoReturn
 
 from onceward.errors import InvalidMessage
@@ -33,10 +34,16 @@ def encode_text(data: Any) -> str:
     return json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
 
 
+def decode_text(text: str) -> Any:
+    """Read back what `encode_text` wrote: our own text, so nothing about it is refused."""
+    return json.loads(text)
+
+
 def decode(body: bytes) -> Any:
-    """Read a JSON body, or raise `InvalidMessage` with the reason."""
+    """Read a JSON body (UTF-8, as RFC 8259 asks), or raise `InvalidMessage` with the reason."""
     try:
-        data = json.loads(body, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_unique_fields)
+        text = body.decode()
+        data = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_unique_fields)
     except InvalidMessage:
         raise
     except RecursionError:
@@ -66,22 +73,15 @@ def _finite(text: str) -> float:
 def _unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
         raise InvalidMessage(f"the body names the field {twice[:80]!r} twice in one object")
     return fields
 
 
 def _check_depth(data: Any) -> None:
     level, depth = [data], 0
-    while level:
+    while containers := [item for item in level if isinstance(item, dict | list)]:
         depth += 1
-        if depth > MAX_DEPTH + 1:
+        if depth > MAX_DEPTH:
             raise InvalidMessage(f"the body is nested deeper than {MAX_DEPTH} levels")
-        deeper: list[Any] = []
-        for item in level:
-            if isinstance(item, dict):
-                deeper.extend(item.values())
-            elif isinstance(item, list):
-                deeper.extend(item)
-        level = deeper
+        level = [inner for item in containers for inner in (item.values() if isinstance(item, dict) else item)]

@@ -229,14 +229,14 @@ def story(context: Context, seq: int) -> Flow[Story | None]:
         type=row[7],
         version=row[8],
         key=row[9],
-        headers=payload.decode(row[10].encode()) if row[10] else {},
+        headers=payload.decode_text(row[10]) if row[10] else {},
         body=None if row[11] is None else bytes(row[11]),
         status=row[12],
         attempts=row[13],
         crashes=row[14],
         due_at=_maybe(row[15]),
         worker=row[16],
-        result=None if row[17] is None else payload.decode(row[17].encode()),
+        result=None if row[17] is None else payload.decode_text(row[17]),
         duplicates=row[18],
         destination=row[19],
         cause=row[20],
@@ -271,7 +271,7 @@ def open_effects(context: Context, *, limit: int = 100) -> Flow[list[Effect]]:
 
 def _effect(row: tuple[Any, ...]) -> Effect:
     key, seq, name, done, result, started, finished = row
-    value = None if result is None else payload.decode(result.encode())
+    value = None if result is None else payload.decode_text(result)
     return Effect(key, seq, name, bool(done), value, moment(started), _maybe(finished))
 
 

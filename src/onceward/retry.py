@@ -5,6 +5,7 @@ The handler's two signals are here too: `raise Retry(after=...)` and `raise Reje
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ from onceward.errors import (
     TransactionAborted,
 )
 
+LONGEST = timedelta(days=3650)
+"""No delay is longer: every due time stays a date that can be stored and shown."""
+
 
 class Retry(Exception):
     """Raised by a handler: not now, try again, `after` a given time if one is given. Counts as an attempt."""
@@ -29,7 +33,7 @@ class Retry(Exception):
             after = timedelta(seconds=after)
         if after is not None and after < timedelta(0):
             raise ConfigurationError(f"Retry(after={after!r}): a delay cannot be negative")
-        self.after = after
+        self.after = None if after is None else min(after, LONGEST)
 
 
 class Reject(Exception):
@@ -64,8 +68,10 @@ class RetryPolicy:
     def __post_init__(self) -> None:
         if self.attempts < 1:
             raise ConfigurationError(f"RetryPolicy(attempts={self.attempts}): at least 1 attempt is needed")
-        if self.first < timedelta(0) or self.cap < timedelta(0) or self.factor < 1:
-            raise ConfigurationError("RetryPolicy: first and cap cannot be negative, factor cannot be below 1")
+        if self.first < timedelta(0) or self.cap < timedelta(0):
+            raise ConfigurationError("RetryPolicy: first and cap cannot be negative")
+        if not 1 <= self.factor < math.inf:
+            raise ConfigurationError(f"RetryPolicy(factor={self.factor}): must be a number from 1")
         if not 0 <= self.jitter <= 1:
             raise ConfigurationError(f"RetryPolicy(jitter={self.jitter}): must be between 0 and 1")
 
@@ -76,10 +82,12 @@ class RetryPolicy:
 
     def delay(self, attempt: int, *, chance: Callable[[], float] = random.random) -> timedelta:
         """How long to wait after the given failed attempt (1 is the first)."""
-        # 2 ** 64 times any first delay is past every cap, and larger powers would overflow.
-        steps = min(attempt - 1, 64)
-        full = min(self.first.total_seconds() * self.factor**steps, self.cap.total_seconds())
-        return timedelta(seconds=full * (1 - self.jitter * (1 - chance())))
+        try:
+            full = self.first.total_seconds() * self.factor ** (attempt - 1)
+        except OverflowError:
+            full = math.inf if self.first else 0.0
+        longest = min(self.cap, LONGEST).total_seconds()
+        return timedelta(seconds=min(full, longest) * (1 - self.jitter * (1 - chance())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +107,14 @@ class Dead:
 _PERMANENT = (Reject, InvalidMessage, HandlerNotFound, ContractViolation, OutcomeUnknown, VersionGap)
 
 
+def text_of(error: BaseException) -> str:
+    """What an error says; also one whose own `__str__` fails."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - a broken error is still an error
+        return "(its text cannot be printed)"
+
+
 def decide(
     policy: RetryPolicy,
     error: BaseException,
@@ -109,7 +125,7 @@ def decide(
 ) -> Again | Dead:
     """Decide about a message whose attempt number `attempt` has just failed with `error`."""
     if isinstance(error, _PERMANENT) and not isinstance(error, TransactionAborted):
-        return Dead(str(error) or type(error).__name__)
+        return Dead(text_of(error) or type(error).__name__)
     if attempt >= policy.attempts:
         return Dead(f"failed {attempt} times, which is its budget")
     if age >= policy.max_age:

@@ -16,8 +16,9 @@ import click
 from rich.progress import track
 
 from onceward.cli.failure import NOT_SO, WRONG_USAGE, Failure
-from onceward.cli.output import console, count, examples, print_json, print_table, say
+from onceward.cli.output import console, print_json, print_table
 from onceward.cli.target import Target, as_json, numbers, on_target
+from onceward.cli.text import count, examples, say
 from onceward.errors import ConfigurationError
 from onceward.inbox import Inbox
 from onceward.report import Row

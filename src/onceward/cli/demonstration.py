@@ -16,9 +16,11 @@ from rich.table import Table
 from rich.text import Text
 
 from onceward.cli.failure import NOT_SO
-from onceward.cli.output import console, examples, print_json, say
+from onceward.cli.output import console, print_json
 from onceward.cli.target import as_json
+from onceward.cli.text import examples, say
 from onceward.demo import FILE, Plan, Scene, Verdict, play
+from onceward.demo_shop import SENDERS
 
 LINE_SECONDS = 1.0
 
@@ -125,7 +127,7 @@ def _picture(plan: Plan, scene: Scene) -> RenderableType:
         ("doubled", now.doubled, "payments booked twice"),
     ):
         numbers.add_row(Text(name), Text(f"{max(0, number):,}"), Text(meaning))
-    title = f"{plan.processes} workers, 2 senders, one SQLite file, {scene.seconds:.1f} s"
+    title = f"{plan.processes} workers, {SENDERS} senders, one SQLite file, {scene.seconds:.1f} s"
     return Group(Text(title, style="bold"), Text(""), bar, Text(""), numbers)
 
 

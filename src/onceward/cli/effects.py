@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from onceward.cli.failure import NOT_SO, WRONG_USAGE, Failure
-from onceward.cli.output import ago, examples, print_json, print_table, say
+from onceward.cli.output import print_json, print_table
 from onceward.cli.target import Target, as_json, numbers, on_target
+from onceward.cli.text import ago, examples, say
 
 ANSWERS = {"happened": True, "did-not-happen": False}
 SEQ_NAME_ANSWER = 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from onceward.cli.output import visible
+from onceward.cli.text import visible
 
 NOT_SO = 1
 """What was asked for is not so, or a check failed."""

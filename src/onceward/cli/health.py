@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 
 from onceward.cli.failure import NOT_SO
-from onceward.cli.output import STYLES, console, count, examples, print_json, say, styled
+from onceward.cli.output import STYLES, console, print_json, styled
 from onceward.cli.target import Target, as_json, on_target
+from onceward.cli.text import count, examples, say
 from onceward.doctor import examine
 
 

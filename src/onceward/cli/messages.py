@@ -8,19 +8,9 @@ import click
 
 from onceward import payload
 from onceward.cli.failure import NOT_SO, WRONG_USAGE, Failure
-from onceward.cli.output import (
-    STYLES,
-    ago,
-    examples,
-    heading,
-    print_fields,
-    print_json,
-    print_table,
-    say,
-    styled,
-    visible,
-)
+from onceward.cli.output import STYLES, heading, print_fields, print_json, print_table, styled
 from onceward.cli.target import Target, as_json, numbers, on_target
+from onceward.cli.text import ago, examples, say, visible
 from onceward.errors import InvalidMessage
 from onceward.inbox import Inbox
 from onceward.report import STATUSES, Row, Story
@@ -98,7 +88,8 @@ def _cells(row: Row) -> tuple[object, ...]:
 def show(target: Target, words: list[str], *, source: str | None, id_: str | None, as_json: bool) -> None:
     """Show everything known about a message: its state, body, attempts, duplicates and what people did to it.
 
-    Exit code 1 when there is no such message.
+    Exit code 1 when there is no such message. With --json a number gives one object, an id a list: one for each
+    consumer.
     """
     seqs = numbers(words, "SEQ")
     if (source is None) != (id_ is None) or (not seqs) == (source is None) or len(seqs) > 1:

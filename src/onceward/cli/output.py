@@ -1,8 +1,4 @@
-r"""What reaches the terminal: tables, sentences, JSON.
-
-Invariant: nothing that came from a message, a database or the network reaches the terminal with a control character or
-an escape sequence in it; each is shown as text (`\x1b`) instead. Whatever prints data prints it through here.
-"""
+"""What is drawn on the terminal: tables, fields, headings, JSON. Data goes through `text.visible` first."""
 
 from __future__ import annotations
 
@@ -10,18 +6,16 @@ import base64
 import dataclasses
 import json
 import sys
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import click
 from rich.console import Console
 from rich.text import Text
 
-# Controls, invisible and direction-changing characters, half characters, and line breaks that are not newlines.
-_HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
-_UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+from onceward.cli.text import visible
+
 STYLES = {
     "ok": "green",
     "done": "green",
@@ -44,37 +38,12 @@ PIPE_WIDTH = 250
 """Nobody sees the width of a pipe, so lines are not cut at the usual 80."""
 
 
-def visible(value: object, *, lines: bool = False) -> str:
-    """Text with every control or invisible character spelled out; `lines` keeps line breaks and tabs."""
-    kept = "\n\t" if lines else ""
-    return "".join(_spelled(character, kept) for character in str(value))
-
-
-def _spelled(character: str, kept: str) -> str:
-    if character in kept or unicodedata.category(character) not in _HIDDEN:
-        return character
-    number = ord(character)
-    if number > 0xFFFF:  # noqa: PLR2004 - the end of the first plane
-        return f"\\U{number:08x}"
-    return f"\\x{number:02x}" if number <= 0xFF else f"\\u{number:04x}"  # noqa: PLR2004 - one byte
-
-
-def examples(*lines: str) -> str:
-    """The end of a command's help. The first line tells click to leave the others as they are."""
-    return "\b\nExamples:\n" + "".join(f"  {line}\n" for line in lines)
-
-
 def console(*, stderr: bool = False) -> Console:
     """A console on the standard output of now; plain when that is not a terminal or NO_COLOR is set."""
     made = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
     if not made.is_terminal:
         made.width = PIPE_WIDTH
     return made
-
-
-def say(text: str = "", *, error: bool = False) -> None:
-    """Print a sentence of ours; data in it is made visible."""
-    click.echo(visible(text, lines=True), err=error)
 
 
 def styled(value: object, style: str = "") -> Text:
@@ -84,9 +53,7 @@ def styled(value: object, style: str = "") -> Text:
 
 def print_json(value: Any) -> None:
     """Print a value as JSON, in ASCII, so that no character of it can steer a terminal."""
-    text = json.dumps(plain(value), indent=2 if sys.stdout.isatty() else None)
-    # The only control character that JSON leaves as it is; it can only stand inside a string.
-    click.echo(text.replace("\x7f", "\\u007f"))
+    click.echo(json.dumps(plain(value), indent=2 if sys.stdout.isatty() else None, ensure_ascii=True))
 
 
 def plain(value: Any) -> Any:
@@ -144,36 +111,3 @@ def heading(text: str) -> None:
     """Print the title of a part."""
     click.echo()
     console().print(Text(visible(text), style="bold"), soft_wrap=True)
-
-
-def span(seconds: float, *, units: int = 2) -> str:
-    """A duration for people: two units at most.
-
-    >>> span(0.25), span(59), span(3725), span(200_000)
-    ('0.2 s', '59 s', '1 h 2 min', '2 d 7 h')
-    """
-    seconds = max(0.0, seconds)
-    if seconds < 10:  # noqa: PLR2004 - below ten seconds a tenth matters
-        return f"{seconds:.1f} s"
-    parts = []
-    rest = int(seconds)
-    for size, name in _UNITS:
-        count, rest = divmod(rest, size)
-        if count:
-            parts.append(f"{count} {name}")
-        elif parts:
-            break
-    return " ".join(parts[:units])
-
-
-def ago(moment: datetime | None, *, units: int = 2) -> str:
-    """How long ago something was, or in how long it will be."""
-    if moment is None:
-        return ""
-    seconds = (datetime.now(UTC) - moment).total_seconds()
-    return f"{span(seconds, units=units)} ago" if seconds >= 0 else f"in {span(-seconds, units=units)}"
-
-
-def count(number: int, noun: str) -> str:
-    """A number with its noun: 1 message, 2 messages."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

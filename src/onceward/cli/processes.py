@@ -17,8 +17,8 @@ from datetime import UTC, datetime
 import click
 
 from onceward.cli.failure import WRONG_USAGE, Failure
-from onceward.cli.output import count, examples, visible
 from onceward.cli.target import Target
+from onceward.cli.text import count, examples, visible
 from onceward.inbox import Inbox
 from onceward.stores.migrate import masked
 from onceward.supervisor import Supervisor, follow_parent
@@ -123,4 +123,4 @@ class _JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line).replace("\x7f", "\\u007f")
+        return json.dumps(line, ensure_ascii=True)

@@ -8,8 +8,9 @@ from typing import Any, get_args
 import click
 
 from onceward.cli.failure import NOT_SO, WRONG_USAGE, Failure
-from onceward.cli.output import ago, count, examples, heading, print_fields, print_json, print_table, say
+from onceward.cli.output import heading, print_fields, print_json, print_table
 from onceward.cli.target import Target, as_json, numbers, on_target
+from onceward.cli.text import ago, count, examples, say
 from onceward.report import Mismatch
 from onceward.steps.operate import Resolution
 

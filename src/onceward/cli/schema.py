@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
-from onceward.cli.output import examples, print_json, say
+from onceward.cli.output import print_json
 from onceward.cli.target import Target, as_json, on_target
+from onceward.cli.text import examples, say
 from onceward.stores.migrate import masked
 
 

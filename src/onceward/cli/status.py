@@ -11,8 +11,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from onceward.cli.output import STYLES, ago, console, examples, print_json, say, span, styled
+from onceward.cli.output import STYLES, console, print_json, styled
 from onceward.cli.target import Target, as_json, on_target
+from onceward.cli.text import ago, examples, say, span
 from onceward.inbox import Inbox
 from onceward.report import Stats, WorkerRow
 from onceward.stores.migrate import masked

@@ -18,7 +18,7 @@ from typing import Any
 import click
 
 from onceward.cli.failure import WRONG_USAGE, Failure
-from onceward.cli.output import say
+from onceward.cli.text import say
 from onceward.errors import OncewardError
 from onceward.inbox import Inbox
 

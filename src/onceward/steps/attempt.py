@@ -22,7 +22,7 @@ from onceward.errors import (
 )
 from onceward.flow import COMMIT, RECONNECT, ROLLBACK, Call, Each, Flow, Outcome, Query, Request, Wait
 from onceward.message import Delivery
-from onceward.registry import OUTBOX
+from onceward.registry import OUTBOX, Handler
 from onceward.steps.claim import as_batch, claim_query, heads, let_go, may_ride
 from onceward.steps.context import Catalog, Context, once
 from onceward.steps.lane import Claimed, Lane
@@ -59,10 +59,10 @@ def attempt(lane: Lane, group: list[Claimed], *, ride: bool) -> Flow[Finished | 
     yield lane.context.long(max(message.timeout for message in group), mark)
     for part in _calls(group):
         outcome = yield from _call(lane, part)
-        failure = outcome.error or _keep_results(part, outcome.value, results)
-        if failure and count and part[0].external:
+        failure = outcome.error if outcome.error is not None else _keep_results(part, outcome.value, results)
+        if failure is not None and count and part[0].external:
             break  # what was published before it stays published
-        if failure:
+        if failure is not None:
             yield from undo(lane)
             return Failed(failure, part[0] if len(part) == 1 else None, outcome.infrastructure)
         count += len(part)
@@ -101,24 +101,34 @@ def _call(lane: Lane, part: list[Claimed]) -> Flow[Outcome]:
 
 
 def _keep_results(part: list[Claimed], value: Any, results: list[dict[str, Any]]) -> ContractViolation | None:
-    if value is None:
-        return None
     fresh = [message for message in part if not message.stale]
-    values = value if part[0].request.handler.batch else [value]
-    if not isinstance(values, list) or len(values) != len(fresh):
-        return ContractViolation(
-            f"the handler took {len(fresh)} messages and returned {type(value).__name__}; "
+    if not fresh:
+        return None
+    try:
+        texts = result_texts(part[0].request.handler, len(fresh), value)
+    except ContractViolation as violation:
+        return violation
+    results += [{"seq": m.seq, "result": text} for m, text in zip(fresh, texts, strict=True) if text is not None]
+    return None
+
+
+def result_texts(handler: Handler, count: int, value: Any) -> list[str | None]:
+    """What a handler returned for so many messages, as it is stored: one text each, None for nothing."""
+    if value is None:
+        return [None] * count
+    values = value if handler.batch else [value]
+    if not isinstance(values, list) or len(values) != count:
+        raise ContractViolation(
+            f"the handler took {count} messages and returned {type(value).__name__}; "
             "return None or a list with one result for each"
         )
     try:
-        found = [{"seq": m.seq, "result": payload.encode_text(one)} for m, one in zip(fresh, values, strict=True)]
+        return [None if one is None else payload.encode_text(one) for one in values]
     except (TypeError, ValueError, RecursionError) as error:
-        return ContractViolation(
+        raise ContractViolation(
             f"the handler returned {type(value).__name__}, which cannot be stored as its result ({error}); "
             "return None or JSON-able data"
-        )
-    results += found
-    return None
+        ) from error
 
 
 def _finish(
@@ -150,7 +160,7 @@ def _finish(
         return []
     token = lane.token()
     answers = yield (*requests, claim_query(lane, token))
-    kept = yield from heads(lane, token, answers[-1])
+    kept, _ = yield from heads(lane, token, answers[-1])
     yield COMMIT
     return as_batch(lane, token, kept)
 
@@ -196,6 +206,7 @@ def _explain(lane: Lane, group: list[Claimed], error: Exception) -> Flow[Finishe
     """The finish of a group failed: find out what is true now. Read, never guess."""
     yield from undo(lane)
     if not isinstance(error, StoreUnavailable | GuardFailed):
+        let_go(lane, *(lane.open_tokens - {group[0].token}))  # a claim that rode along was undone with the rest
         return Failed(error, None, infrastructure=isinstance(error, StoreConflict))
     mine = yield from still_ours(lane, group[0])
     yield from forget_claims(lane, keep=group[0].token)

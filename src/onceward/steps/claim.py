@@ -24,14 +24,17 @@ def next_batch(lane: Lane) -> Flow[list[Claimed]]:
         batch = yield from _claim_suspect(lane)
         if batch or lane.wants_alone:
             return batch
-    if not lane.gate.enter(lane):
-        return []
-    token = lane.token()
-    yield lane.context.short()
-    rows = yield claim_query(lane, token)
-    kept = yield from heads(lane, token, rows)
-    yield COMMIT
-    return as_batch(lane, token, kept)
+    while lane.gate.enter(lane):
+        token = lane.token()
+        yield lane.context.short()
+        rows = yield claim_query(lane, token)
+        kept, parked = yield from heads(lane, token, rows)
+        yield COMMIT
+        batch = as_batch(lane, token, kept)
+        if batch or not parked or lane.stopping():
+            return batch
+        # Every row was parked: that is not idle, others may be behind them.
+    return []
 
 
 def may_ride(lane: Lane) -> bool:
@@ -56,7 +59,7 @@ def _claim_suspect(lane: Lane) -> Flow[list[Claimed]]:
     lane.owner = lane.worker()
     yield lane.context.short()
     found = yield Query("claim_solo", {"worker": lane.owner, "token": token, "subscriptions": served(lane)})
-    kept = yield from heads(lane, token, found)
+    kept, _ = yield from heads(lane, token, found)
     yield COMMIT
     lane.wants_alone = bool(kept)
     return as_batch(lane, token, kept)
@@ -80,18 +83,23 @@ def claim_query(lane: Lane, token: int) -> Query:
     )
 
 
-def heads(lane: Lane, token: int, rows: list[Row]) -> Flow[list[Kept]]:
-    """Park the rows that are not at the head of their key or lack a number before them; what remains is ours to run."""
+def heads(lane: Lane, token: int, rows: list[Row]) -> Flow[tuple[list[Kept], int]]:
+    """Park the rows that are not at the head of their key or lack a number before them.
+
+    Answers what remains for us to run, and how many wait from now on.
+    """
     yield from know_numbers(lane.context.cache, (row[6] for row in rows))
     keyed = [row[0] for row in rows if row[2] is not None]
     if not keyed:
-        return [(row, PASS) for row in rows]
+        return [(row, PASS) for row in rows], 0
     answer = yield Query("park", {"seqs": keyed, "worker": lane.owner, "token": token})
-    parked = {seq for (seq,) in answer}
-    kept = [row for row in rows if row[0] not in parked]
-    if not any(row[4] is not None for row in kept):
-        return [(row, PASS) for row in kept]
-    return (yield from _in_sequence(lane, token, kept))
+    gone = {seq for seq, _ in answer}
+    waiting = sum(1 for _, state in answer if state == "waiting")
+    rows = [row for row in rows if row[0] not in gone]
+    if not any(row[4] is not None for row in rows):
+        return [(row, PASS) for row in rows], waiting
+    kept = yield from _in_sequence(lane, token, rows)
+    return kept, waiting + len(rows) - len(kept)
 
 
 def _in_sequence(lane: Lane, token: int, rows: list[Row]) -> Flow[list[Kept]]:
@@ -129,7 +137,7 @@ def as_batch(lane: Lane, token: int, kept: list[Kept]) -> list[Claimed]:
     if not kept:
         let_go(lane, token)
         return []
-    lane.floor = min(row[0] for row, _ in kept)
+    lane.floor, lane.swept_idle = min(row[0] for row, _ in kept), False
     batch = [claimed(lane, token, row, verdict) for row, verdict in kept]
     return sorted(batch, key=lambda message: (message.place, message.seq))
 

@@ -28,7 +28,7 @@ def guarded(  # noqa: PLR0913 - what an effect is made of
     if not fresh:
         (rows,) = yield from once(context, Query("effect", {"key": key}))
         if rows and rows[0][0]:
-            return None if rows[0][1] is None else payload.decode(rows[0][1].encode())
+            return None if rows[0][1] is None else payload.decode_text(rows[0][1])
         if not idempotent:
             raise OutcomeUnknown(unknown(name, message))
     outcome: Outcome = yield Do(call)

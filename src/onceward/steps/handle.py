@@ -6,7 +6,7 @@ other: what follows a message that failed is put aside behind it, or released.
 
 from __future__ import annotations
 
-from onceward.errors import ClaimLost, StoreConflict, StoreUnavailable
+from onceward.errors import ClaimLost, StoreConflict, StoreError, StoreUnavailable
 from onceward.flow import Flow, Wait
 from onceward.registry import Handler
 from onceward.retry import Reject
@@ -19,34 +19,47 @@ from onceward.steps.settle import postpone, release, settle
 def work(lane: Lane, *, until_idle: bool = False) -> Flow[int]:
     """The life of a lane: claim, handle, wait; answers how many messages it finished."""
     batch: list[Claimed] = []
-    swept = False
-    while not lane.stopping():
+    trouble: StoreError | None = None
+    idle = False
+    while not lane.stopping() and not (idle and until_idle):
         try:
-            if not batch:
-                batch = yield from next_batch(lane)
-            if batch:
-                swept = False
-                batch = yield from handle(lane, batch)
-            elif lane.wants_alone or lane.gate.closed:
-                yield Wait(0.01)
-            elif until_idle and not swept:  # idle is only what a look from the very beginning finds idle
-                lane.swept_at, swept = float("-inf"), True
-            elif until_idle:
-                break
-            else:
-                yield Wait(lane.context.settings.poll.total_seconds())
-        except StoreConflict:
-            batch = []
-            yield from undo(lane)
-            yield from forget_claims(lane)
-        except StoreUnavailable:
-            batch = []
-            yield from reconnect(lane)
-            yield from forget_claims(lane)
+            if trouble:
+                yield from _recover(lane, trouble)
+                trouble = None
+            batch = batch or (yield from next_batch(lane))
+            idle = not batch and (yield from _rest(lane, until_idle=until_idle))
+            batch = (yield from handle(lane, batch)) if batch else []
+        except (StoreConflict, StoreUnavailable) as error:
+            batch, trouble, idle = [], error, False
+    if trouble:
+        yield from _recover(lane, trouble)
     if batch:
         yield from release(lane, batch)
+        let_go(lane, batch[0].token)
     lane.gate.leave(lane)
     return lane.finished
+
+
+def _rest(lane: Lane, *, until_idle: bool) -> Flow[bool]:
+    """Nothing was claimed: wait a moment; answers whether there is nothing left to do."""
+    if lane.wants_alone or lane.gate.closed:
+        yield Wait(0.01)
+        return False
+    if not until_idle:
+        yield Wait(lane.context.settings.poll.total_seconds())
+        return False
+    swept = lane.floor == 0 and lane.swept_at != float("-inf") and lane.swept_idle
+    lane.swept_idle, lane.swept_at = True, float("-inf")  # idle is only what a look from the very beginning finds idle
+    return swept
+
+
+def _recover(lane: Lane, trouble: StoreError) -> Flow[None]:
+    """Get back to a clean connection and let go of whatever a lost answer may have left in our name."""
+    if isinstance(trouble, StoreUnavailable):
+        yield from reconnect(lane)
+    else:
+        yield from undo(lane)
+    yield from forget_claims(lane)
 
 
 def handle(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:
@@ -118,7 +131,7 @@ def _settle_one(lane: Lane, message: Claimed, failed: Failed) -> Flow[None]:
         return
     yield from settle(lane, message, failed.error)
     breaker = message.handler.breaker if message.handler else None
-    if breaker and not isinstance(failed.error, Reject):
+    if breaker and not message.problem and not isinstance(failed.error, Reject):
         breaker.failed()
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from onceward import payload
+from onceward import identity, payload
 from onceward.errors import InvalidMessage, OutcomeUnknown
 from onceward.flow import Call, Outcome
 from onceward.message import NO_HEADERS, Delivery
@@ -143,6 +143,8 @@ class Lane:
     open_tokens: set[int] = field(default_factory=set)
     floor: int = 0
     swept_at: float = float("-inf")
+    swept_idle: bool = False
+    """The last look, from the very beginning, found nothing."""
     group: int = 1
     """How many messages it claims at a time: halved when a group fails, growing back while all goes well."""
     largest_group: int = field(init=False)
@@ -203,7 +205,7 @@ def claimed(lane: Lane, token: int, row: tuple[Any, ...], verdict: Verdict) -> C
             effects=lane.effects,
         )
         if delivery.key is None and callable(handler.key):
-            handler.key(message)  # a key function that fails here failed at receive; say why
+            identity.key_text(handler.key(message))  # what fails here failed at receive; say why
         call = Call(handler, message)
     except Exception as error:  # noqa: BLE001 - whatever is wrong with it is recorded as its attempt
         problem = error
@@ -228,7 +230,7 @@ def _delivery(numbers: Mapping[int, str], content: list[Any]) -> Delivery:
         type=kind,
         version=version,
         key=key,
-        headers=payload.decode(headers.encode()) if headers else NO_HEADERS,
+        headers=payload.decode_text(headers) if headers else NO_HEADERS,
         body=bytes(body),
         hash=b"",
         destination=destination,

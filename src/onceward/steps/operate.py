@@ -8,13 +8,16 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from onceward import identity, payload
-from onceward.errors import ConfigurationError
+from onceward.errors import ConfigurationError, StoreConflict
 from onceward.flow import COMMIT, ROLLBACK, Each, Flow, Query
 from onceward.message import Delivery
 from onceward.steps.attempt import outgoing_key_hash
-from onceward.steps.context import Context, know_names
+from onceward.steps.context import Context, know_names, load_catalog
 from onceward.steps.presence import detach
-from onceward.steps.receive import READY, record, targets
+from onceward.steps.receive import READY, identity_of, record, targets
+
+MAX_ORIGINAL = 900
+"""So many bytes of an id are kept in the id made from it, which has 65 more and must be acceptable too."""
 
 Resolution = Literal["keep-first", "accept-as-new", "discard"]
 
@@ -106,49 +109,64 @@ def resolve(context: Context, case: int, resolution: Resolution, *, actor: str, 
     Answers the number of the new message for `accept-as-new`, else of the first one.
     """
     yield from know_names(context, context.cache, {context.service})
-    yield context.short()
-    rows = yield Query("quarantined", {"case_id": case, "limit": 1})
-    if not rows:
-        yield ROLLBACK
-        return None
-    seq = int(rows[0][1])
-    accepted: int | None = None
-    if resolution == "discard":
-        changed = yield Query("drop_quarantine", {"case_id": case})
-    else:
+    for _ in range(5):
+        yield context.short()
+        rows = yield Query("quarantined", {"case_id": case, "limit": 1})
+        if not rows:
+            yield ROLLBACK
+            return None
+        accepted = None
         if resolution == "accept-as-new":
             accepted = yield from _accept(context, rows[0])
-        changed = yield Query(
-            "resolve_quarantine", {"case_id": case, "resolution": resolution, "accepted_seq": accepted}
-        )
-    if not changed:
-        yield ROLLBACK
-        return None
-    yield _audit(resolution, seq, actor, reason)
-    yield COMMIT
-    return accepted or seq
+            if accepted is None:  # under an outdated catalog nothing is stored, and nothing decided
+                yield ROLLBACK
+                yield from load_catalog(context, context.cache)
+                continue
+        if not (yield from _close(case, resolution, accepted)):
+            yield ROLLBACK
+            return None
+        yield _audit(resolution, int(rows[0][1]), actor, reason)
+        yield COMMIT
+        return accepted or int(rows[0][1])
+    raise StoreConflict("subscriptions keep changing while a message is accepted; try again")
+
+
+def _close(case: int, resolution: Resolution, accepted: int | None) -> Flow[bool]:
+    if resolution == "discard":
+        rows = yield Query("drop_quarantine", {"case_id": case})
+    else:
+        params = {"case_id": case, "resolution": resolution, "accepted_seq": accepted}
+        rows = yield Query("resolve_quarantine", params)
+    return bool(rows)
 
 
 def _accept(context: Context, row: tuple[Any, ...]) -> Flow[int | None]:
-    """The second body as a message of its own: its id is the first id and the hash of its bytes."""
+    """The second body as a message of its own: its id is the first id and the hash of its bytes. None: outdated."""
     _, _, digest, kind, version, headers, body, _, _, _, source, stored_id, _, _, _, first_id = row
     original = first_id or identity.readable_id(bytes(stored_id))
-    new_id = f"{original[:900]}#{bytes(digest).hex()}"
+    if len(original.encode()) > MAX_ORIGINAL:
+        original = "sha256:" + identity.body_hash(original.encode()).hex()
     delivery = Delivery.of(
         source=source,
-        id=new_id,
+        id=f"{original}#{bytes(digest).hex()}",
         type=kind,
         version=version,
         body=bytes(body),
-        headers=payload.decode(headers.encode()) if headers else None,
+        headers=payload.decode_text(headers) if headers else None,
     )
+    if source not in context.cache.catalog.names:
+        names = yield Query("names")
+        context.cache.catalog = context.cache.catalog.learned(names)
     catalog = context.cache.catalog
     seqs = []
     for target in targets(context, catalog, delivery):
         one = record(0, delivery, target, catalog.names[delivery.source])
         fresh = yield Each("receive", [one], {**READY, "catalog": catalog.version})
-        seqs += [seq for _, seq, _ in fresh]
-    return seqs[0] if seqs else None
+        known = fresh or (yield Each("known", [identity_of(one)]))
+        if not known:
+            return None
+        seqs.append(int(known[0][1]))
+    return seqs[0]
 
 
 def _audit(action: str, seq: int, actor: str, reason: str) -> Query:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from onceward import payload
+from onceward import identity, payload
 from onceward.errors import (
     ContractViolation,
     GuardFailed,
@@ -19,11 +19,11 @@ from onceward.errors import (
     StoreError,
     StoreUnavailable,
 )
-from onceward.flow import COMMIT, ROLLBACK, Call, Each, Flow, Outcome, Query, Request
+from onceward.flow import COMMIT, ROLLBACK, Call, Each, Flow, Outcome, Query, Request, Wait
 from onceward.message import Delivery, Message, Receipt
 from onceward.registry import Handler
 from onceward.retry import Again, Dead, decide
-from onceward.steps.attempt import send_request, transaction_ended
+from onceward.steps.attempt import result_texts, send_request, transaction_ended
 from onceward.steps.context import Context, know_names, load_catalog, once
 from onceward.steps.handle import handle
 from onceward.steps.lane import Claimed, Lane, check_sequence
@@ -47,17 +47,19 @@ def process(lane: Lane, delivery: Delivery, *, is_async: bool) -> Flow[dict[str,
     context = lane.context
     yield from know_names(context, context.cache, {context.service, delivery.source})
     receipts = {}
-    for target in targets(context, context.cache.catalog, delivery):
-        handler = context.registry.of_type(target.consumer, delivery.type)
-        if handler is not None and handler.is_async == is_async and target.subscription is not None:
-            receipts[target.consumer] = yield from _process_target(lane, delivery, target)
+    for subscription in context.cache.catalog.by_type.get(delivery.type, ()):
+        handler = context.registry.of_type(subscription.consumer, delivery.type)
+        if handler is not None and handler.is_async == is_async:
+            receipts[subscription.consumer] = yield from _process_for(lane, delivery, subscription.consumer)
     return receipts
 
 
-def _process_target(lane: Lane, delivery: Delivery, target: Target) -> Flow[Receipt]:
+def _process_for(lane: Lane, delivery: Delivery, consumer: str) -> Flow[Receipt]:
     context = lane.context
     for _ in range(5):
-        if context.clock() < context.cache.catalog.careful_until:
+        catalog = context.cache.catalog
+        (target,) = (one for one in targets(context, catalog, delivery) if one.consumer == consumer)
+        if context.clock() < catalog.careful_until:
             receipt = yield from _store_and_handle(lane, delivery, target)
         else:
             receipt = yield from _handle_inline(lane, delivery, target)
@@ -85,25 +87,25 @@ def _handle_inline(lane: Lane, delivery: Delivery, target: Target) -> Flow[Recei
         fresh = yield Each("receive", [row], {**READY, **shared})
         yield COMMIT
         return Receipt("accepted", fresh[0][1]) if fresh else (yield from _known_receipt(context, delivery, row))
-    kept = row if handler is None or handler.keep_body else {**row, "body": None}
-    fresh = yield Each("receive", [kept], {**INLINE, **shared})
+    fresh = yield Each("receive", [row], {**INLINE, **shared})
     if not fresh:
         yield ROLLBACK
         return (yield from _known_receipt(context, delivery, row))
     _, seq, received_at = fresh[0]
-    message, problem = _message(lane, delivery, target, seq=seq, received_at=received_at)
-    if message is None:
+    call, problem = _call_of(lane, delivery, target, seq=seq, received_at=received_at)
+    if call is None:
         yield ROLLBACK
         return (yield from _store_failed(lane, delivery, target, problem or AssertionError("no reason"), seq))
-    outcome = Outcome() if turn == "stale" else (yield from _call(lane, message))
+    outcome = Outcome() if turn == "stale" else (yield from _run(lane, call))
     error = outcome.error
     if error is None:
-        beside = _beside(context, target, message.message, stale=turn == "stale")
+        beside = _beside(context, target, call, stale=turn == "stale")
         error = yield from _finish_inline(lane, seq, mark, outcome.value, beside)
     else:
         yield from _undo()
     if error is None:
-        return Receipt("accepted", seq, finished=True, result=outcome.value)
+        result = None if outcome.value is None else payload.decode_text(outcome.value)
+        return Receipt("accepted", seq, finished=True, result=result)
     if outcome.infrastructure or isinstance(error, StoreUnavailable | StoreConflict):
         raise StoreUnavailable(f"the database failed while message {delivery.id!r} was processed: {error}") from error
     return (yield from _store_failed(lane, delivery, target, error, seq))
@@ -135,7 +137,7 @@ def _handler(context: Context, delivery: Delivery, target: Target) -> Handler | 
         return None
 
 
-def _message(
+def _call_of(
     lane: Lane, delivery: Delivery, target: Target, *, seq: int, received_at: int
 ) -> tuple[Call | None, Exception | None]:
     """The call of the handler, or why the message cannot be shown to one."""
@@ -153,49 +155,55 @@ def _message(
             service=context.service,
             effects=lane.effects,
         )
+        if target.key is None and callable(handler.key):
+            identity.key_text(handler.key(message))  # what fails here failed when the key was looked for; say why
     except Exception as error:  # noqa: BLE001 - recorded as the message's attempt
         return None, error
-    return Call(handler, [message] if handler.batch else message), None
+    return Call(handler, message), None
 
 
-def _call(lane: Lane, call: Call) -> Flow[Outcome]:
-    message = call.message[0] if call.handler.batch else call.message
-    message.draft.begin()
+def _run(lane: Lane, call: Call) -> Flow[Outcome]:
+    """Call the handler; the value of the outcome is what is stored for this one message."""
+    message: Message = call.message
+    if message.draft:
+        message.draft.begin()
     lane.begin_call()
-    outcome: Outcome = yield call
-    message.draft.end()
+    outcome: Outcome = yield Call(call.handler, [message]) if call.handler.batch else call
+    if message.draft:
+        message.draft.end()
     outcome = lane.end_call(outcome)
-    if call.handler.batch and isinstance(outcome.value, list) and len(outcome.value) == 1:
-        return Outcome(value=outcome.value[0])
-    return outcome
+    if outcome.error is not None:
+        return outcome
+    try:
+        (text,) = result_texts(call.handler, 1, outcome.value)
+    except ContractViolation as violation:
+        return Outcome(error=violation)
+    return Outcome(value=text)
 
 
-def _beside(context: Context, target: Target, call: Any, *, stale: bool) -> list[Request]:
+def _beside(context: Context, target: Target, call: Call, *, stale: bool) -> list[Request]:
     """What is written in the same transaction beside the effects themselves."""
-    message: Message = call[0] if isinstance(call, list) else call
+    message: Message = call.message
+    requests: list[Request] = []
     if stale:
         reason = f"number {target.sequence} came after a later one of its key was applied"
-        return [Query("add_audit", {"action": "skip", "seq": message.seq, "actor": "onceward", "reason": reason})]
-    requests: list[Request] = []
-    if message.draft and message.draft.deliveries:
-        requests.append(send_request(context, context.cache.catalog, message.draft.deliveries))
-    if target.sequence is not None:
+        requests.append(
+            Query("add_audit", {"action": "skip", "seq": message.seq, "actor": "onceward", "reason": reason})
+        )
+    elif target.sequence is not None:
         applied = {"consumer": target.consumer_id, "key": target.key, "sequence": target.sequence}
         requests.append(Query("advance_inline", applied))
+    if message.draft and message.draft.deliveries:
+        requests.append(send_request(context, context.cache.catalog, message.draft.deliveries))
+    if not call.handler.keep_body:
+        requests.append(Query("forget_bodies", {"seqs": [message.seq]}))
     return requests
 
 
-def _finish_inline(lane: Lane, seq: int, mark: str, value: Any, beside: list[Request]) -> Flow[Exception | None]:
+def _finish_inline(lane: Lane, seq: int, mark: str, text: str | None, beside: list[Request]) -> Flow[Exception | None]:
     """Commit the effects; answers what went wrong, with everything undone."""
     requests = list(beside)
-    if value is not None:
-        try:
-            text = payload.encode_text(value)
-        except (TypeError, ValueError, RecursionError) as error:
-            yield from _undo()
-            return ContractViolation(
-                f"the handler returned {type(value).__name__}, which cannot be stored as its result ({error})"
-            )
+    if text is not None:
         requests.append(Each("store_results", [{"seq": seq, "result": text}]))
     done = {"worker": lane.worker(), "code_version": lane.context.code_version, "seq": seq, "mark": mark}
     try:
@@ -225,11 +233,17 @@ def _store_failed(
     assert handler is not None  # noqa: S101 - the caller has looked
     decision = decide(handler.retry, error, attempt=1, age=timedelta(0))
     row = _row(context, delivery, target)
+    leaves = isinstance(decision, Dead) and handler.on_dead == "continue"
+    if leaves:  # dead, and its key goes on without it
+        row["key_hash"] = None
     shared = {**READY, **columns(decision), "attempts": 1, "catalog": context.cache.catalog.version}
     yield context.short()
     fresh = yield Each("receive", [row], shared)
-    stored = fresh[0][1] if fresh else (yield from _requeue_own(target, decision, seq))
+    stored = fresh[0][1] if fresh else (yield from _requeue_own(row, decision, seq))
     if stored is not None:
+        if leaves and target.sequence is not None:
+            applied = {"consumer": target.consumer_id, "key": target.key, "sequence": target.sequence}
+            yield Query("advance_inline", applied)
         story = attempt_row(context, stored, attempt=1, error=error, decision=decision, worker=lane.worker())
         yield Query("add_attempt", story)
         yield COMMIT
@@ -238,17 +252,10 @@ def _store_failed(
     return (yield from _known_receipt(context, delivery, row))
 
 
-def _requeue_own(target: Target, decision: Again | Dead, seq: int) -> Flow[int | None]:
+def _requeue_own(row: dict[str, Any], decision: Again | Dead, seq: int) -> Flow[int | None]:
     """Where the handler committed on its own, the ledger row is there already: give it its queue row back."""
-    params = {
-        "seq": seq,
-        "subscription": target.subscription,
-        "key_hash": target.key_hash,
-        "place": target.sequence,
-        "sequence": target.sequence,
-        "attempts": 1,
-        **columns(decision),
-    }
+    names = ("consumer", "source", "stored_id", "subscription", "key_hash", "place", "sequence")
+    params = {"seq": seq, "attempts": 1, **{name: row[name] for name in names}, **columns(decision)}
     rows = yield Query("requeue_own", params)
     return rows[0][0] if rows else None
 
@@ -271,6 +278,8 @@ def _store_and_handle(lane: Lane, delivery: Delivery, target: Target) -> Flow[Re
     row = _row(context, delivery, target)
     shared = {**READY, "catalog": context.cache.catalog.version}
     keyed = target.key_hash is not None  # order needs the claim's own rules: a worker takes it from here
+    while not lane.gate.enter(lane):  # the consumer before this one may have let it go
+        yield Wait(0.005)
     lane.owner, token = lane.worker(), lane.token()
     noted = shared if keyed else {**shared, "worker": lane.owner, "token": token, "solo": True}
     (fresh,) = yield from once(context, Each("receive", [row], noted))
@@ -279,7 +288,7 @@ def _store_and_handle(lane: Lane, delivery: Delivery, target: Target) -> Flow[Re
         return Receipt("accepted", fresh[0][1]) if fresh else (yield from _known_receipt(context, delivery, row))
     _, seq, received_at = fresh[0]
     handler = _handler(context, delivery, target)
-    call, problem = _message(lane, delivery, target, seq=seq, received_at=received_at)
+    call, problem = _call_of(lane, delivery, target, seq=seq, received_at=received_at)
     claimed = Claimed(seq, lane.owner, token, None, seq, None, 0, 0.0, handler, call, problem)
     yield from handle(lane, [claimed])
     known = (yield from look_up(context, [row])).get(0)

@@ -7,7 +7,7 @@ catalog. Nothing is guessed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -151,7 +151,7 @@ def _value_at(path: str, delivery: Delivery) -> Any:
 
 def _whole_number(value: Any) -> int | None:
     if isinstance(value, str) and value.isascii() and value.isdigit():
-        value = int(value[:20])
+        value = int(value.lstrip("0")[:20] or "0")  # 20 digits are too many already
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63 else None
 
 
@@ -240,15 +240,18 @@ def record(ordinal: int, delivery: Delivery, target: Target, source: int) -> dic
     }
 
 
+def identity_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What makes a record the message it is, as the `known` statement takes it."""
+    return {name: row[name] for name in ("ordinal", "consumer", "source", "stored_id")}
+
+
 def look_up(context: Context, records: Sequence[dict[str, Any]]) -> Flow[dict[int, Known]]:
     """What the ledger has for records that were not inserted, by ordinal."""
     if not records:
         return {}
-    names = ("ordinal", "consumer", "source", "stored_id")
-    wanted = [{name: row[name] for name in names} for row in records]
-    (rows,) = yield from once(context, Each("known", wanted))
+    (rows,) = yield from once(context, Each("known", [identity_of(row) for row in records]))
     return {
-        ordinal: Known(seq, bytes(digest), bool(finished), payload.decode(result.encode()) if result else None)
+        ordinal: Known(seq, bytes(digest), bool(finished), payload.decode_text(result) if result else None)
         for ordinal, seq, digest, finished, result in rows
     }
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from onceward.flow import COMMIT, Flow, Query
-from onceward.retry import Again, Dead, RetryPolicy, decide
+from onceward.flow import COMMIT, ROLLBACK, Flow, Query
+from onceward.retry import Again, Dead, RetryPolicy, decide, text_of
 from onceward.steps.context import Context, once
 from onceward.steps.lane import Claimed, Lane
 
@@ -33,14 +33,16 @@ def settle(lane: Lane, message: Claimed, error: BaseException) -> Flow[None]:
         yield Query("advance", {"seqs": [message.seq]})
     note = {"seq": message.seq, "worker": message.worker, "token": message.token}
     rows = yield Query("settle", {**note, **columns(decision), "detach": detach})
-    if rows and detach:
+    if not rows:  # another worker has it: nothing of this is true any more
+        yield ROLLBACK
+        return
+    if detach:
         yield Query("promote", {"key_hashes": keys})
-    if rows:
-        attempt = message.attempts + 1
-        story = attempt_row(
-            lane.context, message.seq, attempt=attempt, error=error, decision=decision, worker=message.worker
-        )
-        yield Query("add_attempt", story)
+    attempt = message.attempts + 1
+    story = attempt_row(
+        lane.context, message.seq, attempt=attempt, error=error, decision=decision, worker=message.worker
+    )
+    yield Query("add_attempt", story)
     yield COMMIT
 
 
@@ -79,7 +81,7 @@ def attempt_row(  # noqa: PLR0913 - the columns of the row
     context: Context, seq: int, *, attempt: int, error: BaseException, decision: Again | Dead, worker: int
 ) -> dict[str, Any]:
     """The story of a failed attempt; short enough to keep, without local variables, which may hold secrets."""
-    text = f"{type(error).__name__}: {error}"
+    text = f"{type(error).__name__}: {text_of(error)}"
     if isinstance(decision, Dead) and decision.reason not in text:
         text = f"{text} ({decision.reason})"
     trace = "".join(tracebacks.format_exception(error))

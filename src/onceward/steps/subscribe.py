@@ -13,7 +13,7 @@ from onceward.flow import COMMIT, Each, Flow, Query
 from onceward.message import NO_HEADERS, Delivery
 from onceward.registry import ANY_TYPE, OUTBOX
 from onceward.steps.context import Cache, Context, know_names, know_numbers, load_catalog
-from onceward.steps.receive import READY, Target, record, targets
+from onceward.steps.receive import READY, Target, identity_of, record, targets
 
 
 def subscribe(context: Context, cache: Cache) -> Flow[None]:
@@ -46,19 +46,23 @@ def fan_out(context: Context) -> Flow[int]:
     """Turn unhandled messages whose type is known by now into one row per consumer; answers how many."""
     yield context.short()
     waiting = yield Query("unhandled_types")
-    types = [name for (name,) in waiting if name in context.cache.catalog.by_type]
+    types = [name for (name,) in waiting if _can_place(context, name)]
     if not types:
         yield COMMIT
         return 0
     rows = yield Query("unhandled", {"types": types})
-    yield from know_numbers(context.cache, (row[1] for row in rows))
+    yield from know_numbers(context.cache, (number for row in rows for number in (row[1], row[8])))
+    moved = 0
     for row in rows:
-        yield from _fan_out_one(context, row)
+        moved += yield from _fan_out_one(context, row)
     yield COMMIT
-    return len(rows)
+    if moved < len(rows):  # under an outdated catalog nothing is copied; the next round has a newer one
+        yield from load_catalog(context, context.cache)
+    return moved
 
 
-def _fan_out_one(context: Context, row: tuple[Any, ...]) -> Flow[None]:
+def _fan_out_one(context: Context, row: tuple[Any, ...]) -> Flow[bool]:
+    """Give every consumer its row; False when that was refused, and then nothing is changed."""
     seq, source, message_id, message_type, version, key, headers, body, consumer, stored_id, digest = row
     catalog = context.cache.catalog
     delivery = Delivery(
@@ -67,25 +71,39 @@ def _fan_out_one(context: Context, row: tuple[Any, ...]) -> Flow[None]:
         type=message_type,
         version=version,
         key=key,
-        headers=payload.decode(headers.encode()) if headers else NO_HEADERS,
+        headers=payload.decode_text(headers) if headers else NO_HEADERS,
         body=bytes(body),
         hash=bytes(digest),
     )
-    adopted = False
+    own = None
     for target in targets(context, catalog, delivery):
         if target.consumer_id == consumer:
-            adopted = True
-            yield from _adopt(seq, target)
-        else:
-            copy = record(0, delivery, target, source) | {"stored_id": bytes(stored_id)}
-            yield Each("receive", [copy], {**READY, "catalog": catalog.version})
-    if not adopted:
-        yield from _remove(context, seq, key)
+            own = target
+            continue
+        copy = record(0, delivery, target, source) | {"stored_id": bytes(stored_id)}
+        there = yield Each("receive", [copy], {**READY, "catalog": catalog.version})
+        there = there or (yield Each("known", [identity_of(copy)]))
+        if not there:
+            return False
+    if own is None:
+        yield from _remove(context, seq, catalog.numbers[consumer], key)
+    else:
+        yield from _adopt(seq, own)
+    return True
 
 
-def _remove(context: Context, seq: int, key: str | None) -> Flow[None]:
+def _can_place(context: Context, message_type: str) -> bool:
+    """Whether this process knows every consumer of a type and can find their keys."""
+    subscriptions = context.cache.catalog.by_type.get(message_type, ())
+    return bool(subscriptions) and all(
+        not subscription.key_function or context.registry.of_type(subscription.consumer, subscription.type)
+        for subscription in subscriptions
+    )
+
+
+def _remove(context: Context, seq: int, consumer: str, key: str | None) -> Flow[None]:
     """The service's own row of a type that only other consumers want; whatever waits behind it goes on."""
-    keys = [] if key is None else [identity.key_hash(context.prefix, context.service, key)]
+    keys = [] if key is None else [identity.key_hash(context.prefix, consumer, key)]
     if keys:
         yield Query("lock_keys", {"key_hashes": keys})
     yield Query("remove_unhandled", {"seq": seq})

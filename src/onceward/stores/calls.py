@@ -30,7 +30,9 @@ async def awaited_outcome(call: Call, tx: Any, is_infrastructure: Judge) -> Outc
     scope = asyncio.timeout(limit)
     try:
         async with scope:
-            return Outcome(value=await call.handler.function(call.message, tx))
+            value = await call.handler.function(call.message, tx)
+        # A handler that overran has failed, also when it caught its cancellation and returned.
+        return Outcome(error=overrun(limit)) if scope.expired() else Outcome(value=value)
     except TimeoutError as error:
         return Outcome(error=overrun(limit) if scope.expired() else error)
     except asyncio.CancelledError as error:
@@ -48,7 +50,8 @@ def overrun(seconds: float) -> HandlerTimeout:
     return HandlerTimeout(f"the handler ran longer than its timeout of {seconds:g} s")
 
 
-_COMMENTS = r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)*"
+# Atomic and possessive: what was read as a comment is never read again in another way, however many there are.
+_COMMENTS = r"(?>\s|;|--[^\n]*|/\*.*?\*/)*+"
 _ENDS_TRANSACTION = re.compile(
     _COMMENTS + r"(?:(BEGIN|START\s+TRANSACTION|COMMIT|END|ABORT|PREPARE\s+TRANSACTION)\b"
     r"|(ROLLBACK)\b(?!(?:\s+(?:TRANSACTION|WORK))?\s+TO\b))",

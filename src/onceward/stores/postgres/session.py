@@ -15,7 +15,7 @@ from psycopg import errors as pg
 from psycopg.pq import TransactionStatus
 
 from onceward.errors import StoreUnavailable
-from onceward.flow import Begin, Call, Each, Outcome, Query, Reconnect, Rollback
+from onceward.flow import Begin, Call, Commit, Each, Outcome, Query, Reconnect, Rollback
 from onceward.stores.calls import awaited_outcome, outcome
 from onceward.stores.postgres.guard import Guard, Statement, is_infrastructure, translated
 
@@ -66,6 +66,8 @@ class _PostgresSession:
         if isinstance(request, Begin):
             self.connection.armed = self._opening(request)
             return None
+        if not isinstance(request, Commit | Rollback):
+            raise TypeError(f"a session cannot perform {request!r}")
         # Where nothing was sent since Begin there is nothing to commit or to roll back.
         nothing = self.connection.armed is not None or (isinstance(request, Rollback) and self.idle)
         self.connection.armed = None

@@ -105,13 +105,15 @@ ON CONFLICT (seq, hash) DO UPDATE SET copies = x.copies + 1, last_at = excluded.
 RETURNING resolution, accepted_seq
 
 -- name: requeue_own
--- Guard: the ledger row is there and no queue row is. Used when a handler committed on its own in inline mode.
+-- Guards: the ledger row is this very message under this very number, no queue row is there, and no run has finished it. Used when a
+-- handler committed on its own in inline mode.
 INSERT INTO {prefix}queue (seq, subscription, key_hash, place, sequence, state, due_at, attempts)
 SELECT l.seq, %(subscription)s::integer, %(key_hash)s::bigint, coalesce(%(place)s::bigint, l.seq), %(sequence)s::bigint,
-       %(state)s::text,
-       clock_timestamp() + make_interval(secs => %(delay)s::float8), %(attempts)s
+       %(state)s::text, clock_timestamp() + make_interval(secs => %(delay)s::float8), %(attempts)s
 FROM {prefix}ledger l
-WHERE l.seq = %(seq)s AND NOT EXISTS (SELECT FROM {prefix}queue q WHERE q.seq = l.seq)
+WHERE (l.consumer, l.source, l.id) = (%(consumer)s, %(source)s, %(stored_id)s) AND l.seq = %(seq)s
+  AND NOT EXISTS (SELECT FROM {prefix}queue q WHERE q.seq = l.seq)
+  AND NOT EXISTS (SELECT FROM {prefix}run r WHERE r.first_seq <= l.seq AND r.last_seq >= l.seq AND l.seq = ANY(r.seqs))
 RETURNING seq
 
 -- name: key_is_free
@@ -227,7 +229,7 @@ FROM (
     FROM {prefix}queue m WHERE m.seq = ANY(%(seqs)b::bigint[])
 ) AS o
 WHERE q.seq = o.seq AND (o.earlier OR o.busy)
-RETURNING q.seq
+RETURNING q.seq, q.state
 
 -- name: noted
 -- Which rows still carry this claim. Relies on queue_noted.

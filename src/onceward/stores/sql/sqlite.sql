@@ -79,11 +79,16 @@ ON CONFLICT (seq, hash) DO UPDATE SET copies = copies + 1, last_at = excluded.la
 RETURNING resolution, accepted_seq
 
 -- name: requeue_own
--- Guard: the ledger row is there and no queue row is. Used when a handler committed on its own in inline mode.
+-- Guards: the ledger row is this very message under this very number (a number that was rolled back may be another's by now), no queue
+-- row is there, and no run has finished it. Used when a handler committed on its own in inline mode.
 INSERT INTO {prefix}queue (seq, subscription, key_hash, place, sequence, state, due_at, attempts)
-SELECT l.seq, :subscription, :key_hash, coalesce(:place, l.seq), :sequence, :state, :now + CAST(:delay * 1000000 AS integer), :attempts
+SELECT l.seq, :subscription, :key_hash, coalesce(:place, l.seq), :sequence, :state,
+       :now + CAST(:delay * 1000000 AS integer), :attempts
 FROM {prefix}ledger l
-WHERE l.seq = :seq AND NOT EXISTS (SELECT 1 FROM {prefix}queue q WHERE q.seq = l.seq)
+WHERE l.consumer = :consumer AND l.source = :source AND l.id = :stored_id AND l.seq = :seq
+  AND NOT EXISTS (SELECT 1 FROM {prefix}queue q WHERE q.seq = l.seq)
+  AND NOT EXISTS (SELECT 1 FROM {prefix}run r
+                  WHERE r.first_seq <= l.seq AND r.last_seq >= l.seq AND l.seq IN (SELECT value FROM json_each(r.seqs)))
 RETURNING seq
 
 -- name: key_is_free
@@ -178,7 +183,7 @@ FROM (
     FROM {prefix}queue m WHERE m.seq IN (SELECT value FROM json_each(:seqs))
 ) AS o
 WHERE q.seq = o.seq AND (o.earlier OR o.busy)
-RETURNING seq
+RETURNING seq, state
 
 -- name: noted
 -- Which rows still carry this claim. Relies on queue_noted.

@@ -156,6 +156,8 @@ class SqliteSession:
             connection.armed = None
             if connection.in_transaction:
                 sqlite3.Cursor(connection).execute("ROLLBACK")
+        else:
+            raise TypeError(f"a session cannot perform {request!r}")
 
     def _run(self, name: str, params: Any) -> list[tuple[Any, ...]]:
         connection = self.connection

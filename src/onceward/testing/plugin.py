@@ -1,0 +1,121 @@
+"""Fixtures for pytest, there when onceward is installed: `inbox`, `fixed_clock`, `drain`, `deliver_twice`, `prove`.
+
+Invariant: no two tests share an inbox. Override `inbox` in your conftest.py to use your own; the others follow it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol, Unpack
+
+import pytest
+
+from onceward.inbox import Inbox
+from onceward.message import Arguments, Receipt
+from onceward.testing.clock import FixedClock
+from onceward.testing.proof import prove_exactly_once
+from onceward.testing.report import Report
+
+
+class DeliverTwice(Protocol):
+    """What `deliver_twice` is."""
+
+    def __call__(self, **message: Unpack[Arguments]) -> tuple[Receipt, Receipt]:
+        """Deliver a message, and the same again; answers both receipts."""
+
+
+class Prove(Protocol):
+    """What `prove` is."""
+
+    def __call__(self, message: Mapping[str, Any], **options: Any) -> Report:
+        """Run `prove_exactly_once` on the inbox of the test, which fails with the report where it is not so."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare where inboxes are made."""
+    parser.addini(
+        "onceward_store",
+        "URL of a disposable database for the `inbox` fixture (or ONCEWARD_STORE in the environment); "
+        "default: a temporary SQLite file for each test",
+        default="",
+    )
+
+
+@pytest.fixture
+def inbox(pytestconfig: pytest.Config, tmp_path: Path) -> Iterator[Inbox]:
+    """A new, migrated inbox: in a temporary SQLite file, or with tables of its own in the configured database."""
+    url = os.environ.get("ONCEWARD_STORE") or str(pytestconfig.getini("onceward_store"))
+    prefix = f"t{uuid.uuid4().hex[:12]}_" if url else "onceward_"
+    found = Inbox(url or f"sqlite:///{tmp_path / 'onceward.db'}", prefix=prefix)
+    found.migrate()
+    yield found
+    found.close()
+    if url:
+        _drop_tables(found)
+
+
+def _drop_tables(inbox: Inbox) -> None:
+    catalog = (
+        "SELECT name FROM sqlite_master WHERE type = 'table'"
+        if inbox.store.dialect == "sqlite"
+        else "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()"
+    )
+    cascade = "" if inbox.store.dialect == "sqlite" else " CASCADE"
+    with inbox.transaction() as connection:
+        names = [name for (name,) in connection.execute(catalog).fetchall()]
+        for name in names:
+            if name.startswith(inbox.context.prefix):
+                connection.execute(f'DROP TABLE "{name}"{cascade}')
+
+
+@pytest.fixture
+def fixed_clock(inbox: Inbox) -> Iterator[FixedClock]:
+    """The clock of the inbox, standing still: `fixed_clock.advance(hours=1)` makes retries due. Only on SQLite."""
+    clock = FixedClock(inbox)
+    yield clock
+    clock.release()
+
+
+@pytest.fixture
+def drain(inbox: Inbox) -> Callable[..., Any]:
+    """Run what is due; in an async test it is awaited. Answers how many messages were finished."""
+
+    def drained(*, concurrency: int = 1) -> Any:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return inbox.drain(concurrency=concurrency)
+        return inbox.adrain(concurrency=concurrency)
+
+    return drained
+
+
+@pytest.fixture
+def deliver_twice(inbox: Inbox) -> DeliverTwice:
+    """Deliver a message twice in a row, as senders do; fails unless the second is recognised."""
+
+    def deliver(**message: Unpack[Arguments]) -> tuple[Receipt, Receipt]:
+        first, second = inbox.receive(**message), inbox.receive(**message)
+        if second.status != "duplicate" or second.seq != first.seq:
+            pytest.fail(f"the second delivery was not recognised: {first}, {second}")
+        return first, second
+
+    return deliver
+
+
+@pytest.fixture
+def prove(inbox: Inbox) -> Prove:
+    """`prove_exactly_once` on the inbox of this test, which fails with the report where it is not exactly once."""
+
+    def proven(message: Mapping[str, Any], **options: Any) -> Report:
+        report = partial(prove_exactly_once, inbox)(message, **options)
+        if not report.ok:
+            pytest.fail(str(report), pytrace=False)
+        return report
+
+    return proven

@@ -1,0 +1,173 @@
+"""`prove_exactly_once`: run a handler undisturbed to learn what it does, then through every case, and compare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from onceward.errors import ConfigurationError
+from onceward.inbox import Inbox
+from onceward.registry import Handler
+from onceward.testing.cases import INLINE, STORE_FIRST, UNDISTURBED, Bench, Plan
+from onceward.testing.disturbance import Watch
+from onceward.testing.laboratory import Check, Findings, Judge, Laboratory, Subject
+from onceward.testing.report import Case, Report, brief
+
+_CLOCK = (
+    "why: a clock, a random number or a uuid is part of the effect, so a retry does something else than the attempt "
+    "it repeats. Take it from the message (message.idempotency_key(...)), or leave it out of check="
+)
+
+
+def prove_exactly_once(  # noqa: PLR0913 - what a proof needs to know
+    inbox: Inbox,
+    message: Mapping[str, Any],
+    *,
+    check: Check,
+    handler: Callable[..., Any] | str | None = None,
+    others: Iterable[Mapping[str, Any]] = (),
+    external: Callable[[], Any] | None = None,
+    external_at_least_once: bool = False,
+    setup: Callable[[], object] | None = None,
+    reset: Callable[[], object] | None = None,
+    modes: Sequence[str] = (STORE_FIRST, INLINE),
+    real_processes: bool = False,
+) -> Report:
+    """Run the handler of a message through every case and report what was lost or doubled.
+
+    `check(connection)` answers the effect, as something to compare. The database of the inbox must be disposable: it
+    is put back to how it was before each case, and at the end; `reset` replaces how. `setup` runs before each case,
+    for fakes of your own. `handler`, a function or a consumer's name, chooses where several handle the type. `others`
+    are messages that run beside it. `external` answers a list of the calls that a fake has seen, or their number; they
+    must not repeat unless `external_at_least_once`. `real_processes` kills forked children instead of simulating.
+
+    >>> inbox = Inbox("sqlite://")
+    >>> applied = inbox.migrate()
+    >>> with inbox.transaction() as tx:
+    ...     _ = tx.execute("CREATE TABLE paid (order_id integer)")
+    >>> @inbox.on("order.paid")
+    ... def pay(message, tx):
+    ...     tx.execute("INSERT INTO paid VALUES (?)", [message.data["order_id"]])
+    >>> order = {"source": "shop", "id": "evt_1", "type": "order.paid", "data": {"order_id": 7}}
+    >>> report = prove_exactly_once(inbox, order, check=lambda c: c.execute("SELECT * FROM paid").fetchall())
+    >>> report.ok
+    True
+    >>> inbox.close()
+    """
+    unknown = set(modes) - {STORE_FIRST, INLINE}
+    if unknown or not modes:
+        raise ConfigurationError(f"modes={modes!r}: choose from {STORE_FIRST!r} and {INLINE!r}")
+    if real_processes and inbox.url in ("sqlite://", "sqlite:///:memory:"):
+        raise ConfigurationError("a database in memory cannot be shared with a real process; use a file")
+    subject = Subject(
+        inbox=inbox,
+        handler=_chosen(inbox, message, handler),
+        message=dict(message),
+        others=[dict(other) for other in others],
+        check=check,
+        external=external,
+        at_least_once=external_at_least_once,
+        setup=setup,
+        reset=reset,
+    )
+    laboratory = Laboratory(subject)
+    try:
+        return _Proof(laboratory, tuple(modes), real_processes=real_processes).report()
+    finally:
+        laboratory.end()
+
+
+def _chosen(inbox: Inbox, message: Mapping[str, Any], wanted: Callable[..., Any] | str | None) -> Handler:
+    """The handler that is proven."""
+    known = [one for one in inbox.context.registry if one.type == message.get("type") and not one.external]
+    found = [one for one in known if wanted is None or wanted in (one.function, one.consumer)]
+    consumers = sorted({one.consumer for one in found})
+    if not consumers:
+        raise ConfigurationError(f"no handler for {message.get('type')!r} is registered that fits handler={wanted!r}")
+    if len(consumers) > 1:
+        raise ConfigurationError(f"{consumers} each handle {message['type']!r}; say which one to prove: handler=")
+    return inbox.context.registry.find(consumers[0], message["type"], message.get("version", 1))[0]
+
+
+class _Proof:
+    def __init__(self, laboratory: Laboratory, modes: tuple[str, ...], *, real_processes: bool) -> None:
+        self._laboratory = laboratory
+        self._modes = modes
+        self._real_processes = real_processes
+        self._notes: list[str] = []
+        self._plan = Plan((), (), modes)
+
+    def report(self) -> Report:
+        """Run everything."""
+        cases = tuple(self._cases())
+        subject = self._laboratory.subject
+        made = max((case.external_calls or 0 for case in cases), default=0)
+        usual = cases[0].external_calls or 0
+        if made > usual and all(case.ok for case in cases):
+            self._notes.append(f"the external effect is at least once: up to {made} times instead of {usual}")
+        if self._laboratory.subject.others and subject.handler.key is None:
+            self._notes.append("the handler has no key=, so the order of the messages is not kept")
+        return Report(subject.handler.name, cases, self._plan.statements, tuple(self._notes))
+
+    def _cases(self) -> Iterator[Case]:
+        expected, watch = self._undisturbed()
+        judge = Judge(self._laboratory, expected)
+        self._plan = self._planned(watch)
+        first = judge.case(UNDISTURBED, STORE_FIRST)
+        yield first
+        if not first.ok:
+            self._notes.append("the other cases were not tried: the handler does not finish even undisturbed")
+            return
+        again, _ = self._undisturbed()
+        if again != expected:
+            yield self._unrepeatable(expected, again)
+            return
+        if expected.effect == self._laboratory.initial.effect and not expected.sent and not expected.calls:
+            self._notes.append("the message changed nothing that check= shows; is this the effect you mean?")
+        bench = Bench(self._laboratory, judge, self._plan)
+        if INLINE in self._plan.modes:
+            inline = bench.undisturbed_inline()
+            yield inline
+            if not inline.ok:
+                self._plan = replace(self._plan, modes=tuple(mode for mode in self._plan.modes if mode != INLINE))
+                self._notes.append("the other inline cases were not tried: inline it does not finish even undisturbed")
+        yield from Bench(self._laboratory, judge, self._plan).alone()
+        if self._laboratory.subject.others:
+            yield from self._with_others()
+
+    def _undisturbed(self, *, others: bool = False) -> tuple[Findings, Watch]:
+        self._laboratory.begin()
+        subject = self._laboratory.subject
+        for message in [subject.message, *(subject.others if others else [])]:
+            self._laboratory.process().receive(message)
+        process = self._laboratory.process()
+        process.work()
+        return self._laboratory.look(), process.watch
+
+    def _planned(self, watch: Watch) -> Plan:
+        modes = self._modes
+        if watch.effects and self._laboratory.inbox.store.single_writer and INLINE in modes:
+            modes = tuple(mode for mode in modes if mode != INLINE)
+            self._notes.append("inline was left out: on SQLite a handler that uses message.once is for store-first")
+        return Plan(tuple(watch.statements), tuple(watch.effects), modes, self._real_processes)
+
+    @staticmethod
+    def _unrepeatable(expected: Findings, again: Findings) -> Case:
+        one, two = (expected.effect, again.effect) if expected.effect != again.effect else (expected.sent, again.sent)
+        return Case(
+            "it ran twice, undisturbed, each time from the same start",
+            STORE_FIRST,
+            "unrepeatable",
+            (
+                f"first time:  {brief(one)}",
+                f"second time: {brief(two)}",
+                _CLOCK,
+                "the other cases were not tried: there is nothing to compare them with",
+            ),
+        )
+
+    def _with_others(self) -> Iterator[Case]:
+        expected, _ = self._undisturbed(others=True)
+        bench = Bench(self._laboratory, Judge(self._laboratory, expected), self._plan)
+        yield from bench.with_others()

@@ -1,0 +1,122 @@
+"""Putting a database back to where it was, in place, as often as there are cases.
+
+In place, because a handler that opens a connection of its own finds the database by its address: on a copy elsewhere
+its effects would not be seen.
+"""
+
+from __future__ import annotations
+
+import graphlib
+import sqlite3
+from typing import Any, Protocol
+
+from onceward.errors import ConfigurationError
+from onceward.stores.protocol import Store
+
+
+class Keeper(Protocol):
+    """Remembers the state of a database."""
+
+    def restore(self) -> None:
+        """Bring the database back to the remembered state."""
+
+
+def keeper_of(store: Store) -> Keeper:
+    """Remember the state of a store's database as it is now."""
+    if store.dialect == "sqlite":
+        return SqliteKeeper(store)
+    if store.dialect == "postgres":
+        return PostgresKeeper(store)
+    raise ConfigurationError(f"the kit cannot put a {store.dialect} database back; pass reset=, a function that does")
+
+
+class SqliteKeeper:
+    """Keeps a copy of the whole database, in memory; works for files and for databases in memory."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self._copy = sqlite3.connect(":memory:", check_same_thread=False)
+        with store.raw() as connection:
+            connection.execute("COMMIT")  # a backup cannot read from inside a transaction that writes
+            connection.backup(self._copy)
+            connection.execute("BEGIN")
+
+    def restore(self) -> None:
+        with self._store.raw() as connection:
+            connection.execute("COMMIT")
+            self._copy.backup(connection)
+            connection.execute("BEGIN")
+
+
+_TABLES = """
+SELECT format('%I.%I', n.nspname, c.relname), c.oid::bigint,
+       EXISTS (SELECT 1 FROM pg_trigger t WHERE t.tgrelid = c.oid AND NOT t.tgisinternal)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind = 'r' AND c.relpersistence <> 't' AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'
+  AND NOT EXISTS (SELECT 1 FROM pg_depend d
+                  WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e')
+"""
+_REFERENCES = (
+    "SELECT conrelid::bigint, confrelid::bigint FROM pg_constraint WHERE contype = 'f' AND conrelid <> confrelid"
+)
+_SEQUENCES = "SELECT format('%I.%I', schemaname, sequencename) FROM pg_sequences"
+# Nobody is inside a transaction between two cases but what a handler of the last one left behind.
+_END_LEFTOVERS = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid() AND usename = current_user
+  AND state LIKE 'idle in transaction%'
+"""
+
+
+class PostgresKeeper:
+    """Keeps the rows of every table and the place of every sequence, in memory: made for small test databases."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        with store.raw() as connection:
+            tables = connection.execute(_TABLES).fetchall()
+            self._names = {oid: name for name, oid, _ in tables}
+            self._triggers = [name for name, _, has_triggers in tables if has_triggers]
+            self._order = self._sorted(connection)
+            self._rows = {name: _copied(connection, name) for name in self._order}
+            self._sequences = _sequences(connection)
+
+    def _sorted(self, connection: Any) -> list[str]:
+        """The tables, each after those it refers to."""
+        graph: dict[int, set[int]] = {oid: set() for oid in self._names}
+        for table, other in connection.execute(_REFERENCES).fetchall():
+            if table in graph and other in graph:
+                graph[table].add(other)
+        try:
+            return [self._names[oid] for oid in graphlib.TopologicalSorter(graph).static_order()]
+        except graphlib.CycleError as error:
+            raise ConfigurationError("tables refer to each other in a circle; pass reset= to prove on them") from error
+
+    def restore(self) -> None:
+        with self._store.raw() as connection:
+            connection.execute(_END_LEFTOVERS)
+            connection.execute("SET LOCAL lock_timeout = '5s'")
+            for name in self._triggers:
+                connection.execute(f"ALTER TABLE {name} DISABLE TRIGGER USER")
+            for name, oid, _ in connection.execute(_TABLES).fetchall():
+                if oid not in self._names:  # a handler has made it
+                    connection.execute(f"DROP TABLE {name} CASCADE")
+            for name in reversed(self._order):
+                connection.execute(f"DELETE FROM {name}")
+            for name in self._order:
+                with connection.cursor().copy(f"COPY {name} FROM STDIN (FORMAT binary)") as copy:
+                    copy.write(self._rows[name])
+            for name, (last, called) in self._sequences.items():
+                connection.execute("SELECT setval(%s::regclass, %s, %s)", [name, last, called])
+            for name in self._triggers:
+                connection.execute(f"ALTER TABLE {name} ENABLE TRIGGER USER")
+
+
+def _copied(connection: Any, table: str) -> bytes:
+    with connection.cursor().copy(f"COPY {table} TO STDOUT (FORMAT binary)") as copy:
+        return b"".join(bytes(block) for block in copy)
+
+
+def _sequences(connection: Any) -> dict[str, tuple[int, bool]]:
+    names = [name for (name,) in connection.execute(_SEQUENCES).fetchall()]
+    return {name: connection.execute(f"SELECT last_value, is_called FROM {name}").fetchone() for name in names}

@@ -1,0 +1,209 @@
+"""A tap on the `tx` of a handler: sees every statement pass, and can break the connection under it.
+
+Invariant: the handler's connection stays what it was, the same object and an instance of the same class, so what
+works in production works here; the tap is off when the handler has ended.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from functools import cache
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+from onceward.stores.sqlite.session import HandlerConnection, HandlerCursor
+
+_NOT_THE_HANDLER = ("onceward", "psycopg", "sqlite3", "aiosqlite", "asyncio", "contextlib", "threading", "concurrent")
+
+
+class Listener(Protocol):
+    """Who hears of the statements."""
+
+    def passing(self, sql: str, tap: Tap) -> AbstractContextManager[None]:
+        """A statement is about to run, and has run when the block ends."""
+
+
+class Tap:
+    """One tapped connection."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
+        self.caller = ""
+
+    def passing(self, sql: Any) -> AbstractContextManager[None]:
+        """Tell the listener."""
+        return self.listener.passing(" ".join(_text(sql).split()), self)
+
+    def where(self) -> str:
+        """File and line of the handler that runs the statement."""
+        return handler_line(sys._getframe(1)) or self.caller  # noqa: SLF001 - the only way to a calling line
+
+    def lose(self) -> Exception:
+        """Break the connection, as a network would; answers the error that its driver would raise."""
+        raise NotImplementedError
+
+
+class _SqliteTap(Tap):
+    def __init__(self, listener: Listener, connection: HandlerConnection) -> None:
+        super().__init__(listener)
+        self._connection = connection
+
+    def lose(self) -> Exception:
+        # There is no network: the nearest thing is a disk that fails, on which SQLite rolls back by itself.
+        if self._connection.in_transaction:
+            sqlite3.Cursor(self._connection).execute("ROLLBACK")
+        error = sqlite3.OperationalError("disk I/O error (onceward.testing)")
+        error.sqlite_errorcode = sqlite3.SQLITE_IOERR
+        error.sqlite_errorname = "SQLITE_IOERR"
+        return error
+
+
+class _PostgresTap(Tap):
+    def __init__(self, listener: Listener, connection: Any) -> None:
+        super().__init__(listener)
+        self._connection = connection
+
+    def lose(self) -> Exception:
+        import psycopg  # noqa: PLC0415 - only where it is the driver
+
+        self._connection.pgconn.finish()
+        return psycopg.OperationalError("the connection is lost (onceward.testing)")
+
+
+class _TappedCursor(HandlerCursor):
+    connection: _TappedConnection
+
+    def execute(self, sql: str, parameters: Any = (), /) -> Any:
+        with self.connection.tap.passing(sql):
+            return super().execute(sql, parameters)
+
+    def executemany(self, sql: str, parameters: Any, /) -> Any:
+        with self.connection.tap.passing(sql):
+            return super().executemany(sql, parameters)
+
+
+class _TappedConnection(HandlerConnection):
+    tap: Tap
+
+    def cursor(self, factory: Any = _TappedCursor) -> Any:
+        return super().cursor(factory)
+
+    def execute(self, sql: str, parameters: Any = (), /) -> Any:
+        return _TappedCursor(self).execute(sql, parameters)
+
+    def executemany(self, sql: str, parameters: Any, /) -> Any:
+        return _TappedCursor(self).executemany(sql, parameters)
+
+
+@contextmanager
+def tapped(tx: Any, listener: Listener) -> Iterator[None]:
+    """Tap the `tx` of a handler for as long as the block lasts."""
+    if isinstance(tx, HandlerConnection):
+        with _tapped_sqlite(tx, _SqliteTap(listener, tx)):
+            yield
+    elif isinstance(inner := getattr(tx, "_conn", None), HandlerConnection):
+        tap = _SqliteTap(listener, inner)
+        with _tapped_sqlite(inner, tap), _noted_caller(tx, tap):
+            yield
+    else:
+        factories = tx.cursor_factory, tx.server_cursor_factory
+        tx.tap = _PostgresTap(listener, tx)
+        tx.cursor_factory, tx.server_cursor_factory = (_tapped_class(factory) for factory in factories)
+        try:
+            yield
+        finally:
+            tx.cursor_factory, tx.server_cursor_factory = factories
+
+
+@contextmanager
+def _tapped_sqlite(connection: HandlerConnection, tap: Tap) -> Iterator[None]:
+    # The same object with other methods: whoever holds it, or asks for its class, notices nothing.
+    connection.__class__ = _TappedConnection
+    connection.tap = tap  # type: ignore[attr-defined] # of the class it has for now
+    try:
+        yield
+    finally:
+        connection.__class__ = HandlerConnection
+
+
+@contextmanager
+def _noted_caller(tx: Any, tap: Tap) -> Iterator[None]:
+    """Aiosqlite runs a statement in another thread; who asked for it is seen only here."""
+    original = tx._execute  # noqa: SLF001 - every call of an aiosqlite connection goes through it
+
+    async def noted(function: Any, *args: Any, **kwargs: Any) -> Any:
+        tap.caller = handler_line(sys._getframe(1)) or tap.caller  # noqa: SLF001 - the only way to a calling line
+        return await original(function, *args, **kwargs)
+
+    tx._execute = noted  # noqa: SLF001 - as above
+    try:
+        yield
+    finally:
+        del tx._execute  # noqa: SLF001 - as above
+
+
+@cache
+def _tapped_class(factory: Any) -> Any:
+    """The class of a psycopg cursor, with a tap."""
+    import psycopg  # noqa: PLC0415 - only where it is the driver
+
+    is_async = issubclass(factory, psycopg.AsyncCursor | psycopg.AsyncServerCursor)
+    return type(f"Tapped{factory.__name__}", (_TappedAsync if is_async else _TappedSync, factory), {})
+
+
+class _TappedSync:
+    connection: Any
+
+    def execute(self, query: Any, *args: Any, **options: Any) -> Any:
+        with self.connection.tap.passing(query):
+            return super().execute(query, *args, **options)  # type: ignore[misc] # mixed into a cursor
+
+    def executemany(self, query: Any, *args: Any, **options: Any) -> Any:
+        with self.connection.tap.passing(query):
+            return super().executemany(query, *args, **options)  # type: ignore[misc] # mixed into a cursor
+
+    @contextmanager
+    def copy(self, statement: Any, *args: Any, **options: Any) -> Iterator[Any]:
+        with (
+            self.connection.tap.passing(statement),
+            super().copy(statement, *args, **options) as copy,  # type: ignore[misc] # mixed into a cursor
+        ):
+            yield copy
+
+
+class _TappedAsync:
+    connection: Any
+
+    async def execute(self, query: Any, *args: Any, **options: Any) -> Any:
+        with self.connection.tap.passing(query):
+            return await super().execute(query, *args, **options)  # type: ignore[misc] # mixed into a cursor
+
+    async def executemany(self, query: Any, *args: Any, **options: Any) -> Any:
+        with self.connection.tap.passing(query):
+            return await super().executemany(query, *args, **options)  # type: ignore[misc] # mixed into a cursor
+
+    @asynccontextmanager
+    async def copy(self, statement: Any, *args: Any, **options: Any) -> AsyncIterator[Any]:
+        with self.connection.tap.passing(statement):
+            async with super().copy(statement, *args, **options) as copy:  # type: ignore[misc] # mixed in
+                yield copy
+
+
+def handler_line(frame: FrameType | None) -> str:
+    """The nearest calling line that belongs to neither onceward nor a driver."""
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if module.partition(".")[0] not in _NOT_THE_HANDLER:
+            return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def _text(sql: Any) -> str:
+    if isinstance(sql, bytes):
+        return sql.decode(errors="replace")
+    return str(sql.as_string(None)) if hasattr(sql, "as_string") else str(sql)
