@@ -302,6 +302,9 @@ def _mismatch(row: tuple[Any, ...]) -> Mismatch:
     )
 
 
+MISSING = "(missing)"
+
+
 def differences(first: bytes, other: bytes) -> list[tuple[str, Any, Any]]:
     """Where two bodies differ, field by field; as a whole where they are not JSON."""
     try:
@@ -314,7 +317,8 @@ def _compare(path: str, first: Any, other: Any) -> list[tuple[str, Any, Any]]:
     if isinstance(first, dict) and isinstance(other, dict):
         found = []
         for name in sorted(first.keys() | other.keys()):
-            found += _compare(f"{path}.{name}" if path else name, first.get(name), other.get(name))
+            inner = f"{path}.{name}" if path else name
+            found += _compare(inner, first.get(name, MISSING), other.get(name, MISSING))
         return found
     return [] if first == other and type(first) is type(other) else [(path, first, other)]
 

@@ -7,6 +7,7 @@ and the message is then stored with its first attempt charged, so the caller may
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -147,7 +148,7 @@ def _call_of(
         check_sequence(handler, target.sequence)
         message = message_of(
             handler,
-            delivery,
+            replace(delivery, key=target.key),
             seq=seq,
             received_at=received_at,
             attempt=1,

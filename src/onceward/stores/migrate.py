@@ -6,11 +6,15 @@ holds, so two at once are safe and a failure leaves nothing half done.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 from onceward.errors import SchemaMissing, SchemaOutdated
 from onceward.stores.statements import migrations
+
+DEFAULT_PREFIX = "onceward_"
+_PASSWORD = re.compile(r"((?:password|sslpassword)=)[^&\s]*", re.IGNORECASE)
 
 Execute = Callable[[str], list[Any]]
 
@@ -59,9 +63,13 @@ def newest(dialect: str, prefix: str) -> int:
 def missing(url: str, prefix: str) -> SchemaMissing:
     """The error for a database without tables."""
     return SchemaMissing(
-        f"{masked(url)} has no onceward tables (prefix {prefix!r}); "
-        f"create them with: onceward migrate --store '{masked(url)}'  (or inbox.migrate())"
+        f"{masked(url)} has no onceward tables (prefix {prefix!r}); create them with: {_command(url, prefix)}"
+        "  (or inbox.migrate())"
     )
+
+
+def _command(url: str, prefix: str) -> str:
+    return f"onceward migrate --store '{masked(url)}'" + ("" if prefix == DEFAULT_PREFIX else f" --prefix {prefix}")
 
 
 def check(dialect: str, prefix: str, url: str, version: int) -> None:
@@ -70,7 +78,7 @@ def check(dialect: str, prefix: str, url: str, version: int) -> None:
     if version < wanted:
         raise SchemaOutdated(
             f"the onceward tables in {masked(url)} have version {version}, this onceward needs {wanted}; "
-            f"update them with: onceward migrate --store '{masked(url)}'"
+            f"update them with: {_command(url, prefix)}"
         )
     if version > wanted:
         raise SchemaOutdated(
@@ -82,8 +90,8 @@ def check(dialect: str, prefix: str, url: str, version: int) -> None:
 def masked(url: str) -> str:
     """A URL without its password."""
     scheme, separator, rest = url.partition("://")
+    rest = _PASSWORD.sub(r"\1***", rest)
     credentials, at, host = rest.rpartition("@")
-    if not at:
-        return url
-    user = credentials.partition(":")[0]
-    return f"{scheme}{separator}{user}:***@{host}" if ":" in credentials else url
+    if not at or ":" not in credentials:
+        return f"{scheme}{separator}{rest}"
+    return f"{scheme}{separator}{credentials.partition(':')[0]}:***@{host}"

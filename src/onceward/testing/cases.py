@@ -13,13 +13,14 @@ from typing import Any
 
 from onceward.message import Receipt
 from onceward.testing.disturbance import Disturbance, Moment, Place
-from onceward.testing.laboratory import Judge, Laboratory, Message
+from onceward.testing.judge import Judge
+from onceward.testing.laboratory import Laboratory, Message
 from onceward.testing.process import FAILING, NEIGHBOUR, Process, in_real_process, kill_self, together
 from onceward.testing.report import Case, Statement
 
 STORE_FIRST, INLINE = "store-first", "inline"
 UNDISTURBED = "nothing disturbed it"
-_OVERLAP = 0.1
+_OVERLAP = 0.05
 """How long a handler waits, in seconds, for somebody else who may be waiting for it."""
 
 
@@ -48,7 +49,10 @@ class Bench:
 
     def undisturbed_inline(self) -> Case:
         """Whether the handler works inline at all."""
-        return self._case(UNDISTURBED, INLINE, lambda: self._inline(self.laboratory.process()))
+        return self._case(UNDISTURBED, INLINE, self._inline_once)
+
+    def _inline_once(self) -> None:
+        self._inline(self.laboratory.process())
 
     def alone(self) -> Iterator[Case]:
         """Every case that does not need other messages."""
@@ -155,7 +159,7 @@ class Bench:
         yield self._disturbed(mode, "the answer to COMMIT was lost, and it had happened", "loss", "after", "commit")
 
     def _disturbed(self, mode: str, name: str, deed: Any, moment: Moment, place: Place) -> Case:
-        def act() -> Any:
+        def act() -> list[str] | None:
             process = self.laboratory.process(Disturbance(deed, moment, place))
             if mode == STORE_FIRST:
                 self.laboratory.process().receive(self.message)
@@ -176,7 +180,7 @@ class Bench:
         else:
             life()
 
-    def _after(self, process: Process, mode: str) -> Any:
+    def _after(self, process: Process, mode: str) -> list[str] | None:
         """A supervisor takes over, somebody looks at what is left, the sender delivers again."""
         if process.crashed:
             self.laboratory.process().take_over(process.name)
@@ -260,10 +264,10 @@ class Bench:
             lambda: self._group("crash", "before", "commit"),
         )
 
-    def _neighbour_fails(self) -> Any:
+    def _neighbour_fails(self) -> list[str] | None:
         return self._group(None, "before", "call")
 
-    def _group(self, deed: Any, moment: Moment, place: Place) -> Any:
+    def _group(self, deed: Any, moment: Moment, place: Place) -> list[str] | None:
         disturbance = Disturbance(deed, moment, place) if deed else None
         neighbours = [
             {"source": "onceward.testing", "id": kind, "type": kind, "data": None} for kind in (NEIGHBOUR, FAILING)
@@ -314,8 +318,12 @@ class Bench:
             yield self._case(
                 "they arrived in reverse order",
                 STORE_FIRST,
-                lambda: [self.laboratory.process().receive(one) for one in reversed(everything)],
+                lambda: self._reversed(everything),
             )
+
+    def _reversed(self, everything: list[Message]) -> None:
+        for one in reversed(everything):
+            self.laboratory.process().receive(one)
 
     def _all_again(self, everything: list[Message]) -> None:
         self.laboratory.process().receive(*everything)
@@ -329,7 +337,7 @@ class Bench:
         if process.crashed:
             self.laboratory.process().take_over(process.name)
 
-    def _case(self, name: str, mode: str, act: Callable[[], Any], **known: Any) -> Case:
+    def _case(self, name: str, mode: str, act: Callable[[], list[str] | None], **known: Any) -> Case:
         """Begin, act, recover, judge; an act may answer what an undone attempt has left behind."""
         self.laboratory.begin()
         try:
@@ -337,7 +345,7 @@ class Bench:
             self.laboratory.settle_down()
         except AssertionError as error:
             return Case(name, mode, "changed", (str(error),), known.get("statement"))
-        case = self.judge.case(name, mode, left=left if isinstance(left, list) else None, **known)
+        case = self.judge.case(name, mode, left=left, **known)
         statement = known.get("statement")
         where = f" ({statement.where})" if statement and statement.where else ""
         return replace(case, name=name + where)

@@ -60,6 +60,8 @@ class Watch:
     statements: list[Statement] = field(default_factory=list)
     effects: list[tuple[str, bool]] = field(default_factory=list)
     """The names of the calls made through `message.once`, and whether each is idempotent."""
+    results: dict[str, Any] = field(default_factory=dict)
+    """What those calls answered, for the person who has to say so."""
     calls: int = 0
     fired: bool = False
     dead: bool = False
@@ -139,8 +141,9 @@ class Watch:
     def once(self, effects: Callable[..., Any], *, is_async: bool) -> Callable[..., Any]:
         """`message.once`, watched: the process may die when the call was made and is not recorded yet."""
 
-        def made(message: Any, name: str) -> None:
+        def made(message: Any, name: str, value: Any) -> None:
             if self.concerns(message):
+                self.results[name] = value
                 self._reach(f"once {name}", "after")
 
         def once(message: Any, name: str, call: Callable[[], Any], idempotent: bool) -> Any:  # noqa: FBT001 - as inside
@@ -148,13 +151,13 @@ class Watch:
 
             def watched() -> Any:
                 value = call()
-                made(message, name)
+                made(message, name, value)
                 return value
 
             async def watched_async() -> Any:
                 value = call()
                 value = await value if isinstance(value, Awaitable) else value
-                made(message, name)
+                made(message, name, value)
                 return value
 
             return effects(message, name, watched_async if is_async else watched, idempotent)

@@ -13,7 +13,8 @@ import signal
 import socket
 import threading
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -32,6 +33,7 @@ from onceward.steps.lane import Gate, Lane
 from onceward.steps.process import process
 from onceward.steps.receive import receive
 from onceward.steps.subscribe import fan_out, subscribe
+from onceward.stores.protocol import Session, Store
 from onceward.testing.disturbance import Crash, Disturbed, Watch, disturbed
 from onceward.testing.taps import tapped
 
@@ -44,10 +46,38 @@ _LATER = RetryPolicy(attempts=20, first=timedelta(hours=1), jitter=0)
 _names = itertools.count(1)
 
 
+class Sessions:
+    """Connections that were used without harm are used again: most of a short case would be connecting."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._idle: list[Session] = []
+
+    @contextmanager
+    def one(self) -> Iterator[Any]:
+        """A session; thrown away when anything went wrong with it."""
+        session = self._idle.pop() if self._idle else self._store.connect()
+        usable = False
+        try:
+            yield session
+            usable = session.idle
+        finally:
+            if usable:
+                self._idle.append(session)
+            else:
+                session.close()
+
+    def close(self) -> None:
+        """Close them all."""
+        while self._idle:
+            self._idle.pop().close()
+
+
 class Process:
     """One process of the service."""
 
-    def __init__(self, inbox: Inbox, target: Handler, watch: Watch) -> None:
+    def __init__(self, inbox: Inbox, target: Handler, watch: Watch, sessions: Sessions) -> None:
+        self._sessions = sessions
         self.name = f"onceward.testing-{os.getpid()}-{next(_names)}"
         self.watch = watch
         self.crashed = False
@@ -130,13 +160,10 @@ class Process:
         lane = self._lane(is_async=is_async)
         if is_async:
             return asyncio.run(self._run_async(step, lane))
-        session: Any = self._store.connect()
-        self.watch.sever = lambda: None if self._store.single_writer else session.connection.force_close()
-        lane.effects = self.watch.once(sync_effects(lane, self._store, lambda: bool(session.idle)), is_async=False)
-        try:
+        with self._sessions.one() as session:
+            self.watch.sever = lambda: None if self._store.single_writer else session.connection.force_close()
+            lane.effects = self.watch.once(sync_effects(lane, self._store, lambda: bool(session.idle)), is_async=False)
             return run_sync(disturbed(step(lane), self.watch), session.perform)
-        finally:
-            session.close()
 
     async def _run_async(self, step: Callable[[Lane], Flow[T]], lane: Lane) -> T:
         session: Any = await self._store.async_connect()

@@ -11,7 +11,8 @@ from onceward.inbox import Inbox
 from onceward.registry import Handler
 from onceward.testing.cases import INLINE, STORE_FIRST, UNDISTURBED, Bench, Plan
 from onceward.testing.disturbance import Watch
-from onceward.testing.laboratory import Check, Findings, Judge, Laboratory, Subject
+from onceward.testing.judge import Judge
+from onceward.testing.laboratory import Check, Findings, Laboratory, Subject
 from onceward.testing.report import Case, Report, brief
 
 _CLOCK = (

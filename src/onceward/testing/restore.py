@@ -17,35 +17,32 @@ from onceward.stores.protocol import Store
 class Keeper(Protocol):
     """Remembers the state of a database."""
 
-    def restore(self) -> None:
-        """Bring the database back to the remembered state."""
+    def restore(self, connection: Any) -> None:
+        """Bring the database back to the remembered state, on a connection in a transaction that the caller commits."""
 
 
-def keeper_of(store: Store) -> Keeper:
-    """Remember the state of a store's database as it is now."""
+def keeper_of(store: Store, connection: Any) -> Keeper:
+    """Remember the state of a store's database as it is now, seen on a plain connection."""
     if store.dialect == "sqlite":
-        return SqliteKeeper(store)
+        return SqliteKeeper(connection)
     if store.dialect == "postgres":
-        return PostgresKeeper(store)
+        return PostgresKeeper(connection)
     raise ConfigurationError(f"the kit cannot put a {store.dialect} database back; pass reset=, a function that does")
 
 
 class SqliteKeeper:
     """Keeps a copy of the whole database, in memory; works for files and for databases in memory."""
 
-    def __init__(self, store: Any) -> None:
-        self._store = store
+    def __init__(self, connection: Any) -> None:
         self._copy = sqlite3.connect(":memory:", check_same_thread=False)
-        with store.raw() as connection:
-            connection.execute("COMMIT")  # a backup cannot read from inside a transaction that writes
-            connection.backup(self._copy)
-            connection.execute("BEGIN")
+        connection.execute("COMMIT")  # a backup cannot read from inside a transaction that writes
+        connection.backup(self._copy)
+        connection.execute("BEGIN")
 
-    def restore(self) -> None:
-        with self._store.raw() as connection:
-            connection.execute("COMMIT")
-            self._copy.backup(connection)
-            connection.execute("BEGIN")
+    def restore(self, connection: Any) -> None:
+        connection.execute("COMMIT")
+        self._copy.backup(connection)
+        connection.execute("BEGIN")
 
 
 _TABLES = """
@@ -66,20 +63,21 @@ SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid() AND usename = current_user
   AND state LIKE 'idle in transaction%'
 """
+_EMPTY_COPY = 21
+"""The bytes of a binary copy without a row: header and trailer."""
 
 
 class PostgresKeeper:
     """Keeps the rows of every table and the place of every sequence, in memory: made for small test databases."""
 
-    def __init__(self, store: Any) -> None:
-        self._store = store
-        with store.raw() as connection:
-            tables = connection.execute(_TABLES).fetchall()
-            self._names = {oid: name for name, oid, _ in tables}
-            self._triggers = [name for name, _, has_triggers in tables if has_triggers]
-            self._order = self._sorted(connection)
-            self._rows = {name: _copied(connection, name) for name in self._order}
-            self._sequences = _sequences(connection)
+    def __init__(self, connection: Any) -> None:
+        tables = connection.execute(_TABLES).fetchall()
+        self._names = {oid: name for name, oid, _ in tables}
+        self._triggers = [name for name, _, has_triggers in tables if has_triggers]
+        self._order = self._sorted(connection)
+        copies = {name: _copied(connection, name) for name in self._order}
+        self._rows = {name: copy for name, copy in copies.items() if len(copy) > _EMPTY_COPY}
+        self._sequences = _sequences(connection)
 
     def _sorted(self, connection: Any) -> list[str]:
         """The tables, each after those it refers to."""
@@ -92,31 +90,37 @@ class PostgresKeeper:
         except graphlib.CycleError as error:
             raise ConfigurationError("tables refer to each other in a circle; pass reset= to prove on them") from error
 
-    def restore(self) -> None:
-        with self._store.raw() as connection:
-            connection.execute(_END_LEFTOVERS)
-            connection.execute("SET LOCAL lock_timeout = '5s'")
-            for name in self._triggers:
-                connection.execute(f"ALTER TABLE {name} DISABLE TRIGGER USER")
-            for name, oid, _ in connection.execute(_TABLES).fetchall():
-                if oid not in self._names:  # a handler has made it
-                    connection.execute(f"DROP TABLE {name} CASCADE")
-            for name in reversed(self._order):
-                connection.execute(f"DELETE FROM {name}")
-            for name in self._order:
-                with connection.cursor().copy(f"COPY {name} FROM STDIN (FORMAT binary)") as copy:
-                    copy.write(self._rows[name])
-            for name, (last, called) in self._sequences.items():
-                connection.execute("SELECT setval(%s::regclass, %s, %s)", [name, last, called])
-            for name in self._triggers:
-                connection.execute(f"ALTER TABLE {name} ENABLE TRIGGER USER")
+    def restore(self, connection: Any) -> None:
+        connection.execute(_END_LEFTOVERS)
+        made = [name for name, oid, _ in connection.execute(_TABLES).fetchall() if oid not in self._names]
+        # Without parameters, so that all of it is one round trip.
+        connection.execute(
+            ";".join(
+                [
+                    "SET LOCAL lock_timeout = '5s'",
+                    *(f"DROP TABLE {name} CASCADE" for name in made),  # by a handler of the last case
+                    *(f"ALTER TABLE {name} DISABLE TRIGGER USER" for name in self._triggers),
+                    *(f"DELETE FROM {name}" for name in reversed(self._order)),
+                    *self._sequences,
+                ]
+            ).encode()
+        )
+        for name, rows in self._rows.items():
+            with connection.cursor().copy(f"COPY {name} FROM STDIN (FORMAT binary)".encode()) as copy:
+                copy.write(rows)
+        for name in self._triggers:
+            connection.execute(f"ALTER TABLE {name} ENABLE TRIGGER USER".encode())
 
 
 def _copied(connection: Any, table: str) -> bytes:
-    with connection.cursor().copy(f"COPY {table} TO STDOUT (FORMAT binary)") as copy:
+    with connection.cursor().copy(f"COPY {table} TO STDOUT (FORMAT binary)".encode()) as copy:
         return b"".join(bytes(block) for block in copy)
 
 
-def _sequences(connection: Any) -> dict[str, tuple[int, bool]]:
-    names = [name for (name,) in connection.execute(_SEQUENCES).fetchall()]
-    return {name: connection.execute(f"SELECT last_value, is_called FROM {name}").fetchone() for name in names}
+def _sequences(connection: Any) -> list[str]:
+    """The statements that put every sequence back to its place."""
+    statements = []
+    for (name,) in connection.execute(_SEQUENCES).fetchall():
+        last, called = connection.execute(f"SELECT last_value, is_called FROM {name}".encode()).fetchone()
+        statements.append(f"SELECT setval($onceward${name}$onceward$::regclass, {last}, {called})")
+    return statements

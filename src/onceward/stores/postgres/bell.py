@@ -23,21 +23,26 @@ class Ringer(threading.Thread):
         super().__init__(name="onceward-ringer", daemon=True)
         self._connect, self._channel = connect, channel
         self._asked = threading.Event()
+        self._wanted = False
         self._stopping = threading.Event()
         self._connection: psycopg.Connection[tuple[object, ...]] | None = None
         self.start()
 
     def ring(self) -> None:
         """Ask for a notification; returns at once."""
+        self._wanted = True
         self._asked.set()
 
     def run(self) -> None:
         while not self._stopping.is_set():
             self._asked.wait()
-            self._asked.clear()
-            if not self._stopping.is_set():
+            if self._wanted:
+                self._asked.clear()
+                self._wanted = False
                 self._notify()
                 self._stopping.wait(self.GAP)
+        if self._wanted:  # asked just before the end
+            self._notify()
         if self._connection:
             self._connection.close()
 

@@ -240,6 +240,11 @@ def translated(error: psycopg.Error, connection: Any) -> StoreError | ContractVi
         )
     if connection.closed or _is_away(error) or isinstance(error, psycopg.InterfaceError):
         return StoreUnavailable(f"PostgreSQL cannot be reached: {_brief(error)}")
+    return refused(error)
+
+
+def refused(error: psycopg.Error) -> StoreError:
+    """The error for a statement that this server or this role does not allow."""
     return StoreError(f"PostgreSQL refused a statement: {_brief(error)}")
 
 

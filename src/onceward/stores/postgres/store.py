@@ -18,7 +18,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 from onceward.errors import ConfigurationError, StoreUnavailable
 from onceward.stores import migrate
 from onceward.stores.postgres.bell import PostgresBell, Ringer
-from onceward.stores.postgres.guard import AsyncHandlerConnection, Guard, HandlerConnection, unreachable
+from onceward.stores.postgres.guard import AsyncHandlerConnection, Guard, HandlerConnection, refused, unreachable
 from onceward.stores.postgres.session import AsyncPostgresSession, PostgresSession
 from onceward.stores.statements import load
 
@@ -217,6 +217,8 @@ class PostgresStore:
                 return migrate.apply(self.dialect, self.prefix, lambda sql: _rows(connection.execute(sql.encode())))
         except psycopg.OperationalError as error:
             unreachable(error, migrate.masked(self.url))
+        except psycopg.Error as error:
+            raise refused(error) from error
 
     def migration_sql(self) -> str:
         return migrate.as_text(self.dialect, self.prefix)
@@ -231,6 +233,8 @@ class PostgresStore:
             raise migrate.missing(self.url, self.prefix) from None
         except psycopg.OperationalError as error:
             unreachable(error, migrate.masked(self.url))
+        except psycopg.Error as error:
+            raise refused(error) from error
         migrate.check(self.dialect, self.prefix, self.url, version)
         self._checked = True
 

@@ -535,7 +535,7 @@ SELECT
     (SELECT count(*) FROM {prefix}worker WHERE alive_until >= clock_timestamp()),
     coalesce(extract(epoch FROM clock_timestamp() - least(
         (SELECT received_at FROM {prefix}body WHERE seq = (
-            SELECT min(seq) FROM {prefix}queue WHERE state = 'ready' AND token IS NULL AND NOT solo AND NOT outgoing)),
+            SELECT min(seq) FROM {prefix}queue WHERE state = 'ready' AND token IS NULL AND NOT outgoing)),
         (SELECT min(due_at) FROM {prefix}queue
             WHERE NOT outgoing AND state = 'retry' AND token IS NULL AND due_at <= clock_timestamp())
     )), 0)::float8,

@@ -458,7 +458,7 @@ SELECT
     (SELECT count(*) FROM {prefix}worker WHERE alive_until >= :now),
     (:now - min(
         coalesce((SELECT received_at FROM {prefix}body WHERE seq = (
-            SELECT min(seq) FROM {prefix}queue WHERE state = 'ready' AND token IS NULL AND NOT solo AND NOT outgoing)), :now),
+            SELECT min(seq) FROM {prefix}queue WHERE state = 'ready' AND token IS NULL AND NOT outgoing)), :now),
         coalesce((SELECT min(due_at) FROM {prefix}queue
             WHERE NOT outgoing AND state = 'retry' AND token IS NULL AND due_at <= :now), :now)
     )) / 1000000.0,

@@ -143,7 +143,10 @@ class SqliteStore:
         return AsyncSqliteSession(tx, SqliteSession(self._statements, self.clock, connection))
 
     def _plain(self) -> sqlite3.Connection:
-        connection: sqlite3.Connection = sqlite3.connect(self._target(), **self._options())
+        try:
+            connection: sqlite3.Connection = sqlite3.connect(self._target(), **self._options())
+        except sqlite3.Error as error:
+            raise translated(error) from error
         return connection
 
     @contextmanager
@@ -190,7 +193,7 @@ class SqliteStore:
         connection = self._plain()
         try:
             version = connection.execute(migrate.version_query(self.prefix)).fetchone()[0]
-        except sqlite3.OperationalError as error:
+        except sqlite3.Error as error:
             if "no such table" in str(error):
                 raise migrate.missing(self.url, self.prefix) from None
             raise translated(error) from error
