@@ -273,9 +273,12 @@ def meet_again(context: Context, delivery: Delivery, known: Known, copies: dict[
     resolution, accepted = resolved
     if resolution is None:
         return Receipt("mismatch", known.seq)
-    seq = known.seq if accepted is None else accepted
-    copies[seq] = copies.get(seq, 0) + 1
-    return Receipt("duplicate", seq, known.finished if accepted is None else False)
+    if accepted is not None:
+        (rows,) = yield from once(context, Query("outcome", {"seq": accepted}))
+        finished, result = rows[0] if rows else (False, None)
+        known = Known(accepted, delivery.hash, bool(finished), payload.decode_text(result) if result else None)
+    copies[known.seq] = copies.get(known.seq, 0) + 1
+    return Receipt("duplicate", known.seq, known.finished, known.result)
 
 
 def count_copies(context: Context, copies: dict[int, int]) -> Flow[None]:

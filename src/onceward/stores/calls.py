@@ -51,7 +51,7 @@ def overrun(seconds: float) -> HandlerTimeout:
 
 
 # Atomic and possessive: what was read as a comment is never read again in another way, however many there are.
-_COMMENTS = r"(?>\s|;|--[^\n]*|/\*.*?\*/)*+"
+_COMMENTS = r"(?>\s|\ufeff|;|--[^\n]*|/\*.*?\*/)*+"
 _ENDS_TRANSACTION = re.compile(
     _COMMENTS + r"(?:(BEGIN|START\s+TRANSACTION|COMMIT|END|ABORT|PREPARE\s+TRANSACTION)\b"
     r"|(ROLLBACK)\b(?!(?:\s+(?:TRANSACTION|WORK))?\s+TO\b))",

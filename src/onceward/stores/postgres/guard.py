@@ -36,6 +36,8 @@ class Guard:
     armed: list[Statement] | None = None
     in_handler: bool = False
     info: psycopg.ConnectionInfo
+    row_factory: Any
+    prepare_threshold: int | None
 
     def check(self, query: Any) -> None:
         """Keep the handler inside its one transaction."""
@@ -56,6 +58,17 @@ class Guard:
             raise ContractViolation(
                 f"the handler called {what}; the transaction belongs to onceward: returning commits, raising rolls back"
             )
+
+    @contextmanager
+    def handling(self) -> Iterator[None]:
+        """While a handler has the connection; what it set for itself is forgotten afterwards."""
+        row_factory, threshold = self.row_factory, self.prepare_threshold
+        self.in_handler = True
+        try:
+            yield
+        finally:
+            self.in_handler = False
+            self.row_factory, self.prepare_threshold = row_factory, threshold
 
     def take_armed(self) -> list[Statement]:
         """The statements that begin the transaction, once."""
@@ -102,11 +115,8 @@ class HandlerConnection(Guard, psycopg.Connection[Any]):
     def start(self, query: Any = "") -> None:
         """Begin the transaction if it has not begun."""
         self.check(query)
-        opening = self.take_armed()
-        if opening:
-            with psycopg.Connection.pipeline(self):
-                for statement in opening:
-                    psycopg.Cursor(self).execute(*statement)
+        for statement in self.take_armed():
+            psycopg.Cursor(self).execute(*statement)
 
     @contextmanager
     def transaction(self, *args: Any, **kwargs: Any) -> Iterator[psycopg.Transaction]:
@@ -125,6 +135,10 @@ class HandlerConnection(Guard, psycopg.Connection[Any]):
     def close(self) -> None:
         self.refuse("close()")
         super().close()
+
+    def set_autocommit(self, value: bool) -> None:  # noqa: FBT001 - psycopg's signature
+        self.refuse("set_autocommit()")
+        super().set_autocommit(value)
 
     def force_close(self) -> None:
         """Close, whoever is using it."""
@@ -177,11 +191,8 @@ class AsyncHandlerConnection(Guard, psycopg.AsyncConnection[Any]):
     async def start(self, query: Any = "") -> None:
         """Begin the transaction if it has not begun."""
         self.check(query)
-        opening = self.take_armed()
-        if opening:
-            async with psycopg.AsyncConnection.pipeline(self):
-                for statement in opening:
-                    await psycopg.AsyncCursor(self).execute(*statement)
+        for statement in self.take_armed():
+            await psycopg.AsyncCursor(self).execute(*statement)
 
     @asynccontextmanager
     async def transaction(self, *args: Any, **kwargs: Any) -> AsyncIterator[psycopg.AsyncTransaction]:
@@ -200,6 +211,10 @@ class AsyncHandlerConnection(Guard, psycopg.AsyncConnection[Any]):
     async def close(self) -> None:
         self.refuse("close()")
         await super().close()
+
+    async def set_autocommit(self, value: bool) -> None:  # noqa: FBT001 - psycopg's signature
+        self.refuse("set_autocommit()")
+        await super().set_autocommit(value)
 
     def force_close(self) -> None:
         """Close at once, whoever is using it and without waiting: the socket goes, the server rolls back."""

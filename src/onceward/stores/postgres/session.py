@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 from psycopg import errors as pg
 from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
 
 from onceward.errors import StoreUnavailable
 from onceward.flow import Begin, Call, Commit, Each, Outcome, Query, Reconnect, Rollback
@@ -80,7 +81,9 @@ class _PostgresSession:
             "idle_limit": f"{begin.idle_limit * 1000:.0f}",
             "mark": begin.mark,
         }
-        return [("BEGIN ISOLATION LEVEL READ COMMITTED", None), (self._statements["begin_limits"], limits)]
+        # psycopg itself sends BEGIN before it: the connection is never in autocommit mode, so no statement of a
+        # handler can be outside of a transaction, however it is sent.
+        return [(self._statements["begin_limits"], limits)]
 
     def _prepares(self, statement: Statement) -> bool | None:
         """Our own statements are few and planned once; a connection behind a pooler ignores the wish."""
@@ -133,14 +136,12 @@ class PostgresSession(_PostgresSession):
         return answers
 
     def _run(self, statement: Statement) -> Any:
-        return psycopg.Cursor(self.connection).execute(*statement, binary=True, prepare=self._prepares(statement))
+        cursor = psycopg.Cursor(self.connection, row_factory=tuple_row)
+        return cursor.execute(*statement, binary=True, prepare=self._prepares(statement))
 
     def _call(self, call: Call) -> Outcome:
-        self.connection.in_handler = True
-        try:
+        with self.connection.handling():
             return outcome(call, self.connection, self._is_infrastructure)
-        finally:
-            self.connection.in_handler = False
 
     def _reconnect(self) -> bool:
         self.close()
@@ -203,15 +204,12 @@ class AsyncPostgresSession(_PostgresSession):
         return answers
 
     async def _run(self, statement: Statement) -> Any:
-        cursor = psycopg.AsyncCursor(self.connection)
+        cursor = psycopg.AsyncCursor(self.connection, row_factory=tuple_row)
         return await cursor.execute(*statement, binary=True, prepare=self._prepares(statement))
 
     async def _call(self, call: Call) -> Outcome:
-        self.connection.in_handler = True
-        try:
+        with self.connection.handling():
             return await awaited_outcome(call, self.connection, self._is_infrastructure)
-        finally:
-            self.connection.in_handler = False
 
     async def _reconnect(self) -> bool:
         await self.close()

@@ -48,7 +48,7 @@ class PostgresStore:
         except psycopg.ProgrammingError as error:
             raise ConfigurationError(f"{migrate.masked(url)!r} is not a PostgreSQL URL: {error}") from error
         # Prepared statements are session state, which transaction pooling does not keep: off until proven direct.
-        self._options: dict[str, Any] = {"autocommit": True, "prepare_threshold": None}
+        self._options: dict[str, Any] = {"autocommit": False, "prepare_threshold": None}
         self._statements = {name: parts[0] for name, parts in load(self.dialect, prefix).items()}
         self._lock = threading.Lock()
         self._checked = False
@@ -81,7 +81,7 @@ class PostgresStore:
         return connection
 
     def _plain(self) -> psycopg.Connection[tuple[Any, ...]]:
-        return psycopg.connect(self._conninfo, **self._options)
+        return psycopg.connect(self._conninfo, autocommit=True, prepare_threshold=None)
 
     def connect(self) -> PostgresSession:
         self.check_schema()
@@ -276,16 +276,23 @@ _WHO_ANSWERS = "SELECT pg_backend_pid()"
 
 
 def _settle_in(connection: HandlerConnection) -> None:
-    """Prepare statements where the server that answers is the one we connected to; a pooler hides who that is."""
+    """Make a new connection ours: READ COMMITTED whatever the role's default is, and never autocommit.
+
+    Statements are prepared where the server that answers is the one we connected to; a pooler hides who that is.
+    """
+    connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
     answer = psycopg.Cursor(connection).execute(_WHO_ANSWERS).fetchone()
+    connection.rollback()
     if answer and answer[0] == connection.info.backend_pid:
         connection.prepare_threshold = 5
 
 
 async def _settle_in_async(connection: AsyncHandlerConnection) -> None:
     """As `_settle_in`, awaited."""
+    await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
     cursor = await psycopg.AsyncCursor(connection).execute(_WHO_ANSWERS)
     answer = await cursor.fetchone()
+    await connection.rollback()
     if answer and answer[0] == connection.info.backend_pid:
         connection.prepare_threshold = 5
 

@@ -83,12 +83,21 @@ SELECT ordinal, seq, (extract(epoch FROM received_at) * 1000000)::bigint FROM in
 
 -- name: known
 -- What is known of messages that were not inserted. Relies on the unique key of the ledger.
-SELECT i.ordinal, l.seq, l.hash, q.seq IS NULL, r.result
+SELECT i.ordinal, l.seq, l.hash,
+       q.seq IS NULL AND NOT EXISTS (SELECT FROM {prefix}audit a WHERE a.seq = l.seq AND a.action = 'discard'), r.result
 FROM unnest(%(ordinal)b::integer[], %(consumer)b::integer[], %(source)b::integer[], %(stored_id)b::bytea[])
          AS i (ordinal, consumer, source, stored_id)
 JOIN {prefix}ledger l ON (l.consumer, l.source, l.id) = (i.consumer, i.source, i.stored_id)
 LEFT JOIN {prefix}queue q ON q.seq = l.seq
 LEFT JOIN {prefix}result r ON r.seq = l.seq
+
+-- name: outcome
+-- Whether the effects of a message are committed, and what its handler returned.
+SELECT q.seq IS NULL AND NOT EXISTS (SELECT FROM {prefix}audit a WHERE a.seq = l.seq AND a.action = 'discard'), r.result
+FROM {prefix}ledger l
+LEFT JOIN {prefix}queue q ON q.seq = l.seq
+LEFT JOIN {prefix}result r ON r.seq = l.seq
+WHERE l.seq = %(seq)s
 
 -- name: count_duplicates
 -- One row per message however many copies came; records arrive sorted by seq, so that batches cannot deadlock.

@@ -60,11 +60,20 @@ WHERE changes() > 0 AND :state IS NOT NULL
 
 -- name: known
 -- What is known of messages that were not inserted. Relies on the unique key of the ledger.
-SELECT :ordinal, l.seq, l.hash, q.seq IS NULL, r.result
+SELECT :ordinal, l.seq, l.hash,
+       q.seq IS NULL AND NOT EXISTS (SELECT 1 FROM {prefix}audit a WHERE a.seq = l.seq AND a.action = 'discard'), r.result
 FROM {prefix}ledger l
 LEFT JOIN {prefix}queue q ON q.seq = l.seq
 LEFT JOIN {prefix}result r ON r.seq = l.seq
 WHERE l.consumer = :consumer AND l.source = :source AND l.id = :stored_id
+
+-- name: outcome
+-- Whether the effects of a message are committed, and what its handler returned.
+SELECT q.seq IS NULL AND NOT EXISTS (SELECT 1 FROM {prefix}audit a WHERE a.seq = l.seq AND a.action = 'discard'), r.result
+FROM {prefix}ledger l
+LEFT JOIN {prefix}queue q ON q.seq = l.seq
+LEFT JOIN {prefix}result r ON r.seq = l.seq
+WHERE l.seq = :seq
 
 -- name: count_duplicates
 -- One row per message however many copies came.

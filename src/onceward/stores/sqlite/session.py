@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from onceward.errors import ContractViolation, GuardFailed, StoreError, StoreUnavailable, TransactionAborted
@@ -59,6 +60,16 @@ class HandlerConnection(sqlite3.Connection):
                 "the transaction has ended before the handler did, perhaps because the disk is full"
             )
 
+    @contextmanager
+    def handling(self) -> Iterator[None]:
+        """While a handler has the connection; what it set for itself is forgotten afterwards."""
+        self.in_handler = True
+        try:
+            yield
+        finally:
+            self.in_handler = False
+            self.row_factory, self.text_factory = None, str
+
     def start(self) -> None:
         """BEGIN IMMEDIATE, unless the transaction has begun already."""
         if self.armed is not None:
@@ -66,7 +77,20 @@ class HandlerConnection(sqlite3.Connection):
             sqlite3.Cursor(self).execute("BEGIN IMMEDIATE")
 
     def cursor(self, factory: Any = HandlerCursor) -> Any:
+        if isinstance(factory, type) and not issubclass(factory, HandlerCursor):
+            plain = issubclass(HandlerCursor, factory)
+            factory = HandlerCursor if plain else type(factory.__name__, (HandlerCursor, factory), {})
         return super().cursor(factory)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("isolation_level", "autocommit") and self.in_handler:
+            self._refuse(f"a change of {name}, which commits")
+        super().__setattr__(name, value)
+
+    def close(self) -> None:
+        if self.in_handler:
+            self._refuse("close()")
+        super().close()
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
         return HandlerCursor(self).execute(sql, parameters)
@@ -168,18 +192,21 @@ class SqliteSession:
         bound = {key: json.dumps(value) if isinstance(value, list) else value for key, value in params.items()}
         bound["now"] = self._clock()
         rows: list[tuple[Any, ...]] = []
-        for statement in self._statements[name]:
-            rows += sqlite3.Cursor(connection).execute(statement, bound).fetchall()
+        text, connection.text_factory = connection.text_factory, str  # the owner of the connection may have others
+        try:
+            for statement in self._statements[name]:
+                cursor = sqlite3.Cursor(connection)
+                cursor.row_factory = None
+                rows += cursor.execute(statement, bound).fetchall()
+        finally:
+            connection.text_factory = text
         return rows
 
     def _call(self, call: Call) -> Outcome:
         connection = self.connection
         assert isinstance(connection, HandlerConnection)  # noqa: S101 - handlers never run on joined sessions
-        connection.in_handler = True
-        try:
+        with connection.handling():
             return outcome(call, connection, is_infrastructure)
-        finally:
-            connection.in_handler = False
 
     def _reconnect(self) -> bool:
         self.close()
@@ -221,11 +248,8 @@ class AsyncSqliteSession:
     async def _call(self, call: Call) -> Outcome:
         connection = self._session.connection
         assert isinstance(connection, HandlerConnection)  # noqa: S101 - handlers never run on joined sessions
-        connection.in_handler = True
-        try:
+        with connection.handling():
             return await awaited_outcome(call, self._tx, is_infrastructure)
-        finally:
-            connection.in_handler = False
 
     async def _reconnect(self) -> bool:
         await self.close()
