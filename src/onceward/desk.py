@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from onceward import report
+from onceward import identity, report
 from onceward.flow import Flow
 from onceward.steps import operate
 from onceward.steps.context import Context
@@ -74,14 +74,13 @@ class Desk:
     ) -> bool:
         """Say what became of an external call, with its result if it happened; then redrive the message."""
         story = self.message(seq)
-        found = [effect for effect in story.effects if effect.name == name] if story else []
-        if not found:
-            raise LookupError(f"message {seq} has no effect named {name!r}")
-        who = actor or _user()
+        if story is None:
+            raise LookupError(f"there is no message {seq}")
+        key, who = identity.effect_key(story.consumer, story.source, story.id, name), actor or _user()
         return perform(
             self._store,
             lambda: operate.settle_effect(
-                self._context, found[0].key, seq, happened=happened, result=result, actor=who, reason=reason
+                self._context, key, seq, happened=happened, result=result, actor=who, reason=reason
             ),
         )
 

@@ -100,3 +100,9 @@ def key_hash(prefix: str, consumer: str, key: str) -> int:
     """A signed 64-bit number for the key of a consumer; a collision only makes two keys wait for each other."""
     digest = hashlib.sha256(f"{prefix}\x00{consumer}\x00{key}".encode()).digest()
     return int.from_bytes(digest[:8], "big", signed=True)
+
+
+def effect_key(consumer: str, source: str, message_id: str, name: str) -> str:
+    """The same for every attempt at a step of a message; lengths keep ("ab", "c") and ("a", "bc") apart."""
+    parts = (consumer, source, message_id, name)
+    return hashlib.sha256("".join(f"{len(part.encode())}:{part}" for part in parts).encode()).hexdigest()

@@ -6,7 +6,6 @@ lose or repeat it.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -213,9 +212,7 @@ class Message:
 
         Pass it to the other side (`Idempotency-Key: ...`), so that a repeated attempt does not repeat the call.
         """
-        parts = (self.consumer, self.source, self.id, name)
-        text = "".join(f"{len(part.encode())}:{part}" for part in parts)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return identity.effect_key(self.consumer, self.source, self.id, name)
 
 
 @dataclass(frozen=True, slots=True)

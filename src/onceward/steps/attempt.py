@@ -138,8 +138,11 @@ def _finish(
     seqs = [message.seq for message in group]
     keys = sorted({message.key_hash for message in group if message.key_hash is not None})
     requests = [*_beside(lane.context, group, results)]
+    counted = [message.seq for message in group if message.sequence is not None and not message.stale]
     if keys:
         requests.append(Query("lock_keys", {"key_hashes": keys}))
+    if counted:
+        requests.append(Query("advance", {"seqs": counted}))
     requests.append(
         Query(
             "finish",
@@ -175,9 +178,6 @@ def _beside(context: Context, group: Sequence[Claimed], results: list[dict[str, 
     bodies = [message.seq for message in group if message.handler and not message.handler.keep_body]
     if bodies:
         yield Query("forget_bodies", {"seqs": bodies})
-    counted = [message.seq for message in group if message.sequence is not None and not message.stale]
-    if counted:
-        yield Query("advance", {"seqs": counted})
     for message in group:
         if message.stale:
             reason = f"number {message.sequence} came after a later one of its key was applied"

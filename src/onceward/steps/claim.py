@@ -108,20 +108,24 @@ def _in_sequence(lane: Lane, token: int, rows: list[Row]) -> Flow[list[Kept]]:
     answer = yield Query("progress", {"seqs": counted})
     applied = dict(answer)
     following: dict[int, int] = {}
+    held: set[int] = set()
     kept: list[Kept] = []
     for row in sorted(rows, key=lambda row: (row[3], row[0])):
         seq, key_hash, number = row[0], row[2], row[4]
-        if number is None:
-            kept.append((row, PASS))
-            continue
-        wanted = following.setdefault(key_hash, applied[seq] + 1)
-        if number <= wanted:
-            following[key_hash] = max(wanted, number + 1)
-            kept.append((row, Verdict(stale=number < wanted)))
-        elif (left := _patience(lane, row)) > 0:
-            yield Query("hold", {"seq": seq, "worker": lane.owner, "token": token, "delay": left})
-        else:
-            kept.append((row, Verdict(late=f"waited for number {wanted} of its key, which did not come in time")))
+        left: float | None = None
+        if key_hash not in held:  # behind one that is held, everything of its key waits
+            wanted = following.setdefault(key_hash, applied[seq] + 1) if number is not None else 0
+            if number is None or number <= wanted:
+                following[key_hash] = max(following.get(key_hash, 0), (number or 0) + 1)
+                kept.append((row, Verdict(stale=number is not None and number < wanted)))
+                continue
+            left = _patience(lane, row)
+            if left <= 0:
+                kept.append((row, Verdict(late=f"waited for number {wanted} of its key, which did not come in time")))
+                following[key_hash] = number + 1
+                continue
+            held.add(key_hash)
+        yield Query("hold", {"seq": seq, "worker": lane.owner, "token": token, "delay": left})
     return kept
 
 

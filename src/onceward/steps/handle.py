@@ -87,7 +87,8 @@ def handle(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:
         elif len(group) == 1:
             yield from _settle_one(lane, group[0], outcome)
             rest = pending + aside
-            behind = [message for message in rest if message.follows(group[0])] + _held_back(rest, group[0].handler)
+            followers = [message for message in rest if message.follows(group[0])]
+            behind = _with_followers(followers + _held_back(rest, group[0].handler), rest)
             yield from release(lane, behind)
             pending = [message for message in pending if message not in behind]
             aside = [message for message in aside if message not in behind]

@@ -209,6 +209,7 @@ def claimed(lane: Lane, token: int, row: tuple[Any, ...], verdict: Verdict) -> C
         call = Call(handler, message)
     except Exception as error:  # noqa: BLE001 - whatever is wrong with it is recorded as its attempt
         problem = error
+        handler = handler or lane.context.registry.of_type(consumer, content[2])  # its type's policy holds all the same
     return Claimed(
         seq, lane.owner, token, key_hash, place, sequence, attempts, age, handler, call, problem, stale=verdict.stale
     )
@@ -218,7 +219,7 @@ def check_sequence(handler: Handler, sequence: int | None, verdict: Verdict = PA
     """Refuse a message that its number rules out."""
     if verdict.late:
         raise VersionGap(verdict.late)
-    if handler.sequence is not None and sequence is None:
+    if handler.sequence is not None and (sequence is None or sequence < 1):
         raise InvalidMessage(f"there is no whole number at {handler.sequence!r}, by which its key is counted")
 
 

@@ -36,7 +36,7 @@ def redrive(context: Context, seq: int, *, actor: str, reason: str, out_of_order
             f"message {seq} was left behind by its key {found[0][1]!r}: later ones may have run already. "
             "Redrive it with out_of_order=True (--out-of-order) if that is harmless, or discard it"
         )
-    rows = yield Query("redrive", {"seq": seq, "key_hash": key_hash})
+    rows = yield Query("redrive", {"seq": seq, "key_hash": key_hash, "seen_key": found[0][0] if found else None})
     if rows:
         yield _audit("redrive", seq, actor, reason)
     yield COMMIT
@@ -61,7 +61,7 @@ def discard(context: Context, seq: int, *, actor: str, reason: str) -> Flow[bool
     if keys:
         yield Query("lock_keys", {"key_hashes": keys})
         yield Query("advance", {"seqs": [seq]})
-    rows = yield Query("discard", {"seq": seq})
+    rows = yield Query("discard", {"seq": seq, "key_hash": keys[0] if keys else None})
     if not rows:
         yield ROLLBACK
         return False

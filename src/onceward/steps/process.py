@@ -238,13 +238,18 @@ def _store_failed(
     if leaves:  # dead, and its key goes on without it
         row["key_hash"] = None
     shared = {**READY, **columns(decision), "attempts": 1, "catalog": context.cache.catalog.version}
+    keys = [target.key_hash] if leaves and target.key_hash is not None else []
     yield context.short()
+    if keys:
+        yield Query("lock_keys", {"key_hashes": keys})
     fresh = yield Each("receive", [row], shared)
     stored = fresh[0][1] if fresh else (yield from _requeue_own(row, decision, seq))
     if stored is not None:
         if leaves and target.sequence is not None:
             applied = {"consumer": target.consumer_id, "key": target.key, "sequence": target.sequence}
             yield Query("advance_inline", applied)
+        if keys:
+            yield Query("promote", {"key_hashes": keys})
         story = attempt_row(context, stored, attempt=1, error=error, decision=decision, worker=lane.worker())
         yield Query("add_attempt", story)
         yield COMMIT

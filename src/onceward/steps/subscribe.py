@@ -113,5 +113,10 @@ def _remove(context: Context, seq: int, consumer: str, key: str | None) -> Flow[
 
 def _adopt(seq: int, target: Target) -> Flow[None]:
     place = {"key_hash": target.key_hash, "sequence": target.sequence}
+    keys = [] if target.key_hash is None else [target.key_hash]
+    if keys:  # it may move back in its key, and then others go on before it
+        yield Query("lock_keys", {"key_hashes": keys})
     yield Query("adopt", {"seq": seq, "subscription": target.subscription, **place})
+    if keys:
+        yield Query("promote", {"key_hashes": keys})
     yield Query("set_body_key", {"seq": seq, "key": target.key})

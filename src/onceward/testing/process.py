@@ -51,11 +51,15 @@ class Sessions:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._pid = os.getpid()
         self._idle: list[Session] = []
+        self._parents: list[Session] = []
 
     @contextmanager
     def one(self) -> Iterator[Any]:
         """A session; thrown away when anything went wrong with it."""
+        if self._pid != os.getpid():  # a forked child: kept, because to close them here would close them there
+            self._parents, self._idle, self._pid = self._idle, [], os.getpid()
         session = self._idle.pop() if self._idle else self._store.connect()
         usable = False
         try:

@@ -122,12 +122,13 @@ def tapped(tx: Any, listener: Listener) -> Iterator[None]:
 @contextmanager
 def _tapped_sqlite(connection: HandlerConnection, tap: Tap) -> Iterator[None]:
     # The same object with other methods: whoever holds it, or asks for its class, notices nothing.
-    connection.__class__ = _TappedConnection
-    connection.tap = tap  # type: ignore[attr-defined] # of the class it has for now
+    other: Any = connection
+    other.__class__ = _TappedConnection
+    other.tap = tap
     try:
         yield
     finally:
-        connection.__class__ = HandlerConnection
+        other.__class__ = HandlerConnection
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from psycopg.pq import TransactionStatus
 from onceward.errors import (
     ContractViolation,
     GuardFailed,
+    HandlerTimeout,
     StoreConflict,
     StoreError,
     StoreUnavailable,
@@ -35,6 +36,8 @@ class Guard:
 
     armed: list[Statement] | None = None
     in_handler: bool = False
+    overrun: bool = False
+    """The handler that has it now was interrupted."""
     info: psycopg.ConnectionInfo
     row_factory: Any
     prepare_threshold: int | None
@@ -43,6 +46,8 @@ class Guard:
         """Keep the handler inside its one transaction."""
         if not self.in_handler:
             raise ContractViolation("tx was used outside of its handler; its transaction is over")
+        if self.overrun:
+            raise HandlerTimeout("the handler has run longer than its timeout")
         if isinstance(query, str):
             refuse_transaction_control(query)
         elif isinstance(query, bytes):
@@ -63,7 +68,7 @@ class Guard:
     def handling(self) -> Iterator[None]:
         """While a handler has the connection; what it set for itself is forgotten afterwards."""
         row_factory, threshold = self.row_factory, self.prepare_threshold
-        self.in_handler = True
+        self.in_handler, self.overrun = True, False
         try:
             yield
         finally:

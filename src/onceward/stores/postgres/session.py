@@ -8,6 +8,7 @@ transaction it answers ROLLBACK).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import psycopg
@@ -152,14 +153,11 @@ class PostgresSession(_PostgresSession):
         return True
 
     def interrupt(self) -> None:
-        # Cancel what the server is doing, then end the connection: the transaction rolls back either way.
-        connection = self.connection
-        try:
-            connection.cancel_safe(timeout=5)
-        except psycopg.Error:  # gone already, which is what is wanted
-            pass
-        finally:
-            connection.force_close()
+        # The connection belongs to the thread that uses it, so it is not closed from here: what the server is doing is
+        # cancelled, and the handler gets no further statement through. The rollback follows when it has ended.
+        self.connection.overrun = True
+        with suppress(psycopg.Error):  # gone already, which is what is wanted
+            self.connection.cancel_safe(timeout=5)
 
     def close(self) -> None:
         if not self._joined:

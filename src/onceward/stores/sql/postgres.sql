@@ -59,6 +59,7 @@ WITH input AS MATERIALIZED (
     ) AS i (ordinal, consumer, source, stored_id, hash, subscription, key_hash, id, type, version, key, headers, body, place,
             sequence, destination, cause)
     WHERE coalesce((SELECT version FROM {prefix}catalog) = %(catalog)s::bigint, true)
+      AND (%(worker)s::bigint IS NULL OR EXISTS (SELECT FROM {prefix}worker w WHERE w.id = %(worker)s FOR KEY SHARE))
 ), fresh AS (
     INSERT INTO {prefix}ledger (seq, consumer, source, id, hash, received_at)
     SELECT seq, consumer, source, stored_id, hash, clock_timestamp()
@@ -414,9 +415,9 @@ WITH gone AS (
 DELETE FROM {prefix}ledger WHERE seq IN (SELECT seq FROM gone)
 
 -- name: redrive
--- Guard: state is dead, so a second click changes nothing. The budget starts anew, the history stays.
+-- Guard: state is dead, so a second click changes nothing, and its key is as it was seen. The budget starts anew, the history stays.
 UPDATE {prefix}queue SET state = 'ready', attempts = 0, crashes = 0, key_hash = %(key_hash)s
-WHERE seq = %(seq)s AND state = 'dead'
+WHERE seq = %(seq)s AND state = 'dead' AND key_hash IS NOT DISTINCT FROM %(seen_key)s::bigint
 RETURNING seq
 
 -- name: key_of
@@ -426,8 +427,13 @@ FROM {prefix}queue q JOIN {prefix}body b USING (seq) JOIN {prefix}ledger l USING
 WHERE q.seq = %(seq)s
 
 -- name: detach
--- Guard: dead. Under the key lock; the row stays dead and its key goes on without it.
-UPDATE {prefix}queue SET key_hash = NULL WHERE seq = %(seq)s AND state = 'dead' AND key_hash IS NOT NULL RETURNING seq
+-- Guard: dead, and the first of its key where that is counted (giving up a later number would give up the earlier ones too). Under the
+-- key lock; the row stays dead and its key goes on without it.
+UPDATE {prefix}queue q SET key_hash = NULL
+WHERE q.seq = %(seq)s AND q.state = 'dead' AND q.key_hash IS NOT NULL
+  AND (q.sequence IS NULL OR NOT EXISTS (
+       SELECT FROM {prefix}queue e WHERE e.key_hash = q.key_hash AND (e.place, e.seq) < (q.place, q.seq)))
+RETURNING seq
 
 -- name: advance
 -- The numbers of a key that are applied, in the transaction that applies or gives them up.
@@ -493,8 +499,12 @@ WHERE (%(seq)s::bigint IS NULL OR e.seq = %(seq)s)
 ORDER BY e.started_at LIMIT %(limit)s
 
 -- name: discard
--- Guard: no note on the row. Under the key lock where there is a key.
-DELETE FROM {prefix}queue WHERE seq = %(seq)s AND token IS NULL RETURNING seq
+-- Guard: no note on the row, its key is still the one whose lock is held, and it is the first of its key where that is counted.
+DELETE FROM {prefix}queue q
+WHERE q.seq = %(seq)s AND q.token IS NULL AND q.key_hash IS NOT DISTINCT FROM %(key_hash)s::bigint
+  AND (q.sequence IS NULL OR NOT EXISTS (
+       SELECT FROM {prefix}queue e WHERE e.key_hash = q.key_hash AND (e.place, e.seq) < (q.place, q.seq)))
+RETURNING seq
 
 -- name: add_audit
 -- In the transaction of the action itself: no action without its line, no line without its action.
@@ -665,7 +675,8 @@ GROUP BY 1, 2 ORDER BY 1, 2
 -- Rows that nobody would ever move again; always none, or something outside onceward has written here.
 SELECT count(*) FROM {prefix}queue q
 WHERE (q.state = 'waiting' AND NOT EXISTS (
-           SELECT FROM {prefix}queue e WHERE e.key_hash = q.key_hash AND e.state <> 'waiting'))
+           SELECT FROM {prefix}queue e
+           WHERE e.key_hash = q.key_hash AND (e.state <> 'waiting' OR e.due_at IS NOT NULL)))
    OR (q.token IS NOT NULL AND NOT EXISTS (SELECT FROM {prefix}worker w WHERE w.id = q.worker))
 
 -- name: settings

@@ -46,6 +46,7 @@ RETURNING id
 -- messages need none).
 INSERT INTO {prefix}ledger (consumer, source, id, hash, received_at)
 SELECT :consumer, :source, :stored_id, :hash, :now WHERE coalesce((SELECT version FROM {prefix}catalog) = :catalog, 1)
+  AND (:worker IS NULL OR EXISTS (SELECT 1 FROM {prefix}worker WHERE id = :worker))
 ON CONFLICT (consumer, source, id) DO NOTHING
 RETURNING :ordinal, seq, received_at;
 INSERT INTO {prefix}body (seq, source, id, type, version, key, headers, body, destination, cause, received_at)
@@ -344,9 +345,9 @@ DELETE FROM {prefix}ledger WHERE seq = :seq AND seq IN (SELECT seq FROM {prefix}
 DELETE FROM {prefix}queue WHERE seq = :seq AND state = 'unhandled'
 
 -- name: redrive
--- Guard: state is dead, so a second click changes nothing. The budget starts anew, the history stays.
+-- Guard: state is dead, so a second click changes nothing, and its key is as it was seen. The budget starts anew, the history stays.
 UPDATE {prefix}queue SET state = 'ready', attempts = 0, crashes = 0, key_hash = :key_hash
-WHERE seq = :seq AND state = 'dead'
+WHERE seq = :seq AND state = 'dead' AND key_hash IS :seen_key
 RETURNING seq
 
 -- name: key_of
@@ -357,8 +358,13 @@ JOIN {prefix}name c ON c.id = l.consumer
 WHERE q.seq = :seq
 
 -- name: detach
--- Guard: dead. The row stays dead and its key goes on without it.
-UPDATE {prefix}queue SET key_hash = NULL WHERE seq = :seq AND state = 'dead' AND key_hash IS NOT NULL RETURNING seq
+-- Guard: dead, and the first of its key where that is counted (giving up a later number would give up the earlier ones too). The row
+-- stays dead and its key goes on without it.
+UPDATE {prefix}queue AS q SET key_hash = NULL
+WHERE q.seq = :seq AND q.state = 'dead' AND q.key_hash IS NOT NULL
+  AND (q.sequence IS NULL OR NOT EXISTS (
+       SELECT 1 FROM {prefix}queue e WHERE e.key_hash = q.key_hash AND (e.place, e.seq) < (q.place, q.seq)))
+RETURNING seq
 
 -- name: advance
 -- The numbers of a key that are applied, in the transaction that applies or gives them up.
@@ -419,8 +425,12 @@ WHERE (:seq IS NULL OR e.seq = :seq)
 ORDER BY e.started_at LIMIT :limit
 
 -- name: discard
--- Guard: no note on the row.
-DELETE FROM {prefix}queue WHERE seq = :seq AND token IS NULL RETURNING seq
+-- Guard: no note on the row, its key is still the one that was seen, and it is the first of its key where that is counted.
+DELETE FROM {prefix}queue AS q
+WHERE q.seq = :seq AND q.token IS NULL AND q.key_hash IS :key_hash
+  AND (q.sequence IS NULL OR NOT EXISTS (
+       SELECT 1 FROM {prefix}queue e WHERE e.key_hash = q.key_hash AND (e.place, e.seq) < (q.place, q.seq)))
+RETURNING seq
 
 -- name: add_audit
 -- In the transaction of the action itself: no action without its line, no line without its action.
@@ -582,7 +592,8 @@ GROUP BY 1, 2 ORDER BY 1, 2
 -- Rows that nobody would ever move again; always none, or something outside onceward has written here.
 SELECT count(*) FROM {prefix}queue q
 WHERE (q.state = 'waiting' AND NOT EXISTS (
-           SELECT 1 FROM {prefix}queue e WHERE e.key_hash = q.key_hash AND e.state <> 'waiting'))
+           SELECT 1 FROM {prefix}queue e
+           WHERE e.key_hash = q.key_hash AND (e.state <> 'waiting' OR e.due_at IS NOT NULL)))
    OR (q.token IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {prefix}worker w WHERE w.id = q.worker))
 
 -- name: settings
