@@ -125,9 +125,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if used:
         terminalreporter.section("servers")
         for name in sorted(used):
-            terminalreporter.line(
-                name if name.startswith("SQLite") else f"{name}, private instances: {used[name]}"
-            )
+            terminalreporter.line(name if name.startswith("SQLite") else f"{name}, private instances: {used[name]}")
 
 
 def _note(config: pytest.Config, server: str) -> None:

@@ -141,10 +141,7 @@ def test_nothing_runs_what_a_message_says() -> None:
         "from yaml import load",
     ):
         assert forbidden_code("bad.py", bad) != [], bad
-    assert (
-        forbidden_code("good.py", "import ast\nast.literal_eval('1')\ncursor.execute('x')\nre.compile('y')")
-        == []
-    )
+    assert forbidden_code("good.py", "import ast\nast.literal_eval('1')\ncursor.execute('x')\nre.compile('y')") == []
 
 
 def test_names_say_what_a_thing_is() -> None:
@@ -167,16 +164,12 @@ def test_every_dialect_has_the_same_statements_each_once_and_explained() -> None
     everywhere = set().union(*names.values())
     assert everywhere
     nothing(f"{dialect}: no {name}" for dialect, found in names.items() for name in everywhere - set(found))
-    nothing(
-        f"{dialect}: {name} twice" for dialect, found in names.items() for name in found if found[name] > 1
-    )
+    nothing(f"{dialect}: {name} twice" for dialect, found in names.items() for name in found if found[name] > 1)
     nothing(each for dialect, source in dialects.items() for each in unexplained_statements(dialect, source))
 
 
 def test_the_statement_rules_see_what_they_should() -> None:
-    explained = (
-        "-- name: claim\n-- Guard: no note yet.\nSELECT 1;\n\n-- Guard: token.\n-- name: finish\nSELECT 2;\n"
-    )
+    explained = "-- name: claim\n-- Guard: no note yet.\nSELECT 1;\n\n-- Guard: token.\n-- name: finish\nSELECT 2;\n"
     assert statement_names(explained) == {"claim": 1, "finish": 1}
     assert unexplained_statements("x.sql", explained) == []
     assert unexplained_statements("x.sql", "-- name: claim\nSELECT 1;\n-- name: finish\n--\nSELECT 2;") == [

@@ -1,6 +1,6 @@
-"""Claim: pick due rows, check that they are the heads of their keys, note them.
+"""Claim: pick due rows, check that they are the heads of their keys and next by their numbers, note them.
 
-Invariant: a row is noted or parked only under its row lock and its key lock, by a view taken after both.
+Invariant: a row is noted, parked or held only under its row lock and its key lock, by a view taken after both.
 """
 
 from __future__ import annotations
@@ -8,14 +8,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from tests.model.counting import HELD_SHIFT, LATE_SHIFT, MASK, gate, packed, unpacked
+from tests.model.finishing import after_batch
 from tests.model.notes import rejected
 from tests.model.world import (
     CLAIM_CHECKED,
     CLAIM_PICKED,
     CLAIM_VIEW,
     DEAD,
+    HELD,
     IDLE,
+    LOOSE,
     NO_NOTE,
+    OVER,
+    PLACE_SHIFT,
     READY,
     RETRY,
     RUNNING,
@@ -31,11 +37,11 @@ from tests.model.world import (
     moved,
     subsets,
     unfinished,
+    with_rows,
     with_worker,
 )
 
 PARK_SHIFT: Final = 8
-KEPT: Final = 0xFF
 
 
 def claim_steps(world: World, state: State, w: int) -> Iterator[Step]:
@@ -46,8 +52,7 @@ def claim_steps(world: World, state: State, w: int) -> Iterator[Step]:
     elif worker.phase == CLAIM_VIEW:
         yield _lock_after_view(world, state, w)
     elif worker.phase == CLAIM_PICKED:
-        extra = head_check(world, state.rows, worker.batch)
-        checked = worker._replace(phase=CLAIM_CHECKED, extra=extra)
+        checked = _checked(world, state, worker._replace(phase=CLAIM_CHECKED))
         yield Step("head check", w, worker.batch, with_worker(state, w, checked))
     else:
         yield from _commit(world, state, w)
@@ -64,17 +69,20 @@ def _pick(world: World, state: State, w: int) -> Iterator[Step]:
         members = bits(picked)
         if len(members) > 1 and guards.solo_runs_alone and any(state.rows[m].solo for m in members):
             continue
-        if world.scenario.fine and guards.head_check_has_new_view:
-            chosen = worker._replace(phase=CLAIM_PICKED, batch=picked)
-            yield Step("pick", w, picked, with_worker(state, w, chosen))
-            continue
-        extra = head_check(world, state.rows, picked)
-        chosen = Worker(worker.life, CLAIM_VIEW, picked, 0, extra, worker.abandoned)
-        viewed = with_worker(state, w, chosen)
-        if world.scenario.fine:
-            yield Step("take a view", w, picked, viewed)
-        else:  # all statements and the commit in one step
-            yield from _commit(world, viewed, w)
+        if world.outgoing and picked & world.outgoing not in (0, picked):
+            continue  # the relay has lanes of its own
+        before = _promised(world, state, picked) if world.placed else state
+        chosen = Worker(worker.life, CLAIM_PICKED, picked, abandoned=worker.abandoned)
+        if not world.scenario.fine:  # all statements and the commit in one step
+            yield from _commit(world, with_worker(before, w, _checked(world, before, chosen)), w)
+        elif not guards.head_check_has_new_view:
+            viewed = _checked(world, before, chosen._replace(phase=CLAIM_VIEW))
+            yield Step("take a view", w, picked, with_worker(before, w, viewed))
+        elif world.counted and not guards.gate_has_new_view:
+            viewed = chosen._replace(phase=CLAIM_VIEW, extra=packed(state.applied))
+            yield Step("take a view", w, picked, with_worker(before, w, viewed))
+        else:
+            yield Step("pick", w, picked, with_worker(before, w, chosen))
 
 
 def _claimable(world: World, state: State) -> list[int]:
@@ -85,11 +93,38 @@ def _claimable(world: World, state: State) -> list[int]:
     return [
         m
         for m, row in enumerate(state.rows)
-        if row.state in (READY, RETRY)
+        if (row.state in (READY, RETRY) or (row.state == WAITING and _deadline_is_over(world, row)))
         and row.note == NO_NOTE
         and not row_locks >> m & 1
-        and not key_locks & world.key_of[m]
+        and (not key_locks & world.key_of[m] or row.marks & LOOSE)
     ]
+
+
+def _deadline_is_over(world: World, row: Row) -> bool:
+    return row.marks & (HELD | OVER) == HELD | OVER and world.guards.hold_has_deadline
+
+
+def _promised(world: World, state: State, picked: int) -> State:
+    """A ghost: what is in the key before a picked row, at this moment, must take effect before it."""
+    rows = list(state.rows)
+    for m in bits(picked):
+        row = rows[m]
+        earlier = [o for o in world.siblings[m] if unfinished(rows[o]) and rows[o].seq < row.seq]
+        rows[m] = row._replace(after=row.after | sum(1 << o for o in earlier))
+    return with_rows(state, tuple(rows))
+
+
+def _checked(world: World, state: State, worker: Worker) -> Worker:
+    """The worker with its decision: by the heads of the keys, then by the numbers."""
+    view = worker.extra
+    extra = head_check(world, state.rows, worker.batch)
+    if not world.counted:
+        return worker._replace(extra=extra)
+    old = worker.phase == CLAIM_CHECKED and not world.guards.gate_has_new_view
+    applied = unpacked(view, len(state.applied)) if old else state.applied
+    verdict = gate(world, applied, state.rows, extra & MASK)
+    extra = verdict.kept | (extra >> PARK_SHIFT | verdict.parked) << PARK_SHIFT
+    return worker._replace(extra=extra, knows=verdict.knows)
 
 
 def head_check(world: World, rows: Rows, picked: int) -> int:
@@ -100,8 +135,11 @@ def head_check(world: World, rows: Rows, picked: int) -> int:
     """
     kept = parked = 0
     for m in bits(picked):
+        if rows[m].marks & LOOSE:
+            kept |= 1 << m
+            continue
         others = [rows[o] for o in world.siblings[m] if not picked >> o & 1 and unfinished(rows[o])]
-        behind = any(row.seq < rows[m].seq and _is_ahead(world, row) for row in others)
+        behind = any(_is_earlier(world, row, rows[m]) and _is_ahead(world, row) for row in others)
         busy = world.guards.head_check_sees_notes and any(row.note != NO_NOTE for row in others)
         if behind or (busy and not world.guards.park_only_behind_earlier):
             parked |= 1 << m
@@ -112,8 +150,17 @@ def head_check(world: World, rows: Rows, picked: int) -> int:
     return kept | parked << PARK_SHIFT
 
 
+def _is_earlier(world: World, row: Row, than: Row) -> bool:
+    if world.guards.order_is_by_place:
+        return row.seq < than.seq
+    arrival = (1 << PLACE_SHIFT) - 1
+    return row.seq & arrival < than.seq & arrival
+
+
 def _is_ahead(world: World, row: Row) -> bool:
-    """An earlier row counts in whatever state it is."""
+    """An earlier row counts in whatever state it is, as long as it is in the key."""
+    if row.marks & LOOSE:
+        return False
     if row.state == RETRY and row.note == NO_NOTE:
         return world.guards.head_check_sees_retry
     return row.state != DEAD or world.guards.head_check_sees_dead
@@ -125,22 +172,38 @@ def _lock_after_view(world: World, state: State, w: int) -> Step:
     claimable = _claimable(world, state)
     if any(m not in claimable for m in bits(worker.batch)):
         return Step("leave alone", w, worker.batch, with_worker(state, w, Worker(worker.life)))
-    locked = worker._replace(phase=CLAIM_CHECKED)
+    decided = not world.guards.head_check_has_new_view
+    locked = worker._replace(phase=CLAIM_CHECKED if decided else CLAIM_PICKED)
     return Step("pick", w, worker.batch, with_worker(state, w, locked))
 
 
 def _commit(world: World, state: State, w: int) -> Iterator[Step]:
     worker = state.workers[w]
-    kept, parked = worker.extra & KEPT, worker.extra >> PARK_SHIFT
+    kept, parked, held = worker.extra & MASK, worker.extra >> PARK_SHIFT, worker.knows >> HELD_SHIFT
     changed = list(state.rows)
     for m in bits(kept):
-        changed[m] = moved(changed[m], changed[m].state, w + 1)
+        due = RETRY if changed[m].state == WAITING else changed[m].state
+        changed[m] = moved(changed[m], due, w + 1)
     for m in bits(parked):
         changed[m] = moved(changed[m], WAITING, NO_NOTE)
+    for m in bits(held):
+        changed[m] = changed[m]._replace(state=WAITING, note=NO_NOTE, marks=changed[m].marks | HELD)
     rows = tuple(changed)
     owner = Worker(worker.life, RUNNING if kept else IDLE, kept, 0, 0, worker.abandoned)
-    event = "park" if parked else "claim" if kept else "leave alone"
+    if kept and world.counted:
+        owner = _without_late(world, rows, owner._replace(knows=worker.knows & (1 << HELD_SHIFT) - 1))
+    event = "hold" if held else "park" if parked else "claim" if kept else "leave alone"
     yield Step(event, w, worker.batch, with_worker(state, w, owner, rows))
     if kept and not world.guards.claim_outcome_is_read:
         forgetful = Worker(worker.life, abandoned=worker.abandoned)
         yield Step("claim, answer lost", w, kept, with_worker(state, w, forgetful, rows))
+
+
+def _without_late(world: World, rows: Rows, worker: Worker) -> Worker:
+    """Late messages are not run: they are put aside, with whatever comes after them in their keys."""
+    late = worker.knows >> LATE_SHIFT
+    aside = late
+    for m in bits(late):
+        aside |= sum(1 << o for o in world.siblings[m] if worker.batch >> o & 1 and rows[o].seq > rows[m].seq)
+    left = worker._replace(batch=worker.batch & ~aside, aside=aside)
+    return left if left.batch or not aside else after_batch(world, left, rows)

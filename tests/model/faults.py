@@ -1,4 +1,4 @@
-"""What happens to workers, and what an operator does: crash, stop, take over, redrive, discard.
+"""What happens to workers: crash, stop, resume, a lost connection, and the take-over that follows.
 
 Invariant: a fault only loses what is uncommitted; notes outlive their process until somebody takes over.
 """
@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.model.finishing import promote, successors
+from tests.model.counting import passed_over
 from tests.model.notes import noted, strayed
+from tests.model.settling import left_key
 from tests.model.world import (
     ACKED,
     ACKED_EARLY,
@@ -18,13 +19,13 @@ from tests.model.world import (
     CLAIM_VIEW,
     CRASH_LIMIT,
     DEAD,
-    DISCARDED,
     FINISH_DELETED,
     FINISH_PROMOTED,
     IDLE,
     KILLED,
     NEW,
     NO_NOTE,
+    OWING,
     READY,
     RUNNING,
     STOPPED,
@@ -41,7 +42,6 @@ from tests.model.world import (
     replaced,
     tidied,
     turned,
-    unfinished,
     with_delivery,
     with_worker,
 )
@@ -59,11 +59,12 @@ def worker_fault_steps(world: World, state: State, w: int) -> Iterator[Step]:
         yield _at(state, w, turned(worker, ALIVE), "resume", progress=False)
     elif life == SUSPENDED_ZOMBIE:
         yield _at(state, w, turned(worker, ZOMBIE), "resume as zombie", progress=False)
-    if worker.phase not in (IDLE, RUNNING):
+    if worker.phase not in (IDLE, RUNNING, OWING):
         # For a suspended process this is the server's idle-in-transaction timeout: its locks do not last.
         claiming = worker.phase in (CLAIM_VIEW, CLAIM_PICKED, CLAIM_CHECKED)
         batch = 0 if claiming else worker.batch
-        back = worker._replace(phase=IDLE if claiming else RUNNING, batch=batch, extra=0)
+        knows = worker.knows if world.counted and not claiming else 0  # a handler that runs again starts from nothing
+        back = worker._replace(phase=IDLE if claiming else RUNNING, batch=batch, extra=0, knows=knows)
         yield _at(state, w, back, "connection lost", progress=life in (STOPPED, SUSPENDED_ZOMBIE))
     if life in (STOPPED, KILLED):
         yield from _take_over(world, state, w)
@@ -100,14 +101,24 @@ def _take_over(world: World, state: State, w: int) -> Iterator[Step]:
     if world.guards.take_over_clears_notes:
         for m in bits(lost):
             rows = replaced(rows, m, _given_back(world, rows[m], charged >> m & 1))
+    killed = [m for m in bits(lost) if rows[m].state == DEAD]
     rows = strayed(rows, w)
     after = turned(worker, SUSPENDED_ZOMBIE) if worker.life == STOPPED else Worker()
     event = "taken over" if alone else "taken over with a group"
-    if any(rows[m].state == DEAD for m in bits(lost)):
-        event = "taken over, message dead"
     # Where one message is known to be poisonous, the charges in the rows are judged instead.
     broken = "charged" if charged and not alone and world.poison < 0 else ""
-    yield Step(event, w, lost, with_worker(state, w, after, rows), broken=broken)
+    state = with_worker(state, w, after, rows)
+    if killed:
+        event = "taken over, message dead"
+    if killed and world.scenario.continues and world.guards.take_over_continues:
+        if world.guards.continue_takes_key_lock and world.locks(state)[1] & world.keys(lost):
+            return  # it waits for the key lock
+        event = "taken over, message dead, key goes on"
+        for m in killed:
+            if world.counted:
+                broken = broken or passed_over(world, state, m, among=state.rows[m].after)
+            state = left_key(world, state, m)
+    yield Step(event, w, lost, state, broken=broken)
 
 
 def _given_back(world: World, row: Row, charge: int) -> Row:
@@ -128,33 +139,6 @@ def receiver_fault_steps(world: World, state: State) -> Iterator[Step]:
         lost = Delivery(ACKED if delivery.phase == ACKED_EARLY else NEW)
         after = tidied(world, with_delivery(poorer(state, "crashes"), d, lost))
         yield Step("crash of a receiver", -1 - d, 0, after, progress=False)
-
-
-def operator_steps(world: World, state: State) -> Iterator[Step]:
-    """Redrive and discard. Nothing but a row behind a dead one may depend on them."""
-    row_locks, key_locks = world.locks(state)
-    if not world.guards.discard_takes_key_lock:
-        key_locks = 0
-    for m, row in enumerate(state.rows):
-        if row_locks >> m & 1:
-            continue
-        dead = row.state == DEAD
-        if state.budget.redrives and (dead or (not world.guards.redrive_only_dead and unfinished(row))):
-            driven = replaced(state.rows, m, row._replace(state=READY, note=NO_NOTE, crashes=0))
-            after = poorer(state, "redrives")._replace(rows=driven)
-            yield Step("redrive", -1, 1 << m, after, progress=False)
-        discardable = dead or (world.scenario.discard_any and unfinished(row) and row.note == NO_NOTE)
-        if discardable and not key_locks & world.key_of[m]:
-            yield _discard(world, state, m)
-
-
-def _discard(world: World, state: State, m: int) -> Step:
-    rows = list(state.rows)
-    rows[m] = Row(DISCARDED, effects=rows[m].effects)
-    promoted = successors(world, state.rows, 1 << m) if world.guards.discard_promotes else 0
-    promote(rows, promoted)
-    after = tidied(world, State(tuple(rows), state.workers, state.deliveries, state.budget))
-    return Step("discard and promote" if promoted else "discard", -1, 1 << m, after, progress=False)
 
 
 def _at(state: State, w: int, worker: Worker, event: str, *, progress: bool = True) -> Step:

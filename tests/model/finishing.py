@@ -1,23 +1,29 @@
 """Finish: delete the rows of a batch under their notes, promote the successors, commit with the effects.
 
 Invariant: effects are committed together with the deletion of every row of the batch, or not at all; a row of
-a key is removed, and its successor promoted, only under the key lock.
+a key is removed, and its successor promoted, only under the key lock. Progress and outgoing messages are part of
+the same commit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tests.model.counting import LATE_SHIFT, advanced, number_fault
 from tests.model.notes import noted, rejected
+from tests.model.relaying import owed_after, sent
 from tests.model.world import (
+    EFFECT_MARKS,
     FINISH_DELETED,
     FINISH_LOCKED,
     FINISH_PROMOTED,
     FINISH_VIEW,
+    GIVEN_UP,
     GONE,
     NO_NOTE,
     READY,
     RUNNING,
+    SKIPPED,
     WAITING,
     Row,
     Rows,
@@ -29,6 +35,7 @@ from tests.model.world import (
     moved,
     tidied,
     unfinished,
+    with_rows,
     with_worker,
 )
 
@@ -119,16 +126,27 @@ def promote(rows: list[Row], chosen: int) -> None:
 
 def _commit(world: World, state: State, w: int, promoted: int) -> Step:
     """Effects, deletion and promotion become visible together."""
-    batch = state.workers[w].batch
+    worker = state.workers[w]
+    batch = worker.batch
     matched = _matched(world, state, w)
-    broken = "order" if any(_overtakes(state.rows, m, batch) for m in bits(batch)) else ""
+    stale = worker.knows & batch if world.counted else 0
+    broken = "order" if any(_overtakes(state.rows, m, batch) for m in bits(batch & ~stale)) else ""
     rows = list(state.rows)
-    for m in bits(batch):
-        effects = rows[m].effects + 1
-        rows[m] = Row(GONE, effects=effects) if matched >> m & 1 else rows[m]._replace(effects=effects)
+    for m in bits(batch & ~stale):
+        effects = rows[m].effects + (not world.outgoing >> m & 1)
+        done = Row(GONE, effects=effects, marks=rows[m].marks & EFFECT_MARKS)
+        rows[m] = done if matched >> m & 1 else rows[m]._replace(effects=effects)
+    for m in bits(stale):
+        rows[m] = Row(SKIPPED, marks=rows[m].marks & GIVEN_UP)
     promote(rows, promoted)
-    after = with_worker(state, w, after_batch(state.workers[w], state.rows), tuple(rows))
-    event = "finish and promote" if promoted else "finish"
+    if world.outgoing:
+        sent(world, rows, matched)
+    after = with_worker(state, w, owed_after(world, worker, after_batch(world, worker, state.rows)), tuple(rows))
+    if world.counted:
+        broken = broken or number_fault(world, state, batch, stale)
+        moves = batch & ~stale if world.guards.finish_advances else 0
+        after = with_rows(after, after.rows, advanced(world, state.applied, moves))
+    event = "skip" if stale else "finish and promote" if promoted else "finish"
     return Step(event, w, batch, tidied(world, after), broken=broken)
 
 
@@ -138,12 +156,14 @@ def _overtakes(rows: Rows, m: int, batch: int) -> bool:
     return any(not batch >> p & 1 or rows[p].seq > rows[m].seq for p in first)
 
 
-def after_batch(worker: Worker, rows: Rows) -> Worker:
+def after_batch(world: World, worker: Worker, rows: Rows) -> Worker:
     """What comes after a batch: those put aside, one by one and in order; else nothing."""
     if not worker.aside:
         return Worker(worker.life, abandoned=worker.abandoned)
     first = 1 << min(bits(worker.aside), key=lambda m: rows[m].seq)
-    return Worker(worker.life, RUNNING, first, worker.aside ^ first, 0, worker.abandoned)
+    left = worker.aside ^ first
+    knows = worker.knows & (worker.aside | worker.aside << LATE_SHIFT) if world.counted else 0
+    return Worker(worker.life, RUNNING, first, left, 0, worker.abandoned, knows)
 
 
 def abandoned_steps(world: World, state: State, w: int) -> Iterator[Step]:

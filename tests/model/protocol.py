@@ -9,20 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tests.model.calling import BEGUN, HAS_RESULT, call_steps, effect_fault
 from tests.model.claiming import claim_steps
-from tests.model.faults import operator_steps, receiver_fault_steps, worker_fault_steps
+from tests.model.counting import time_steps, waits_rightly
+from tests.model.faults import receiver_fault_steps, worker_fault_steps
 from tests.model.finishing import abandoned_steps, finish_steps
 from tests.model.notes import noted
-from tests.model.receiving import receive_steps
-from tests.model.settling import settle_steps
+from tests.model.operating import operator_steps
+from tests.model.receiving import adopt_steps, careful_steps, receive_steps
+from tests.model.relaying import has_published, owing_steps, relay_fault, relay_steps
+from tests.model.settling import is_late, settle_steps
 from tests.model.world import (
     ACKED,
     ALIVE,
     DEAD,
     GONE,
+    IDLE,
     INLINE_RUN,
     NO_NOTE,
     NONE,
+    OWING,
     RUNNING,
     ZOMBIE,
     State,
@@ -42,30 +48,61 @@ def steps(world: World, state: State) -> Iterator[Step]:
         yield from worker_fault_steps(world, state, w)
     yield from receiver_fault_steps(world, state)
     yield from operator_steps(world, state)
+    if world.scenario.unhandled:
+        yield from adopt_steps(world, state)
+    if world.counted:
+        yield from time_steps(state)
 
 
 def _work_steps(world: World, state: State, w: int) -> Iterator[Step]:
     worker = state.workers[w]
     if worker.phase < RUNNING:
         yield from claim_steps(world, state, w)
+        if world.scenario.careful and worker.phase == IDLE:
+            yield from careful_steps(world, state, w)
+    elif worker.phase == OWING:
+        yield from owing_steps(world, state, w)
     elif world.poison < 0 or not worker.batch >> world.poison & 1:  # a poisonous message only crashes
-        yield from finish_steps(world, state, w)
-        if worker.phase == RUNNING:
-            yield from settle_steps(world, state, w)
+        yield from _run_steps(world, state, w)
     if worker.abandoned:
         yield from abandoned_steps(world, state, w)
 
 
+def _run_steps(world: World, state: State, w: int) -> Iterator[Step]:
+    """The handlers of a batch run, and then it is finished or settled."""
+    worker = state.workers[w]
+    may_finish = may_settle = True
+    if worker.phase == RUNNING:
+        if world.outgoing:
+            yield from relay_steps(world, state, w)
+            may_finish, may_settle = has_published(world, worker), not worker.knows
+        elif world.scenario.effect:
+            yield from call_steps(world, state, w)
+            may_finish, may_settle = worker.knows == HAS_RESULT, worker.knows in (BEGUN, HAS_RESULT)
+        else:
+            may_finish = not is_late(world, worker)
+    if may_finish:
+        yield from finish_steps(world, state, w)
+    if may_settle and worker.phase == RUNNING:
+        yield from settle_steps(world, state, w)
+
+
 def violation(world: World, state: State) -> str:
     """The kind of invariant this state violates, or nothing."""
-    for row in state.rows:
+    for m, row in enumerate(state.rows):
+        if world.outgoing >> m & 1:
+            continue
         if row.effects > 1:
             return "doubled"
         if (row.effects == 1) != (row.state == GONE):
             return "effect without done"
+        if world.scenario.effect and (fault := effect_fault(world, row)):
+            return fault
     for d, delivery in enumerate(state.deliveries):
         if delivery.phase == ACKED and state.rows[world.delivers[d]].state == NONE:
             return "lost"
+    if world.outgoing and (fault := relay_fault(world, state)):
+        return fault
     return _overlap(world, state) or _bad_suspect(world, state)
 
 
@@ -86,7 +123,7 @@ def _overlap(world: World, state: State) -> str:
 
 def _believed(world: World, worker: Worker) -> int:
     """The keys of what a worker believes to hold."""
-    return world.keys(worker.batch | worker.aside) if worker.phase >= RUNNING else 0
+    return world.keys(worker.batch | worker.aside) if RUNNING <= worker.phase < OWING else 0
 
 
 def _bad_suspect(world: World, state: State) -> str:
@@ -100,13 +137,25 @@ def _bad_suspect(world: World, state: State) -> str:
 
 
 def settled(world: World, state: State) -> bool:
-    """Every delivery is answered; every message is done, discarded, dead, or behind a dead one of its key."""
+    """Every delivery is answered, and every message is where it may stay.
+
+    That is done, skipped, discarded or out of its key; dead, or held in time for a number that is missing; or behind
+    such a one in its key.
+    """
     return all(delivery.phase == ACKED for delivery in state.deliveries) and all(
-        not unfinished(row) or (row.note == NO_NOTE and (row.state == DEAD or _behind_dead(world, state, m)))
+        not unfinished(row) or (row.note == NO_NOTE and (_may_stay(world, state, m) or _is_behind(world, state, m)))
         for m, row in enumerate(state.rows)
     )
 
 
-def _behind_dead(world: World, state: State, m: int) -> bool:
+def _may_stay(world: World, state: State, m: int) -> bool:
+    """Whether it is dead, in a world where a dead message holds its key; or held, and rightly."""
+    if state.rows[m].state == DEAD:
+        return not world.scenario.continues
+    return world.counted and waits_rightly(world, state.rows, m)
+
+
+def _is_behind(world: World, state: State, m: int) -> bool:
     rows = state.rows
-    return any(rows[p].state == DEAD and rows[p].seq < rows[m].seq for p in world.siblings[m])
+    before = [p for p in world.siblings[m] if rows[p].seq < rows[m].seq and unfinished(rows[p])]
+    return any(_may_stay(world, state, p) for p in before)

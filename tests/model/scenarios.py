@@ -6,7 +6,7 @@ less trouble at a time, and most take transactions apart, statement by statement
 
 from __future__ import annotations
 
-from tests.model.world import Budget, Scenario
+from tests.model.bounds import Budget, Scenario
 
 EVERYTHING = Scenario(
     "everything",
@@ -122,4 +122,216 @@ INLINE = Scenario(
     budget=Budget(crashes=1, retries=1),
     fine=True,
     receivers_crash=True,
+)
+
+# Places: the order inside a key is given, and messages arrive in any order.
+PLACES = Scenario(
+    "places, in any order of arrival",
+    messages=("A1", "A2", "A3"),
+    deliveries=("A1", "A2", "A3"),
+    budget=Budget(retries=1, rejects=1),
+    receive_steps=1,
+    fine=True,
+    placed=True,
+)
+PLACED_GROUPS = Scenario(
+    "places in groups",
+    messages=("A1", "A2", "A3"),
+    deliveries=("A1", "A2", "A3"),
+    budget=Budget(retries=1, rejects=1),
+    receive_steps=1,
+    group=2,
+    placed=True,
+    gives_back=True,
+)
+ADOPTED = Scenario(
+    "a number found out late",
+    messages=("A1", "A2", "A3"),
+    unhandled=("A3", "A2"),
+    deliveries=("A1",),
+    receive_steps=1,
+    fine=True,
+    counted=True,
+)
+
+# Numbers within a key. A number may be held, stale or too late; time may pass at any moment.
+NUMBERS = Scenario(
+    "numbers of a key",
+    messages=("A1", "A2"),
+    deliveries=("A1", "A2"),
+    budget=Budget(redrives=1, retries=1, rejects=1),
+    fine=True,
+    counted=True,
+    discard_any=True,
+    releases=True,
+)
+TWO_NUMBERS = Scenario(
+    "two numbers, the second first",
+    messages=("A1", "A2"),
+    deliveries=("A1",),
+    received=("A2",),
+    budget=Budget(rejects=1),
+    receive_steps=1,
+    fine=True,
+    counted=True,
+    discard_any=True,
+    releases=True,
+)
+NUMBERS_IN_GROUPS = Scenario(
+    "numbers in groups",
+    messages=("A1", "A2", "A3"),
+    deliveries=("A1", "A2", "A3"),
+    budget=Budget(retries=1),
+    receive_steps=1,
+    group=2,
+    counted=True,
+)
+SAME_NUMBER = Scenario(
+    "two messages with one number",
+    messages=("A1", "A2", "A2b"),
+    deliveries=("A2", "A2b"),
+    received=("A1",),
+    budget=Budget(retries=1, rejects=1),
+    receive_steps=1,
+    group=2,
+    counted=True,
+    continues=True,
+)
+GAP = Scenario(
+    "a number that never comes",
+    messages=("A2", "A3", "A4"),
+    deliveries=("A2", "A3", "A4"),
+    receive_steps=1,
+    group=2,
+    counted=True,
+    continues=True,
+)
+LATE_NUMBERS = Scenario(
+    "a late number and operators",
+    messages=("A1", "A2", "A3"),
+    deliveries=("A2", "A3"),
+    received=("A1",),
+    budget=Budget(redrives=1, rejects=1),
+    receive_steps=1,
+    counted=True,
+    releases=True,
+)
+TROUBLED_NUMBERS = Scenario(
+    "numbers, a crash and a lease",
+    messages=("A1", "A2"),
+    deliveries=("A1", "A2"),
+    budget=Budget(crashes=1, stops=1, redrives=1, rejects=1),
+    receive_steps=1,
+    counted=True,
+    continues=True,
+)
+
+# Dead heads that leave their key: by the handler's rule, by an operator, by a crash too many.
+CONTINUE = Scenario(
+    "dead heads that leave their key",
+    messages=("A1", "A2", "A3"),
+    deliveries=("A3",),
+    received=("A1", "A2"),
+    budget=Budget(redrives=1, rejects=2),
+    fine=True,
+    continues=True,
+)
+RELEASE = Scenario(
+    "keys released from dead heads",
+    messages=("A1", "A2"),
+    deliveries=("A2",),
+    received=("A1",),
+    budget=Budget(redrives=2, rejects=2),
+    fine=True,
+    releases=True,
+    clerks=True,
+)
+FATAL = Scenario(
+    "crashes that kill, and the key goes on",
+    messages=("A1", "A2"),
+    received=("A1", "A2"),
+    budget=Budget(crashes=2, stops=1, redrives=1),
+    fine=True,
+    continues=True,
+)
+
+# The relay: X is a key of outgoing messages.
+RELAY = Scenario(
+    "handlers that send",
+    messages=("A1", "A2", "X1", "X2"),
+    received=("A1", "A2"),
+    sends=(("A1", "X1"), ("A2", "X2")),
+    budget=Budget(crashes=1, stops=1, retries=1, rejects=1),
+)
+RELAY_BY_STATEMENT = Scenario(
+    "a handler that sends, by statement",
+    messages=("A1", "X1"),
+    received=("A1",),
+    sends=(("A1", "X1"),),
+    budget=Budget(crashes=1, stops=1, retries=1, rejects=1),
+    fine=True,
+)
+RELAY_GROUPS = Scenario(
+    "the relay in groups",
+    messages=("A1", "X1", "X2", "X3"),
+    received=("A1",),
+    sends=(("A1", "X1"), ("A1", "X2"), ("A1", "X3")),
+    budget=Budget(retries=2),
+    group=3,
+)
+TROUBLED_RELAY_GROUPS = Scenario(
+    "the relay in groups, a crash and a lease",
+    messages=("A1", "X1", "X2"),
+    received=("A1",),
+    sends=(("A1", "X1"), ("A1", "X2")),
+    budget=Budget(crashes=1, stops=1, retries=1),
+    group=2,
+)
+
+# Effects under `once`.
+ONCE = Scenario(
+    "a call made at most once",
+    messages=("A1",),
+    received=("A1",),
+    effect="once",
+    budget=Budget(crashes=1, stops=1, redrives=1, retries=1),
+    fine=True,
+)
+IDEMPOTENT = Scenario(
+    "a call made at least once",
+    messages=("A1",),
+    received=("A1",),
+    effect="idempotent",
+    budget=Budget(crashes=1, stops=1, redrives=1, retries=1),
+    fine=True,
+)
+
+# Inline, with numbers; and, after a crash, stored and noted first.
+INLINE_NUMBERS = Scenario(
+    "inline, with numbers",
+    messages=("A1", "A2", "A2b"),
+    deliveries=("A1", "A2", "A2b"),
+    inline=(0, 1, 2),
+    budget=Budget(retries=1, rejects=1),
+    receive_steps=1,
+    counted=True,
+    continues=True,
+)
+TWO_INLINE_NUMBERS = Scenario(
+    "inline, with two numbers",
+    messages=("A1", "A2"),
+    deliveries=("A1", "A2"),
+    inline=(0, 1),
+    budget=Budget(rejects=1),
+    receive_steps=1,
+    fine=True,
+    counted=True,
+    continues=True,
+)
+CAREFUL = Scenario(
+    "inline, noted first",
+    messages=("A1", "B1"),
+    deliveries=("A1", "B1", "A1"),
+    careful=(0, 1, 2),
+    budget=Budget(crashes=1, stops=1, retries=1),
 )

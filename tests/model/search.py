@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tests.model.protocol import settled, steps, violation
-from tests.model.world import NO_NOTE, STRAY_NOTE, State, Step, World, bits, moved, replaced
+from tests.model.world import NO_NOTE, OPERATOR, STRAY_NOTE, TIME, State, Step, World, bits, noted_by, replaced
 
 OTHER = {NO_NOTE: NO_NOTE, 1: 2, 2: 1, STRAY_NOTE: STRAY_NOTE}  # notes, when the workers change places
 
@@ -103,17 +103,17 @@ def _explore(world: World, only: str, *, symmetric: bool) -> Report:
 
 def canonical(world: World, state: State) -> State:
     """The state with interchangeable things in a fixed order: the workers, and deliveries of one message."""
-    rows, workers, deliveries, budget = state
+    rows, workers, deliveries, budget, applied, clerk = state
     first, second = workers
     if first > second:
-        rows = tuple([moved(row, row.state, OTHER[row.note]) for row in rows])
+        rows = tuple([noted_by(row, OTHER[row.note]) for row in rows])
         workers = (second, first)
     for i, j in world.twins:
         if deliveries[i] > deliveries[j]:
             deliveries = replaced(replaced(deliveries, i, deliveries[j]), j, deliveries[i])
     if workers is state.workers and deliveries is state.deliveries:
         return state
-    return State(rows, workers, deliveries, budget)
+    return State(rows, workers, deliveries, budget, applied, clerk)
 
 
 def _stuck(world: World, states: list[State], sources: array[int], targets: array[int]) -> int | None:
@@ -153,8 +153,10 @@ def _story(world: World, states: list[State], origin: array[int], number: int) -
 def describe(world: World, step: Step) -> str:
     """One line of a story."""
     names = " ".join(world.scenario.messages[m] for m in bits(step.messages))
-    if step.event in ("redrive", "discard", "discard and promote"):
+    if step.actor == OPERATOR:
         return f"operator: {step.event} {names}"
+    if step.actor == TIME:
+        return f"{step.event}: {names}"
     if step.actor >= 0:
         return f"worker {step.actor + 1}: {step.event} {names}".rstrip()
     return f"delivery {-step.actor} of {world.scenario.deliveries[-1 - step.actor]}: {step.event}"

@@ -1,19 +1,23 @@
 """Settle and release: what a worker does when a handler raised, and when it stops.
 
 Invariant: a message that is put aside or given back takes its successors of the key with it, so that none of
-them runs before it.
+them runs before it. A dead message leaves its key only under the key lock, with its note still on it, and its
+successor is promoted in the same commit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.model.finishing import after_batch
+from tests.model.counting import LATE_SHIFT, advanced, passed_over
+from tests.model.finishing import after_batch, promote, successors
 from tests.model.notes import noted, rejected, without_notes
 from tests.model.world import (
     ALIVE,
     DEAD,
+    GIVEN_UP,
     NO_NOTE,
+    RELEASED,
     RETRY,
     Row,
     State,
@@ -24,7 +28,9 @@ from tests.model.world import (
     moved,
     poorer,
     replaced,
+    tidied,
     unfinished,
+    with_rows,
     with_worker,
 )
 
@@ -37,57 +43,120 @@ def settle_steps(world: World, state: State, w: int) -> Iterator[Step]:
         idle = Worker(abandoned=worker.abandoned)
         released = with_worker(state, w, idle, without_notes(state.rows, mine))
         yield Step("release", w, mine, released, progress=False)
+        if world.scenario.gives_back and worker.aside | worker.batch & (worker.batch - 1):
+            yield from (_give_back(world, state, w, m) for m in bits(worker.batch | worker.aside))
     if worker.batch & (worker.batch - 1):
         if state.budget.retries:
             yield from (_put_aside(world, state, w, m) for m in bits(worker.batch))
         return
     m = bits(worker.batch)[0]
     if world.guards.settle_matches_note and not mine >> m & 1:
-        yield rejected(state, w, "zombie settle rejected")
+        yield _refused(world, state, w, m)
     elif unfinished(state.rows[m]) and not world.locks(state)[0] >> m & 1:
         yield from _settle(world, state, w, m)
+
+
+def is_late(world: World, worker: Worker) -> bool:
+    """Whether the worker has a message that is not run but given up, because it waited too long."""
+    return world.counted and bool(worker.knows >> LATE_SHIFT & worker.batch)
+
+
+def _refused(world: World, state: State, w: int, m: int) -> Step:
+    """Its note is gone: nothing is written."""
+    step = rejected(state, w, "zombie settle rejected")
+    dies = is_late(world, state.workers[w]) or state.budget.rejects
+    if world.guards.continue_advances_under_note or not (world.counted and world.scenario.continues and dies):
+        return step
+    if not unfinished(state.rows[m]):
+        return step
+    applied = advanced(world, state.applied, 1 << m)  # the broken variant: progress was written before the guard
+    return step._replace(state=with_rows(step.state, step.state.rows, applied))
 
 
 def _settle(world: World, state: State, w: int, m: int) -> Iterator[Step]:
     """The handler of a message that ran alone raised."""
     row = state.rows[m]
     worker = state.workers[w]
+    if is_late(world, worker):
+        yield from dead_steps(world, state, w, m, "settle: too late")
+        return
     again = moved(row, RETRY, NO_NOTE)
     if state.budget.retries:
         after = _given_back(world, poorer(state, "retries"), w, m, again)
         yield Step("settle: again", w, 1 << m, after, progress=False)
     if state.budget.rejects:
-        dead = row._replace(state=DEAD, note=NO_NOTE, crashes=0)  # a redrive starts with a new budget
-        after = _given_back(world, poorer(state, "rejects"), w, m, dead)
-        yield Step("settle: dead", w, 1 << m, after, progress=False)
+        for step in dead_steps(world, poorer(state, "rejects"), w, m, "settle: dead"):
+            yield step._replace(progress=False)
     if state.budget.abandons and not worker.aside:
         after = _given_back(world, poorer(state, "abandons"), w, m, again)
         left_behind = Worker(worker.life, abandoned=worker.batch)
         yield Step("watchdog gives up", w, 1 << m, with_worker(after, w, left_behind), progress=False)
 
 
+def dead_steps(world: World, state: State, w: int, m: int, event: str) -> Iterator[Step]:
+    """Settle to dead; with `on_dead="continue"` under the key lock, and the key goes on."""
+    row = state.rows[m]
+    if not world.scenario.continues:
+        dead = row._replace(state=DEAD, note=NO_NOTE, crashes=0)  # a redrive starts with a new budget
+        yield Step(event, w, 1 << m, _given_back(world, state, w, m, dead))
+    elif not (world.guards.continue_takes_key_lock and world.locks(state)[1] & world.key_of[m]):
+        broken = passed_over(world, state, m, among=row.after) if world.counted else ""
+        settled = _given_back(world, state, w, m, row._replace(note=NO_NOTE))
+        yield Step(f"{event}, key goes on", w, 1 << m, left_key(world, settled, m), broken=broken)
+
+
+def left_key(world: World, state: State, m: int) -> State:
+    """A dead message leaves its key: the key goes on without it."""
+    rows = list(state.rows)
+    rows[m] = out_of_key(world, rows[m])
+    if world.guards.continue_promotes:
+        promote(rows, successors(world, state.rows, 1 << m))
+    applied = state.applied
+    if world.counted and world.guards.continue_advances:
+        applied = advanced(world, applied, 1 << m)
+    return tidied(world, with_rows(state, tuple(rows), applied))
+
+
+def out_of_key(world: World, row: Row) -> Row:
+    """The row, dead and without its key; it remembers its place."""
+    marks = GIVEN_UP if world.counted else 0
+    return Row(RELEASED, solo=row.solo, seq=row.seq, effects=row.effects, marks=marks)
+
+
+def _give_back(world: World, state: State, w: int, m: int) -> Step:
+    """One of several is given back unrun (the circuit of its handler has opened), with what comes after it."""
+    worker = state.workers[w]
+    back = 1 << m
+    if world.guards.giving_back_takes_successors:
+        back |= _held_successors(world, state, w, m)
+    rows = without_notes(state.rows, back & noted(state.rows, w))
+    rest = worker._replace(batch=worker.batch & ~back, aside=worker.aside & ~back)
+    after = with_worker(state, w, rest if rest.batch else after_batch(world, rest, rows), rows)
+    return Step("give back", w, back, after, progress=False)
+
+
 def _given_back(world: World, state: State, w: int, m: int, row: Row) -> State:
     """The row without its note, and its successors among those put aside as well."""
     worker = state.workers[w]
     released = _held_successors(world, state, w, m) if world.guards.settle_releases_successors else 0
-    rows = without_notes(replaced(state.rows, m, row), released)
+    rows = without_notes(replaced(state.rows, m, row), released & noted(state.rows, w))
     rest = worker._replace(aside=worker.aside & ~released) if released else worker
-    return with_worker(state, w, after_batch(rest, rows), rows)
+    return with_worker(state, w, after_batch(world, rest, rows), rows)
 
 
 def _put_aside(world: World, state: State, w: int, m: int) -> Step:
     """One of a group raised: put it aside, release its successors of the key, run the others again."""
     worker = state.workers[w]
     released = _held_successors(world, state, w, m) if world.guards.aside_releases_successors else 0
-    rows = without_notes(state.rows, released)
+    rows = without_notes(state.rows, released & noted(state.rows, w))
     left = worker.batch & ~(1 << m) & ~released
     rest = worker._replace(batch=left, aside=(worker.aside | 1 << m) & ~released)
-    after = with_worker(poorer(state, "retries"), w, rest if left else after_batch(rest, rows), rows)
+    after = with_worker(poorer(state, "retries"), w, rest if left else after_batch(world, rest, rows), rows)
     return Step("put aside", w, 1 << m, after, progress=False)
 
 
 def _held_successors(world: World, state: State, w: int, m: int) -> int:
-    """Later messages of the same key with a note of this worker."""
-    held = noted(state.rows, w)
+    """Later messages of the same key that this worker believes to hold, whether or not their notes are still there."""
+    held = state.workers[w].batch | state.workers[w].aside
     seq = state.rows[m].seq
     return sum(1 << s for s in world.siblings[m] if held >> s & 1 and state.rows[s].seq > seq)

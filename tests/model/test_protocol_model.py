@@ -7,9 +7,11 @@ from dataclasses import fields
 import pytest
 
 from tests.model import scenarios
+from tests.model.bounds import Scenario
+from tests.model.guards import Guards
 from tests.model.search import explore
 from tests.model.variants import VARIANTS, Variant
-from tests.model.world import Guards, Scenario, World
+from tests.model.world import World
 
 # A model that had lost half of its moves would still find no violation. So each scenario must have at least
 # about nine tenths of the states it had when it was written, and these things must have happened in it.
@@ -65,6 +67,72 @@ EXPECTED: dict[Scenario, tuple[int, set[str]]] = {
         5_400,
         {"inline: run", "inline: key is busy, queue", "inline: handler raises", "duplicate while in flight"},
     ),
+    scenarios.PLACES: (8_600, {"late commit", "park", "leave alone", "settle: dead", "finish and promote"}),
+    scenarios.PLACED_GROUPS: (2_100, {"late commit", "put aside", "give back", "finish and promote"}),
+    scenarios.ADOPTED: (3_900, {"adopt", "park", "hold", "deadline is over", "finish and promote"}),
+    scenarios.NUMBERS: (
+        8_200,
+        {
+            "deadline is over",
+            "discard and promote",
+            "hold",
+            "park",
+            "redrive out of order",
+            "release the key and promote",
+            "settle: too late",
+            "skip",
+        },
+    ),
+    scenarios.TWO_NUMBERS: (490, {"hold", "discard", "release the key", "finish and promote"}),
+    scenarios.NUMBERS_IN_GROUPS: (7_300, {"hold", "park", "put aside", "settle: too late", "finish and promote"}),
+    scenarios.SAME_NUMBER: (1_900, {"skip", "put aside", "settle: dead, key goes on"}),
+    scenarios.GAP: (4_400, {"hold", "skip", "settle: too late, key goes on"}),
+    scenarios.LATE_NUMBERS: (3_100, {"redrive", "release the key and promote", "settle: too late", "skip"}),
+    scenarios.TROUBLED_NUMBERS: (
+        8_900,
+        {
+            "settle: too late, key goes on",
+            "taken over, message dead, key goes on",
+            "zombie finish rejected",
+            "zombie settle rejected",
+        },
+    ),
+    scenarios.CONTINUE: (1_000, {"settle: dead, key goes on", "redrive out of order", "leave alone", "park"}),
+    scenarios.RELEASE: (
+        600,
+        {"release the key and promote", "redrive out of order", "second operator: nothing to discard", "leave alone"},
+    ),
+    scenarios.FATAL: (1_400, {"taken over, message dead, key goes on", "redrive out of order", "connection lost"}),
+    scenarios.RELAY: (7_900, {"publish", "publish again", "settle: again", "settle: dead", "zombie finish rejected"}),
+    scenarios.RELAY_BY_STATEMENT: (2_500, {"publish again", "connection lost", "zombie finish rejected"}),
+    scenarios.RELAY_GROUPS: (180, {"publish", "publish fails inside a group", "put aside"}),
+    scenarios.TROUBLED_RELAY_GROUPS: (
+        3_900,
+        {"publish again", "publish fails inside a group", "taken over with a group", "zombie finish rejected"},
+    ),
+    scenarios.ONCE: (
+        3_800,
+        {
+            "call fails, and was made",
+            "call says that it was not made",
+            "find the result",
+            "resolve: it did not happen",
+            "resolve: it happened",
+            "settle: outcome unknown",
+        },
+    ),
+    scenarios.IDEMPOTENT: (3_000, {"find the intent, call again", "find the result", "zombie finish rejected"}),
+    scenarios.INLINE_NUMBERS: (
+        6_300,
+        {
+            "inline: a number is missing, queue",
+            "inline: run",
+            "inline: skip",
+            "inline: store dead, key goes on",
+        },
+    ),
+    scenarios.TWO_INLINE_NUMBERS: (340, {"inline: store dead, key goes on", "hold", "skip"}),
+    scenarios.CAREFUL: (2_100, {"store with a note", "zombie note refused", "taken over"}),
 }
 
 

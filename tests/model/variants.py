@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tests.model import scenarios
-from tests.model.world import Guards, Scenario, World
+from tests.model.bounds import Scenario
+from tests.model.guards import Guards
+from tests.model.world import World
 
 
 @dataclass(frozen=True)
@@ -59,4 +61,47 @@ VARIANTS: Final = (
     Variant("discard without promote", "discard_promotes", scenarios.ORDER, "stuck"),
     Variant("discard without the key lock", "discard_takes_key_lock", scenarios.ORDER, "stuck"),
     Variant("inline without the key lock", "inline_takes_key_lock", scenarios.INLINE, "overlap"),
+    Variant("order by arrival where places are given", "order_is_by_place", scenarios.PLACES, "order"),
+    Variant("early place beside a claimed late one", "head_check_sees_notes", scenarios.PLACES, "overlap"),
+    Variant("early place parked behind a late one", "park_only_behind_earlier", scenarios.PLACED_GROUPS, "stuck"),
+    Variant("adopt without promote", "adopt_promotes", scenarios.ADOPTED, "stuck"),
+    Variant("adopt without the key lock", "adopt_takes_key_lock", scenarios.ADOPTED, "stuck"),
+    Variant("successor of one given back runs", "giving_back_takes_successors", scenarios.PLACED_GROUPS, "order"),
+    Variant("a missing number does not matter", "gate_holds", scenarios.NUMBERS, "gap"),
+    Variant("gate by the view before the lock", "gate_has_new_view", scenarios.TWO_NUMBERS, "stuck"),
+    Variant("held number not promoted", "promote_after_finish", scenarios.TWO_NUMBERS, "stuck"),
+    Variant("hold without a deadline", "hold_has_deadline", scenarios.GAP, "stuck"),
+    Variant("stale number runs", "stale_is_skipped", scenarios.SAME_NUMBER, "stale"),
+    Variant("given up beside an earlier one that is held", "late_only_at_head", scenarios.GAP, "skipped"),
+    Variant("no progress by finish", "finish_advances", scenarios.TWO_NUMBERS, "stuck"),
+    Variant("no progress by discard", "discard_advances", scenarios.TWO_NUMBERS, "stuck"),
+    Variant("no progress by release", "release_advances", scenarios.TWO_NUMBERS, "stuck"),
+    Variant("no progress when the key goes on", "continue_advances", scenarios.SAME_NUMBER, "stuck"),
+    Variant("progress without a note", "continue_advances_under_note", scenarios.TROUBLED_NUMBERS, "skipped"),
+    Variant("discard past an earlier number", "give_up_only_at_head", scenarios.TWO_NUMBERS, "skipped"),
+    Variant("dead number given up past a late one", "give_up_only_at_head", scenarios.LATE_NUMBERS, "skipped"),
+    Variant("inline past a missing number", "inline_asks_the_gate", scenarios.INLINE_NUMBERS, "gap"),
+    Variant("inline with a stale number", "inline_asks_the_gate", scenarios.INLINE_NUMBERS, "stale"),
+    Variant("go on without the key lock", "continue_takes_key_lock", scenarios.CONTINUE, "stuck"),
+    Variant("go on without promote", "continue_promotes", scenarios.CONTINUE, "stuck"),
+    Variant("kill and go on without the key lock", "continue_takes_key_lock", scenarios.FATAL, "stuck"),
+    Variant("kill and go on without promote", "continue_promotes", scenarios.FATAL, "stuck"),
+    Variant("take-over kills and holds the key", "take_over_continues", scenarios.FATAL, "stuck"),
+    Variant("inline dead holds the key", "inline_continues", scenarios.TWO_INLINE_NUMBERS, "stuck"),
+    Variant("inline goes on without the key lock", "continue_takes_key_lock", scenarios.TWO_INLINE_NUMBERS, "stuck"),
+    Variant("inline goes on without promote", "continue_promotes", scenarios.TWO_INLINE_NUMBERS, "stuck"),
+    Variant("release without the key lock", "release_takes_key_lock", scenarios.RELEASE, "stuck"),
+    Variant("release without promote", "release_promotes", scenarios.RELEASE, "stuck"),
+    Variant("redrive without its key", "redrive_restores_key", scenarios.RELEASE, "overlap"),
+    Variant("discard by the key it had before", "discard_checks_key_again", scenarios.RELEASE, "stuck"),
+    Variant("send outside of the transaction", "send_inside_transaction", scenarios.RELAY, "phantom"),
+    Variant("send after the commit", "send_before_commit", scenarios.RELAY, "lost"),
+    Variant("relay finishes before it publishes", "publish_before_finish", scenarios.RELAY, "lost"),
+    Variant("publish past one that backs off", "head_check_sees_retry", scenarios.RELAY, "order"),
+    Variant("failed publish undoes a group", "publish_failure_keeps_the_rest", scenarios.RELAY_GROUPS, "doubled"),
+    Variant("intent in the handler's transaction", "intent_is_committed_first", scenarios.ONCE, "called twice"),
+    Variant("unknown outcome is called again", "unknown_is_dead", scenarios.ONCE, "called twice"),
+    Variant("outcome decided too soon", "resolve_after_process_is_gone", scenarios.ONCE, "called twice"),
+    Variant("result before the call", "result_after_call", scenarios.IDEMPOTENT, "not called"),
+    Variant("note of a worker that is gone", "careful_needs_worker_row", scenarios.CAREFUL, "stuck"),
 )

@@ -14,6 +14,9 @@ from functools import cache
 from itertools import combinations
 from typing import Final, NamedTuple, TypeVar
 
+from tests.model.bounds import Budget, Scenario
+from tests.model.guards import ALL_GUARDS, Guards
+
 Item = TypeVar("Item")
 
 # States of a message. NONE: no ledger row. GONE: ledger row and no queue row, which is "done".
@@ -21,9 +24,23 @@ NONE: Final = 0
 READY: Final = 1
 RETRY: Final = 2
 WAITING: Final = 3
-DEAD: Final = 4
-GONE: Final = 5
-DISCARDED: Final = 6
+UNHANDLED: Final = 4
+DEAD: Final = 5
+GONE: Final = 6
+DISCARDED: Final = 7
+SKIPPED: Final = 8  # finished without running: a later number of its key was applied
+RELEASED: Final = 9  # dead, and no longer in its key
+
+# Marks on a row: what only some worlds need to know about it.
+HELD: Final = 1  # waiting, with a deadline
+OVER: Final = 2  # its time to wait for the number before it is over
+GIVEN_UP: Final = 4  # ghost: it left its key dead, at least once
+LOOSE: Final = 8  # only in a broken variant: in the queue, but not in its key
+INTENDED: Final = 16  # once: the intent is committed
+RECORDED: Final = 32  # once: the result is committed
+CALLED: Final = 64  # ghost: the call was made
+CALLED_AGAIN: Final = 128  # ghost
+EFFECT_MARKS: Final = INTENDED | RECORDED | CALLED | CALLED_AGAIN  # they have a table of their own
 
 # Life of a worker process. Its row in `worker` exists while it is ALIVE, STOPPED or KILLED.
 ALIVE: Final = 0
@@ -42,6 +59,7 @@ FINISH_VIEW: Final = 5  # only in a broken variant
 FINISH_LOCKED: Final = 6  # key locks held
 FINISH_DELETED: Final = 7  # guarded delete done
 FINISH_PROMOTED: Final = 8  # successor chosen, commit pending
+OWING: Final = 9  # only in a broken variant: finished, and something is still to be sent
 
 # What a delivery is in the middle of.
 NEW: Final = 0
@@ -55,12 +73,20 @@ LOCKED: Final = 7  # inline: key lock held, nothing inserted yet
 INLINE_QUEUED: Final = 8  # inline: inserted for the workers, uncommitted
 INLINE_RUN: Final = 9  # inline: effect written, uncommitted
 FALLBACK: Final = 10  # inline: the handler raised; store it like any other
+INLINE_SKIP: Final = 11  # inline: its number is stale; inserted without a queue row, uncommitted
+REJECTED: Final = 12  # inline: the handler rejected it; store it dead
 
-UNCOMMITTED_INSERTS: Final = frozenset({INSERTED, ACKED_EARLY, INLINE_QUEUED, INLINE_RUN})
+UNCOMMITTED_INSERTS: Final = frozenset({INSERTED, ACKED_EARLY, INLINE_QUEUED, INLINE_RUN, INLINE_SKIP})
+INLINE_LOCKED: Final = frozenset({LOCKED, INLINE_QUEUED, INLINE_RUN, INLINE_SKIP})
+
+# Who makes a step: workers from 0, deliveries from -1 downwards, and these.
+OPERATOR: Final = -100
+TIME: Final = -101
 
 NO_NOTE: Final = 0
 STRAY_NOTE: Final = 9  # a note of a worker that no longer exists: nobody can ever match or clear it
 CRASH_LIMIT: Final = 2  # three in the product; two keeps the space small and shows the same
+PLACE_SHIFT: Final = 3
 
 
 class Row(NamedTuple):
@@ -70,9 +96,10 @@ class Row(NamedTuple):
     note: int = NO_NOTE  # 1 or 2: that worker's. One claim at a time per worker, so this is (worker, token)
     solo: int = 0
     crashes: int = 0
-    seq: int = 0
-    after: int = 0  # ghost: messages of the key that were acknowledged before this one's receive began
-    effects: int = 0  # ghost: how often the effect was committed
+    seq: int = 0  # its place in the key: its number, or (see `World.numbered`) its given place before that
+    after: int = 0  # ghost: messages of the key that must take effect before this one
+    effects: int = 0  # ghost: how often the effect was committed; for an outgoing message, how often it was published
+    marks: int = 0
 
 
 Rows = tuple[Row, ...]
@@ -87,6 +114,7 @@ class Worker(NamedTuple):
     aside: int = 0
     extra: int = 0  # claim: kept rows | parked rows << 8; finish: rows to promote
     abandoned: int = 0  # an attempt given up by the watchdog whose transaction is still open
+    knows: int = 0  # numbers: stale rows | late << 8 (| held << 16, in a claim); relay: published; once: how far
 
 
 class Delivery(NamedTuple):
@@ -98,20 +126,6 @@ class Delivery(NamedTuple):
     flag: int = 0  # only in a broken variant: `waiting` decided at insert
 
 
-class Budget(NamedTuple):
-    """How much may still go wrong. Part of the state, so the space is finite."""
-
-    crashes: int = 0
-    stops: int = 0
-    redrives: int = 0
-    retries: int = 0
-    rejects: int = 0
-    abandons: int = 0
-
-
-NO_TROUBLE: Final = Budget()
-
-
 class State(NamedTuple):
     """Everything the future depends on."""
 
@@ -119,6 +133,8 @@ class State(NamedTuple):
     workers: tuple[Worker, ...]
     deliveries: tuple[Delivery, ...]
     budget: Budget
+    applied: tuple[int, ...] = ()  # `progress`: the highest number applied, per key, where numbers count
+    clerk: int = 0  # an operator who has read that message (counted from 1) without a key and will discard it
 
 
 class Step(NamedTuple):
@@ -133,80 +149,42 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Guards:
-    """The guards of the protocol; a broken variant switches off exactly one."""
-
-    acknowledge_after_commit: bool = True
-    insert_is_unique: bool = True
-    park_at_claim: bool = True
-    claim_takes_key_lock: bool = True
-    claim_needs_worker_row: bool = True
-    claim_locks_worker_row: bool = True
-    claim_outcome_is_read: bool = True
-    head_check_has_new_view: bool = True
-    head_check_sees_notes: bool = True
-    head_check_sees_retry: bool = True
-    head_check_sees_dead: bool = True
-    park_only_behind_earlier: bool = True
-    finish_takes_key_lock: bool = True
-    finish_counts_rows: bool = True
-    finish_matches_note: bool = True
-    finish_matches_token: bool = True
-    promote_after_finish: bool = True
-    promote_has_new_view: bool = True
-    promote_lowest: bool = True
-    settle_matches_note: bool = True
-    aside_releases_successors: bool = True
-    settle_releases_successors: bool = True
-    take_over_clears_notes: bool = True
-    charge_only_alone: bool = True
-    solo_runs_alone: bool = True
-    redrive_only_dead: bool = True
-    discard_promotes: bool = True
-    discard_takes_key_lock: bool = True
-    inline_takes_key_lock: bool = True
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """A bounded world; the search visits all of it."""
-
-    name: str
-    messages: tuple[str, ...]  # the first letter is the key
-    deliveries: tuple[str, ...] = ()
-    inline: tuple[int, ...] = ()  # deliveries (by position) that call `process` instead of `receive`
-    received: tuple[str, ...] = ()  # already accepted and acknowledged, in this order
-    budget: Budget = NO_TROUBLE
-    group: int = 1
-    fine: bool = False  # transactions of workers statement by statement
-    receive_steps: int = 2  # 1: at once; 2: insert, commit (late commits); 3: insert, commit, acknowledge
-    receivers_crash: bool = False
-    discard_any: bool = False  # an operator may discard any row without a note, not only a dead one
-    poison: str = ""  # this message kills its process whenever it runs, and nothing else does
-
-
-@dataclass(frozen=True)
 class World:
     """A scenario under given guards, with what can be computed beforehand."""
 
     scenario: Scenario
-    guards: Guards = Guards()
+    guards: Guards = ALL_GUARDS
     key_of: tuple[int, ...] = field(init=False)
     siblings: tuple[tuple[int, ...], ...] = field(init=False)
     delivers: tuple[int, ...] = field(init=False)
     poison: int = field(init=False)
     twins: tuple[tuple[int, int], ...] = field(init=False)  # deliveries that are interchangeable
+    number: tuple[int, ...] = field(init=False)  # the digit in its name
+    key_index: tuple[int, ...] = field(init=False)
+    placed: bool = field(init=False)
+    counted: bool = field(init=False)
+    sent: tuple[int, ...] = field(init=False)  # what the handler of each message sends, as masks
+    outgoing: int = field(init=False)
 
     def __post_init__(self) -> None:
-        messages = self.scenario.messages
+        scenario = self.scenario
+        messages = scenario.messages
         letters = sorted({name[0] for name in messages})
-        same = tuple(self._same_key(name) for name in messages)
-        poison = messages.index(self.scenario.poison) if self.scenario.poison else -1
-        object.__setattr__(self, "key_of", tuple(1 << letters.index(name[0]) for name in messages))
-        object.__setattr__(self, "siblings", same)
-        object.__setattr__(self, "delivers", tuple(messages.index(d) for d in self.scenario.deliveries))
-        object.__setattr__(self, "poison", poison)
-        object.__setattr__(self, "twins", self._twins())
+        computed = {
+            "key_of": tuple(1 << letters.index(name[0]) for name in messages),
+            "key_index": tuple(letters.index(name[0]) for name in messages),
+            "siblings": tuple(self._same_key(name) for name in messages),
+            "delivers": tuple(messages.index(d) for d in scenario.deliveries),
+            "poison": messages.index(scenario.poison) if scenario.poison else -1,
+            "twins": self._twins(),
+            "number": tuple(int(name[1]) for name in messages),
+            "placed": scenario.placed or scenario.counted,
+            "counted": scenario.counted,
+            "sent": tuple(sum(1 << messages.index(b) for a, b in scenario.sends if a == name) for name in messages),
+            "outgoing": sum(1 << messages.index(name) for _, name in scenario.sends),
+        }
+        for name, value in computed.items():
+            object.__setattr__(self, name, value)
 
     def _same_key(self, name: str) -> tuple[int, ...]:
         """The other messages of its key."""
@@ -216,22 +194,32 @@ class World:
     def initial(self) -> State:
         """Two idle workers, nothing in the tables but what the scenario says."""
         scenario = self.scenario
-        rows = tuple(
-            Row(READY, seq=scenario.received.index(name) + 1, after=self._before(name))
-            if name in scenario.received
-            else Row()
-            for name in scenario.messages
-        )
-        return State(rows, (Worker(), Worker()), (Delivery(),) * len(scenario.deliveries), scenario.budget)
+        rows = tuple(self._received(m, name) for m, name in enumerate(scenario.messages))
+        applied = (0,) * len(set(self.key_of)) if self.counted else ()
+        workers = (Worker(), Worker())
+        return State(rows, workers, (Delivery(),) * len(scenario.deliveries), scenario.budget, applied)
+
+    def _received(self, m: int, name: str) -> Row:
+        scenario = self.scenario
+        if name in scenario.unhandled:
+            return Row(UNHANDLED, seq=scenario.unhandled.index(name) + 1)
+        if name not in scenario.received:
+            return Row()
+        arrival = scenario.received.index(name) + 1
+        return Row(READY, seq=self.numbered(m, arrival), after=0 if self.placed else self._before(name))
+
+    def numbered(self, m: int, arrival: int) -> int:
+        """Its place in its key, as one number to compare: (place, number), or the number alone."""
+        return self.number[m] << PLACE_SHIFT | arrival if self.placed else arrival
 
     def _twins(self) -> tuple[tuple[int, int], ...]:
         """At most one duplicate per message is in any scenario, so pairs are enough."""
-        names, inline = self.scenario.deliveries, self.scenario.inline
+        names, inline, careful = self.scenario.deliveries, self.scenario.inline, self.scenario.careful
         return tuple(
             (i, j)
             for j in range(len(names))
             for i in range(j)
-            if names[i] == names[j] and (i in inline) == (j in inline)
+            if names[i] == names[j] and (i in inline) == (j in inline) and (i in careful) == (j in careful)
         )
 
     def _before(self, name: str) -> int:
@@ -263,7 +251,7 @@ class World:
                     keys |= self.keys(worker.batch)
         if self.scenario.inline and self.guards.inline_takes_key_lock:
             for d, delivery in enumerate(state.deliveries):
-                if delivery.phase in (LOCKED, INLINE_QUEUED, INLINE_RUN):
+                if delivery.phase in INLINE_LOCKED:
                     keys |= self.key_of[self.delivers[d]]
         return rows, keys
 
@@ -277,14 +265,26 @@ _BITS: Final = tuple(tuple(i for i in range(8) if mask >> i & 1) for mask in ran
 
 
 def unfinished(row: Row) -> bool:
-    """Whether the message has a queue row."""
+    """Whether the message has a queue row, in its key."""
     return READY <= row.state <= DEAD
 
 
 @cache
 def moved(row: Row, state: int, note: int) -> Row:
-    """The row in another state, with another note."""
-    return row._replace(state=state, note=note)
+    """The row in another state, with another note; whatever moves it, its deadline is off."""
+    return row._replace(state=state, note=note, marks=row.marks & ~HELD)
+
+
+@cache
+def noted_by(row: Row, note: int) -> Row:
+    """The same row with another's note."""
+    return row._replace(note=note)
+
+
+@cache
+def marked(row: Row, on: int, off: int = 0) -> Row:
+    """The row with some marks on and some off."""
+    return row._replace(marks=row.marks & ~off | on)
 
 
 @cache
@@ -313,36 +313,42 @@ def subsets(candidates: list[int], size: int) -> Iterator[int]:
 
 def with_worker(state: State, w: int, worker: Worker, rows: Rows | None = None) -> State:
     """The state with one worker, and maybe rows, changed."""
-    workers = replaced(state.workers, w, worker)
-    return State(state.rows if rows is None else rows, workers, state.deliveries, state.budget)
+    before, workers, deliveries, budget, applied, clerk = state
+    workers = replaced(workers, w, worker)
+    return State(before if rows is None else rows, workers, deliveries, budget, applied, clerk)
 
 
 def with_delivery(state: State, d: int, delivery: Delivery) -> State:
     """The state with one delivery changed."""
-    return State(state.rows, state.workers, replaced(state.deliveries, d, delivery), state.budget)
+    rows, workers, deliveries, budget, applied, clerk = state
+    return State(rows, workers, replaced(deliveries, d, delivery), budget, applied, clerk)
+
+
+def with_rows(state: State, rows: Rows, applied: tuple[int, ...] | None = None) -> State:
+    """The state with rows, and maybe the progress of keys, changed."""
+    _, workers, deliveries, budget, before, clerk = state
+    return State(rows, workers, deliveries, budget, before if applied is None else applied, clerk)
 
 
 def poorer(state: State, what: str) -> State:
     """The state with one less of something in its budget."""
-    return State(state.rows, state.workers, state.deliveries, spent(state.budget, what))
+    rows, workers, deliveries, budget, applied, clerk = state
+    return State(rows, workers, deliveries, spent(budget, what), applied, clerk)
 
 
 def tidied(world: World, state: State) -> State:
     """The state with its sequence numbers closed up and promises about finished messages forgotten.
 
-    Only the order of the numbers matters to anybody, so this merges states that have the same future.
+    Only the order of the numbers matters to anybody, so this merges states that have the same future. Places that
+    are given are left as they are: a later message may come in between.
     """
     alive = 0
-    numbers: dict[int, list[int]] = {}
     for m, row in enumerate(state.rows):
         if unfinished(row):
             alive |= 1 << m
-            numbers.setdefault(world.key_of[m], []).append(row.seq)
-    for m, delivery in zip(world.delivers, state.deliveries, strict=True):
-        if delivery.seq:
-            numbers.setdefault(world.key_of[m], []).append(delivery.seq)
-    for taken in numbers.values():
-        taken.sort()
+    if world.placed:
+        return with_rows(state, tuple([_renumbered_row(row, row.seq, row.after & alive) for row in state.rows]))
+    numbers = _numbers(world, state)
     rows = list(state.rows)
     for m, row in enumerate(rows):
         if row.seq:
@@ -353,7 +359,21 @@ def tidied(world: World, state: State) -> State:
         if delivery.seq:
             rank = numbers[world.key_of[world.delivers[d]]].index(delivery.seq) + 1
             deliveries[d] = delivery._replace(seq=rank, after=delivery.after & alive)
-    return State(tuple(rows), state.workers, tuple(deliveries), state.budget)
+    return State(tuple(rows), state.workers, tuple(deliveries), state.budget, state.applied, state.clerk)
+
+
+def _numbers(world: World, state: State) -> dict[int, list[int]]:
+    """The numbers in use, by key, in order."""
+    numbers: dict[int, list[int]] = {}
+    for m, row in enumerate(state.rows):
+        if row.seq:
+            numbers.setdefault(world.key_of[m], []).append(row.seq)
+    for m, delivery in zip(world.delivers, state.deliveries, strict=True):
+        if delivery.seq:
+            numbers.setdefault(world.key_of[m], []).append(delivery.seq)
+    for taken in numbers.values():
+        taken.sort()
+    return numbers
 
 
 @cache

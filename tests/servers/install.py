@@ -76,9 +76,7 @@ def _apt_install(package: str) -> None:
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     with _daemons_kept_down():
         for command in (["update"], ["install", "-y", "--no-install-recommends", package]):
-            done = subprocess.run(
-                [*apt, *command], env=environment, capture_output=True, text=True, check=False
-            )
+            done = subprocess.run([*apt, *command], env=environment, capture_output=True, text=True, check=False)
             if done.returncode:
                 raise ServerMissing(f"`{' '.join([*apt, *command])}` failed:\n{done.stdout}{done.stderr}")
 

@@ -156,9 +156,7 @@ class PostgresServer:
             return
         self._process.end(signal.SIGQUIT)
         log = self.log()[logged:]
-        raise (
-            PortTaken(port) if "could not bind" in log else RuntimeError(f"PostgreSQL did not start:\n{log}")
-        )
+        raise (PortTaken(port) if "could not bind" in log else RuntimeError(f"PostgreSQL did not start:\n{log}"))
 
     def _ready(self) -> bool:
         """What pg_ctl looks at: our own postmaster's pid file, whose eighth line is its state."""

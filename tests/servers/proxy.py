@@ -164,9 +164,7 @@ class FaultProxy:
             await asyncio.gather(requests, replies, return_exceptions=True)
             _reset(server_writer)
 
-    async def _requests(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, muted: asyncio.Event
-    ) -> None:
+    async def _requests(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, muted: asyncio.Event) -> None:
         before = b""
         while chunk := await reader.read(_CHUNK):
             await self._flowing.wait()
@@ -181,9 +179,7 @@ class FaultProxy:
             await writer.drain()
             before = (before + chunk)[-_LONGEST_PATTERN:]
 
-    async def _replies(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, muted: asyncio.Event
-    ) -> None:
+    async def _replies(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, muted: asyncio.Event) -> None:
         while chunk := await reader.read(_CHUNK):
             await self._flowing.wait()
             if muted.is_set():

@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 CHECKOUT = Path(__file__).parents[2]
 
 
-def test_a_server_starts_and_each_database_is_fresh(
-    postgres_server: PostgresServer, postgres_url: str
-) -> None:
+def test_a_server_starts_and_each_database_is_fresh(postgres_server: PostgresServer, postgres_url: str) -> None:
     with psycopg.connect(postgres_url) as connection:
         assert connection.info.server_version >= 150_000
         assert connection.execute("SELECT count(*) FROM pg_stat_user_tables").fetchone() == (0,)
@@ -181,9 +179,7 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.parametrize(
-    "ending", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda ending: ending.name
-)
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda ending: ending.name)
 def test_nothing_is_left_of_a_test_process_that_dies(ending: signal.Signals) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", _VICTIM],

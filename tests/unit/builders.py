@@ -268,7 +268,7 @@ def claim_row(seq: int, *, hashed: int | None = None, subscription: int = 1, **c
 
 
 def outcomes(**by_message: Outcome | list[Outcome]) -> Callable[[Call], Outcome]:
-    """What handlers do: `m3=[failed, fine]` is message 3, first and second time (the last one stays); others are fine."""
+    """What handlers do: `m3=[failed, fine]` is message 3, first and second time (the last stays); others are fine."""
     left = {name: list(some) if isinstance(some, list) else [some] for name, some in by_message.items()}
 
     def call(request: Call) -> Outcome:

@@ -21,11 +21,33 @@ T = TypeVar("T")
 
 # Statements without a result: whoever sends them does not look at the answer.
 SILENT = frozenset(
-    (
-        "add_attempt add_audit add_name adopt advance advance_inline count_duplicates finish finish_inline forget_bodies "
-        "forget_worker hold let_go lock_keys postpone promote release release_some remove_unhandled ring set_body_key "
-        "store_results take_over touch_catalog"
-    ).split()
+    [
+        "add_attempt",
+        "add_audit",
+        "add_name",
+        "adopt",
+        "advance",
+        "advance_inline",
+        "count_duplicates",
+        "finish",
+        "finish_inline",
+        "forget_bodies",
+        "forget_worker",
+        "hold",
+        "let_go",
+        "lock_keys",
+        "lock_worker",
+        "postpone",
+        "promote",
+        "release",
+        "release_some",
+        "remove_unhandled",
+        "ring",
+        "set_body_key",
+        "store_results",
+        "take_over",
+        "touch_catalog",
+    ]
 )
 
 _POSTGRES_PARAMETER = re.compile(r"%\((\w+)\)[sb]")
@@ -109,7 +131,9 @@ class Script:
             check_parameters(request)
         if isinstance(request, Begin):
             assert not self.is_open, "a transaction begins inside another"
-            assert not self.is_failed or self.is_lost, "a transaction begins on a connection that is still in a failed one"
+            assert not self.is_failed or self.is_lost, (
+                "a transaction begins on a connection that is still in a failed one"
+            )
             self.is_open = True
             self.story.append(name)
             return

@@ -78,14 +78,24 @@ FINE = [
     "START",
     "WITH commit AS (SELECT 1) SELECT * FROM commit",
 ]
-BEFORE = ["", " ", "\n\t ", "-- a comment\n", "/* a comment */", "/* two\nlines */\n-- more\n  ", "--\n", "/**/", "-- /*\n"]
+BEFORE = [
+    "",
+    " ",
+    "\n\t ",
+    "-- a comment\n",
+    "/* a comment */",
+    "/* two\nlines */\n-- more\n  ",
+    "--\n",
+    "/**/",
+    "-- /*\n",
+]
 
 
 @pytest.mark.parametrize("sql", ENDS)
 @pytest.mark.parametrize("before", BEFORE)
 def test_a_statement_that_ends_the_transaction_is_refused(before: str, sql: str) -> None:
     """Whatever stands before it: spaces, comments, lines. The error says what to do instead."""
-    with pytest.raises(ContractViolation, match="returning commits, raising rolls back.*savepoint"):
+    with pytest.raises(ContractViolation, match=r"returning commits, raising rolls back.*savepoint"):
         refuse_transaction_control(before + sql)
 
 

@@ -128,7 +128,7 @@ def test_ids_that_are_not(one: Any, reason: str) -> None:
 def test_names_have_their_own_limit() -> None:
     """A name may have 255 bytes, and the refusal says which name it was."""
     assert identity.check_name("type", "x" * 255) == "x" * 255
-    with pytest.raises(InvalidMessage, match="source .*256 bytes; at most 255"):
+    with pytest.raises(InvalidMessage, match=r"source .*256 bytes; at most 255"):
         identity.check_name("source", "x" * 256)
 
 
@@ -159,7 +159,10 @@ def test_any_prefix_is_harmless_or_refused(prefix: str) -> None:
 
 
 KEYS = st.recursive(
-    st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(st.characters(), max_size=60),
+    st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(), max_size=60),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=5,
 )

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from onceward import identity, payload
-from onceward.errors import InvalidMessage
-from onceward.message import Delivery, Message, Receipt, moment
+from onceward import identity
+from onceward.errors import ContractViolation, InvalidMessage
+from onceward.message import Delivery, Draft, Message, Receipt, moment, passed_on
 from tests.unit.builders import NOW, delivery, message
 
 
@@ -55,6 +55,11 @@ def test_nothing_is_null() -> None:
         ({"version": True}, "version must be a whole number"),
         ({"version": "1"}, "version must be a whole number"),
         ({"version": 1.0}, "version must be a whole number"),
+        ({"position": "1"}, "position must be a whole number"),
+        ({"position": True}, "position must be a whole number"),
+        ({"position": 2**63}, "position must be a whole number"),
+        ({"destination": ""}, "to is empty"),
+        ({"destination": 7}, "to must be text"),
         ({"body": b"1"}, "data= or body=, not both"),
         ({"data": None, "body": "text"}, "body must be bytes, not str"),
         ({"data": None, "body": 7}, "body must be bytes, not int"),
@@ -78,24 +83,10 @@ def test_a_key_that_cannot_be_text_is_refused_by_name(key: Any) -> None:
         delivery(key=key)
 
 
-@given(st.dictionaries(st.text(st.characters(), max_size=8), st.text(st.characters(), max_size=8), max_size=4))
-@example({"trace": "a\x00b"})
-@example({"\x00": ""})
-@example({"a": "\ud800"})
-def test_headers_that_are_accepted_can_be_read_again(headers: dict[str, str]) -> None:
-    """Accepted headers survive the way into the database and back; what could not is refused here."""
-    try:
-        one = delivery(headers=headers)
-    except InvalidMessage:
-        return
-    stored = payload.encode_text(dict(one.headers))
-    assert payload.decode(stored.encode()) == headers
-
-
 def test_a_delivery_does_not_follow_its_caller() -> None:
     """What the caller changes afterwards changes nothing here."""
     headers, raw = {"a": "1"}, bytearray(b"1")
-    one = delivery(data=None, body=raw, headers=headers)  # type: ignore[arg-type] # any buffer is taken
+    one = delivery(data=None, body=raw, headers=headers)
     headers["a"] = "2"
     raw[0] = 0
     assert one.headers["a"] == "1"
@@ -138,7 +129,9 @@ def test_idempotency_keys_never_collide(one: tuple[str, str, str, str], other: t
 
 
 @given(PARTS, st.integers(1, 100), st.integers(1, 10**9))
-def test_an_idempotency_key_is_the_same_on_every_retry(parts: tuple[str, str, str, str], attempt: int, seq: int) -> None:
+def test_an_idempotency_key_is_the_same_on_every_retry(
+    parts: tuple[str, str, str, str], attempt: int, seq: int
+) -> None:
     """Attempt, time, number and content do not matter: only which message, and which call."""
     later = moment(NOW) + timedelta(days=1)
     again = idempotency_key(parts, attempt=attempt, seq=seq, received_at=later, data=None, version=9, key="k")
@@ -158,6 +151,79 @@ def test_a_moment_is_exact(microseconds: int) -> None:
     one = moment(microseconds)
     assert one.tzinfo is UTC
     assert one - datetime(1970, 1, 1, tzinfo=UTC) == timedelta(microseconds=microseconds)
+
+
+def open_draft() -> Draft:
+    draft = Draft("service")
+    draft.begin()
+    return draft
+
+
+def test_what_is_sent_is_kept_for_the_commit() -> None:
+    """An id of its own that is the same on every retry, the service as its source, this message as its cause."""
+    draft = open_draft()
+    one = message(seq=9, draft=draft, headers={"Traceparent": "t", "secret": "s"})
+    first = one.send("shipped", {"order": 7}, key=7, to="warehouse", version=2, headers={"x": "y"})
+    second = one.send("mailed", body=b"raw")
+    assert [each.id for each in draft.deliveries] == [first, second]
+    assert first == one.idempotency_key("send 0") != second
+    sent = draft.deliveries[0]
+    assert (sent.source, sent.type, sent.version, sent.key, sent.destination, sent.cause) == (
+        "service",
+        "shipped",
+        2,
+        "7",
+        "warehouse",
+        9,
+    )
+    assert dict(sent.headers) == {"correlation-id": "e1", "causation-id": "e1", "traceparent": "t", "x": "y"}
+    assert draft.deliveries[1].body == b"raw"
+    draft.begin()
+    assert draft.deliveries == []
+    assert one.send("shipped", {"order": 7}) == first
+
+
+def test_sending_is_over_when_the_handler_is() -> None:
+    """What comes too late, or from outside, is refused: it would not be in the transaction."""
+    draft = open_draft()
+    draft.end()
+    with pytest.raises(ContractViolation, match="its transaction is over"):
+        message(draft=draft).send("shipped")
+    with pytest.raises(ContractViolation, match=r"use inbox\.send"):
+        message().send("shipped")
+    with pytest.raises(ContractViolation, match="inside a handler"):
+        message().once("charge", list)
+
+
+def test_a_wrong_message_is_refused_where_it_is_sent() -> None:
+    """The handler hears of it at its own line, and nothing of it is kept."""
+    draft = open_draft()
+    with pytest.raises(InvalidMessage, match="type is empty"):
+        message(draft=draft).send("")
+    assert draft.deliveries == []
+
+
+def test_once_asks_the_runtime() -> None:
+    """The message passes itself, the name, the call, and whether the other side can tell repetitions."""
+    one = message(effects=lambda *parts: parts)
+    assert one.once("charge", list) == (one, "charge", list, False)
+    assert one.once("mail", list, idempotent=True) == (one, "mail", list, True)
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({}, {"correlation-id": "e1", "causation-id": "e1"}),
+        ({"Correlation-Id": "c"}, {"correlation-id": "c", "causation-id": "e1"}),
+        (
+            {"traceparent": "p", "tracestate": "s", "authorization": "a"},
+            {"correlation-id": "e1", "causation-id": "e1", "traceparent": "p", "tracestate": "s"},
+        ),
+    ],
+)
+def test_a_sent_message_inherits_its_story(headers: dict[str, str], expected: dict[str, str]) -> None:
+    """Who started it, what caused it, and the trace; nothing else of the incoming headers."""
+    assert passed_on("e1", headers) == expected
 
 
 def test_a_receipt_by_default() -> None:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from onceward.errors import ConfigurationError, HandlerNotFound, OncewardError
 from onceward.message import Message
-from onceward.registry import Handler, Registry, key_at
+from onceward.registry import ANY_TYPE, OUTBOX, Handler, Registry, key_at
 from onceward.retry import RetryPolicy
-from tests.unit.builders import do_nothing, do_nothing_async, handler
+from tests.unit.builders import do_nothing, do_nothing_async, handler, relay
 
 
 def registry(*handlers: Handler) -> Registry:
@@ -66,6 +66,43 @@ def test_two_handlers_of_one_version_collide() -> None:
     assert len(known) == 2
 
 
+def add_total(data: Any) -> Any:
+    return {**data, "total": 1}
+
+
+def add_tax(data: Any) -> Any:
+    return {**data, "tax": data["total"] * 2}
+
+
+def test_old_versions_are_brought_up_to_date() -> None:
+    """Step by step from the version that came to the nearest one that is handled; a handled version needs no step."""
+    known = registry(handler(version=3), handler(version=5))
+    known.add_upcaster("paid", 1, add_total)
+    known.add_upcaster("paid", 2, add_tax)
+    known.add_upcaster("paid", 3, add_tax)
+    assert known.find("service", "paid", 1) == (known.find("service", "paid", 3)[0], [add_total, add_tax])
+    assert known.find("service", "paid", 2)[1] == [add_tax]
+    assert known.find("service", "paid", 3)[1] == []
+    with pytest.raises(HandlerNotFound, match=r"version 4 .*handled versions: 3, 5; upcasters: 1, 2, 3"):
+        known.find("service", "paid", 4)
+    with pytest.raises(HandlerNotFound):
+        known.find("service", "paid", 6)
+    with pytest.raises(ConfigurationError, match="has an upcaster already"):
+        known.add_upcaster("paid", 2, add_total)
+
+
+def test_the_relay_handles_whatever_goes_out() -> None:
+    """One handler for every type and version; a new one replaces it; its names are reserved for it."""
+    known, first, second = registry(handler()), relay(), relay(group=5)
+    known.set_relay(first)
+    known.set_relay(second)
+    assert known.find(OUTBOX, "anything", 17) == (second, [])
+    assert known.of_type(OUTBOX, ANY_TYPE) is second
+    for taken in (handler(ANY_TYPE), handler(consumer=OUTBOX)):
+        with pytest.raises(ConfigurationError, match="reserved"):
+            known.add(taken)
+
+
 def test_versions_share_their_key() -> None:
     """Messages of one type are ordered in one way, whatever their version."""
     known = registry(handler(key="order"))
@@ -73,6 +110,16 @@ def test_versions_share_their_key() -> None:
         known.add(handler(version=2, key="customer"))
     known.add(handler(version=2, key="order"))
     known.add(handler(version=2, key="customer", consumer="mail"))
+
+
+def test_versions_share_how_they_are_ordered() -> None:
+    """Numbers and the treatment of dead ones belong to the key, so they are the same for every version."""
+    known = registry(handler(key="order", sequence="number", on_dead="continue"))
+    with pytest.raises(ConfigurationError, match="the same sequence="):
+        known.add(handler(version=2, key="order", on_dead="continue"))
+    with pytest.raises(ConfigurationError, match="the same on_dead="):
+        known.add(handler(version=2, key="order", sequence="number"))
+    known.add(handler(version=2, key="order", sequence="number", on_dead="continue"))
 
 
 def test_versions_share_their_kind() -> None:
@@ -90,6 +137,8 @@ def test_versions_share_their_kind() -> None:
         ({"consumer": ""}, "consumer is empty"),
         ({"consumer": "x" * 256}, "consumer"),
         ({"group": 0}, "group=0 must be at least 1"),
+        ({"on_dead": "skip"}, "on_dead='skip' must be"),
+        ({"sequence": "number"}, "needs key="),
     ],
 )
 def test_a_handler_that_makes_no_sense_is_refused(changes: dict[str, Any], reason: str) -> None:

@@ -17,11 +17,12 @@ from onceward.errors import (
     HandlerNotFound,
     HandlerTimeout,
     InvalidMessage,
+    OutcomeUnknown,
     StoreConflict,
     StoreUnavailable,
     TransactionAborted,
 )
-from onceward.retry import Again, Dead, Reject, Retry, RetryPolicy, decide
+from onceward.retry import Again, Dead, Reject, Retry, RetryPolicy, VersionGap, decide
 
 ATTEMPTS = st.integers(1, 100) | st.sampled_from([64, 65, 66, 1_000, 10**6, 10**9])
 CHANCES = st.floats(0, 1, exclude_max=True)
@@ -129,7 +130,14 @@ def test_a_due_time_is_a_date(after: timedelta) -> None:
         assert datetime.now(UTC) + decision.delay > datetime(2020, 1, 1, tzinfo=UTC)
 
 
-PERMANENT = [Reject("never"), InvalidMessage("bad"), HandlerNotFound("nobody"), ContractViolation("committed")]
+PERMANENT = [
+    Reject("never"),
+    InvalidMessage("bad"),
+    HandlerNotFound("nobody"),
+    ContractViolation("committed"),
+    OutcomeUnknown("charge"),
+    VersionGap("number 3 did not come"),
+]
 TEMPORARY = [
     ValueError("x"),
     Retry(),

@@ -48,4 +48,4 @@ def test_settings_are_frozen_and_named() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         Settings().group = 1  # type: ignore[misc] # that is the point
     with pytest.raises(TypeError):
-        Settings(timedelta(seconds=20))  # type: ignore[misc] # that is the point
+        Settings(timedelta(seconds=20))  # type: ignore[call-arg] # that is the point

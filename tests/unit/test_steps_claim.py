@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from onceward.breaker import Breaker, Circuit
 from onceward.errors import StoreConflict, StoreUnavailable
+from onceward.flow import Query
+from onceward.retry import VersionGap
 from onceward.steps.claim import SWEEP_SECONDS, let_go, may_ride, next_batch
-from onceward.steps.lane import Gate, Lane
-from tests.unit.builders import WORKER, Clock, Stop, claim_row, context, handler, lane
-from tests.unit.script import Lost, Script
+from onceward.steps.lane import Claimed, Gate, Lane
+from tests.unit.builders import WORKER, Clock, Stop, claim_row, context, handler, lane, relay
+from tests.unit.script import Lost, Script, Turns
 
 CLAIMED = "begin claim commit"
 LOOKED = "begin suspects commit"
+
+
+def waiting(request: Query) -> list[Any]:
+    """Park every row that is asked about."""
+    return [(seq, "waiting") for seq in request.params["seqs"]]
 
 
 def clock(of: Lane) -> Clock:
@@ -49,7 +58,9 @@ class TestClaim:
     def test_rows_with_a_key_are_checked_in_a_new_statement(self) -> None:
         """Those that are not at the head of their key are parked before the commit, and not in the batch."""
         here = lane(context(handler()))
-        script = Script({"claim": [claim_row(1, hashed=77), claim_row(2), claim_row(3, hashed=78)], "park": [(3,)]})
+        script = Script(
+            {"claim": [claim_row(1, hashed=77), claim_row(2), claim_row(3, hashed=78)], "park": [(3, "waiting")]}
+        )
         assert [one.seq for one in script.run(next_batch(here))] == [1, 2]
         assert script.story == ["begin claim park commit"]
         assert script.params("park") == [{"seqs": [1, 3], "worker": WORKER, "token": 1}]
@@ -57,7 +68,33 @@ class TestClaim:
     def test_all_parked_is_nothing_claimed(self) -> None:
         """A claim of which nothing remains is let go."""
         here = lane(context(handler()))
-        assert Script({"claim": [claim_row(1, hashed=77)], "park": [(1,)]}).run(next_batch(here)) == []
+        script = Script({"claim": Turns([claim_row(1, hashed=77)], []), "park": [(1, "waiting")]})
+        assert script.run(next_batch(here)) == []
+        assert here.open_tokens == set()
+
+    def test_all_parked_is_not_idle(self) -> None:
+        """Others may be behind those that wait from now on: it looks on at once, however many there are."""
+        here = lane(context(handler()))
+        claims = [[claim_row(seq, hashed=77)] for seq in (1, 2, 3)]
+        script = Script({"claim": Turns(*claims, [claim_row(4)], []), "park": waiting})
+        assert [one.seq for one in script.run(next_batch(here))] == [4]
+        assert script.story == ["begin claim park commit"] * 3 + [CLAIMED]
+        assert here.open_tokens == {4}
+
+    @pytest.mark.parametrize("why", ["stepped back", "stopping", "closed"])
+    def test_it_does_not_look_on_for_ever(self, why: str) -> None:
+        """A row that only stepped back is still due and would be claimed again; a stop or a suspect comes first."""
+        here = lane(context(handler()), stop=Stop(after=0) if why == "stopping" else None)
+        state = "ready" if why == "stepped back" else "waiting"
+
+        def park(request: Query) -> list[Any]:
+            if why == "closed":
+                here.gate.enter_alone("another")
+            return [(seq, state) for seq in request.params["seqs"]]
+
+        script = Script({"claim": [claim_row(1, hashed=77)], "park": park})
+        assert script.run(next_batch(here)) == []
+        assert script.story == ["begin claim park commit"]
         assert here.open_tokens == set()
 
     def test_new_sources_are_looked_up_inside(self) -> None:
@@ -80,7 +117,7 @@ class TestClaim:
     @pytest.mark.parametrize("failure", [Lost(), StoreUnavailable("busy"), StoreConflict("deadlock")])
     @pytest.mark.parametrize("place", ["claim", "park", "commit"])
     def test_a_claim_without_an_answer_stays_open(self, place: str, failure: Any) -> None:
-        """Perhaps it was committed: its token is remembered until its rows are known to be gone, and the gate is kept."""
+        """Perhaps it was committed: its token is remembered until its rows are known to be gone; the gate is kept."""
         here = lane(context(handler()))
         script = Script({"claim": [claim_row(1, hashed=77)], "park": [], place: failure})
         with pytest.raises((StoreUnavailable, StoreConflict)):
@@ -96,6 +133,118 @@ class TestClaim:
         (one,) = script.run(next_batch(here))
         assert script.params("claim")[0]["worker"] == 99
         assert (one.worker, here.owner) == (99, 99)
+
+
+class TestNumbers:
+    """Messages that are counted within their key."""
+
+    COUNTING = handler(key="order", sequence="n", gap=timedelta(seconds=60))
+
+    def claim(
+        self, *rows: tuple[Any, ...], applied: dict[int, int], parked: tuple[int, ...] = ()
+    ) -> tuple[Script, list[Claimed]]:
+        here = lane(context(self.COUNTING, handler("sent")))
+        progress = [(row[0], applied[row[2]]) for row in rows if row[4] is not None]
+        script = Script(
+            {"claim": Turns(list(rows), []), "park": [(seq, "waiting") for seq in parked], "progress": progress}
+        )
+        return script, script.run(next_batch(here))
+
+    def row(self, seq: int, number: int | None, *, hashed: int = 70, age: float = 0.5) -> tuple[Any, ...]:
+        place = seq if number is None else number
+        return claim_row(seq, hashed=hashed, key="k", sequence=number, place=place, age=age)
+
+    def test_the_next_number_passes(self) -> None:
+        """And those that follow it in the same claim, in the order of their numbers."""
+        script, batch = self.claim(self.row(8, 5), self.row(9, 4), applied={70: 3})
+        assert script.story == ["begin claim park progress commit"]
+        assert script.params("progress") == [{"seqs": [8, 9]}]
+        assert [(one.seq, one.sequence, one.stale) for one in batch] == [(9, 4, False), (8, 5, False)]
+
+    def test_a_number_after_a_gap_is_held(self) -> None:
+        """It gives its note back and waits, for as long as its handler allows; what comes after it waits for it."""
+        script, batch = self.claim(self.row(7, 4), self.row(8, 6, age=20.0), self.row(9, 7), applied={70: 3})
+        assert [one.seq for one in batch] == [7]
+        assert script.params("hold") == [
+            {"seq": 8, "worker": WORKER, "token": 1, "delay": 40.0},
+            {"seq": 9, "worker": WORKER, "token": 1, "delay": None},
+        ]
+        assert script.story == ["begin claim park progress hold hold commit"]
+
+    def test_all_held_is_nothing_claimed(self) -> None:
+        """The token is forgotten."""
+        _, batch = self.claim(self.row(8, 6), applied={70: 3})
+        assert batch == []
+
+    def test_after_its_patience_it_is_given_up(self) -> None:
+        """The number before it did not come in time: its problem says which."""
+        _, (one,) = self.claim(self.row(8, 6, age=60.0), applied={70: 3})
+        assert isinstance(one.problem, VersionGap)
+        assert "number 4" in str(one.problem)
+
+    def test_a_lower_number_is_stale(self) -> None:
+        """A later one is applied: it will be finished without running. The same number twice runs once."""
+        _, batch = self.claim(self.row(7, 2), self.row(8, 4), self.row(9, 4), applied={70: 3})
+        assert [(one.seq, one.stale) for one in batch] == [(7, True), (8, False), (9, True)]
+
+    def test_keys_are_counted_apart(self) -> None:
+        """Each from its own progress."""
+        _, batch = self.claim(self.row(8, 1), self.row(9, 5, hashed=80), applied={70: 0, 80: 4})
+        assert [(one.seq, one.stale) for one in batch] == [(8, False), (9, False)]
+
+    def test_messages_without_a_number_pass(self) -> None:
+        """In the same claim, whether they have a key or not; only counted ones are asked about."""
+        script, batch = self.claim(
+            self.row(7, 1), self.row(8, None, hashed=80), claim_row(9, subscription=2, type="sent"), applied={70: 0}
+        )
+        assert sorted(one.seq for one in batch) == [7, 8, 9]
+        assert script.params("progress") == [{"seqs": [7]}]
+
+    def test_parked_ones_are_not_asked_about(self) -> None:
+        """Behind an earlier row of the key a number says nothing yet."""
+        script, batch = self.claim(self.row(8, 6), applied={70: 3}, parked=(8,))
+        assert batch == []
+        assert script.params("progress") == []
+
+    def test_without_a_handler_there_is_no_patience(self) -> None:
+        """A subscription whose handler this process lost is not waited for here."""
+        here = lane(context(handler("sent"), strangers=(self.COUNTING,)))
+        row = (8, 2, *self.row(8, 6)[2:])
+        script = Script({"claim": [row], "park": [], "progress": [(8, 0)]})
+        (one,) = script.run(next_batch(here))
+        assert one.problem is not None
+
+
+class TestOutgoing:
+    """The relay's claim."""
+
+    def test_it_has_a_statement_of_its_own(self) -> None:
+        """With an index of its own, so that no backlog of incoming messages is in its way."""
+        here = lane(context(relay()))
+        here.outgoing = True
+        script = Script({"claim_outgoing": [claim_row(5, subscription=100, type="shipped", destination="sink")]})
+        (one,) = script.run(next_batch(here))
+        assert script.story == ["begin claim_outgoing commit"]
+        assert script.params("claim_outgoing")[0]["subscriptions"] == [100]
+        assert one.external
+
+
+class TestCircuit:
+    """A handler whose circuit is open."""
+
+    def test_its_messages_are_left_alone(self) -> None:
+        """Neither claimed nor looked for, until the pause is over; others are."""
+        time = Clock()
+        breaker = Breaker(Circuit(1, timedelta(seconds=30)), clock=time)
+        here = lane(context(handler(breaker=breaker), handler("sent")))
+        here.swept_at = float("-inf")
+        script = Script({"suspects": [(0,)], "claim": []})
+        breaker.failed()
+        script.run(next_batch(here))
+        assert script.params("suspects")[0]["subscriptions"] == script.params("claim")[0]["subscriptions"] == [2]
+        time.now += 30
+        script.run(next_batch(here))
+        assert script.params("claim")[1]["subscriptions"] == [1, 2]
 
 
 class TestSweep:
@@ -179,11 +328,12 @@ class TestSuspect:
     def test_a_suspect_behind_an_earlier_message_is_parked(self) -> None:
         """Order holds for suspects too."""
         here = self.sweeping()
-        script = Script({"suspects": [(1,)], "claim_solo": [claim_row(5, hashed=77)], "park": [(5,)], "claim": []})
+        script = Script(
+            {"suspects": [(1,)], "claim_solo": [claim_row(5, hashed=77)], "park": [(5, "waiting")], "claim": []}
+        )
         assert script.run(next_batch(here)) == []
-        assert script.story == [LOOKED, "begin claim_solo park commit", CLAIMED]
+        assert script.story[:2] == [LOOKED, "begin claim_solo park commit"]
         assert here.open_tokens == set()
-        assert not here.wants_alone
 
     @pytest.mark.parametrize("place", ["claim_solo", "commit"])
     def test_without_an_answer_it_stays_open_and_alone(self, place: str) -> None:

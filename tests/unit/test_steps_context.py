@@ -39,7 +39,7 @@ def test_once_is_one_trip() -> None:
 @pytest.mark.parametrize("place", ["names", "commit"])
 def test_once_answers_only_what_is_committed(failure: object, place: str) -> None:
     """Where a statement or the commit fails there is no answer, and nothing more is sent."""
-    script = Script({"names": [(1, "a")], **{place: failure}})
+    script = Script({"names": [(1, "a")], place: failure})
     with pytest.raises((StoreUnavailable, StoreConflict)):
         script.run(once(context(), Query("names")))
     assert len(script.trips) == 1
@@ -49,7 +49,7 @@ def test_the_catalog_is_read_as_a_whole() -> None:
     """Version, names and subscriptions come from one transaction and replace what was known."""
     here = context()
     before = here.cache.catalog
-    known = catalog(handler(key="order"), handler(consumer="mail", key=len), version=5)
+    known = catalog(handler(key="order"), handler(consumer="mail", key=lambda message: message.id), version=5)
     script = Script(catalog_answers(known))
     script.run(load_catalog(here, here.cache))
     assert script.story == ["begin catalog names subscriptions commit"]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from onceward.breaker import Breaker, Circuit
 from onceward.errors import (
     ContractViolation,
     GuardFailed,
     HandlerNotFound,
     InvalidMessage,
+    NeedsAlone,
     StoreConflict,
     StoreError,
     StoreUnavailable,
@@ -20,12 +23,26 @@ from onceward.errors import (
 from onceward.flow import Begin, Call, Outcome
 from onceward.message import Receipt
 from onceward.registry import Handler
+from onceward.retry import Reject
 from onceward.settings import Settings
-from onceward.steps.attempt import reconnect, undo
+from onceward.steps.attempt import outgoing_key_hash, reconnect, undo
 from onceward.steps.handle import handle
 from onceward.steps.lane import Claimed, Lane
 from onceward.steps.receive import receive
-from tests.unit.builders import NOW, WORKER, Clock, Stop, claim_row, claimed, context, delivery, handler, lane, outcomes
+from tests.unit.builders import (
+    WORKER,
+    Clock,
+    Stop,
+    claim_row,
+    claimed,
+    context,
+    delivery,
+    handler,
+    lane,
+    message,
+    outcomes,
+    relay,
+)
 from tests.unit.script import Lost, Script, Turns
 
 BY = handler()
@@ -39,7 +56,9 @@ def batch(*seqs: int, by: Handler = BY, keys: dict[int, int] | None = None) -> l
     return [claimed(seq, by, key=(keys or {}).get(seq)) for seq in seqs]
 
 
-def holding(*handlers: Handler, stop: Stop | None = None, group: int | None = None, settings: Settings | None = None) -> Lane:
+def holding(
+    *handlers: Handler, stop: Stop | None = None, group: int | None = None, settings: Settings | None = None
+) -> Lane:
     """A lane whose first claim is open."""
     here = lane(context(*(handlers or (BY,)), settings=settings), stop=stop, group=group)
     here.gate.enter(here)
@@ -114,7 +133,7 @@ class TestSuccess:
     def test_what_was_claimed_along_is_the_next_batch(self) -> None:
         """Under a token of its own; rows that are not heads of their key are parked before the commit."""
         here = holding()
-        script = Script(answers(claim=[claim_row(9, hashed=77), claim_row(8)], park=[(9,)]))
+        script = Script(answers(claim=[claim_row(9, hashed=77), claim_row(8)], park=[(9, "waiting")]))
         following = script.run(handle(here, batch(5)))
         assert script.story == ["begin call finish claim park commit"]
         assert [(one.seq, one.token) for one in following] == [(8, 2)]
@@ -263,7 +282,7 @@ class TestFailure:
     def test_an_error_that_is_empty_is_still_an_error(self) -> None:
         """An exception that counts as false is not a success: nothing of it is committed."""
 
-        class Nothing(Exception):  # noqa: N818 - its name is its point
+        class Nothing(Exception):
             def __len__(self) -> int:
                 return 0
 
@@ -414,12 +433,15 @@ class TestRefusedFinish:
         assert [one["seq"] for one in script.params("settle")] == [2]
         assert here.finished == 2
 
-    @pytest.mark.parametrize("error", [StoreConflict("x"), TransactionAborted("x"), ContractViolation("x"), StoreError("x")])
+    @pytest.mark.parametrize(
+        "error", [StoreConflict("x"), TransactionAborted("x"), ContractViolation("x"), StoreError("x")]
+    )
     @pytest.mark.parametrize("place", ["finish", "claim", "park", "commit"])
     def test_the_claim_that_rode_along_is_forgotten(self, place: str, error: Exception) -> None:
         """It was rolled back with the rest: its token must not keep the lane inside the gate for ever."""
         here = holding()
-        script = Script(answers(claim=[claim_row(9, hashed=77)], park=[], **{place: Turns(error, [])}))
+        usual = {"claim": [claim_row(9, hashed=77)], "park": []}
+        script = Script(answers(**{**usual, place: Turns(error, [])}))
         script.run(handle(here, batch(5)))
         assert here.open_tokens == set()
         assert here.gate.enter_alone("another")
@@ -493,15 +515,27 @@ class TestUnknownOutcome:
 
     @pytest.mark.parametrize("place", ["finish", "commit"])
     def test_it_was_not_committed(self, place: str) -> None:
-        """Reconnect, read: the notes are there, so the group runs again under the same note, uncharged."""
-        here = holding(stop=Stop(after=3))
+        """Reconnect, read: the notes are there, so each runs again by itself, uncharged."""
+        here = holding()
         script = Script(answers(**{place: Turns(Lost(), [])}, noted=[(5,), (6,)]))
         script.run(handle(here, batch(5, 6)))
         assert script.story[0].startswith("begin call call finish")
         assert script.story[1] == "reconnect"
         assert script.story[2] == "begin noted commit"
         assert called(script) == [5, 6, 5, 6]
+        assert finished(script)[1:] == [[5], [6]]
+        assert script.params("settle") == script.params("add_attempt") == []
         assert here.finished == 2
+        assert here.open_tokens == set()
+
+    def test_alone_it_is_postponed(self) -> None:
+        """Tried again after a moment, not in a hot loop, and nobody is charged."""
+        here = holding()
+        script = Script(answers(commit=Turns(Lost(), []), noted=[(5,)]))
+        script.run(handle(here, batch(5)))
+        assert called(script) == [5]
+        assert script.story[-1] == "begin postpone commit"
+        assert script.params("add_attempt") == []
         assert here.open_tokens == set()
 
     def test_it_was_committed(self) -> None:
@@ -535,20 +569,22 @@ class TestUnknownOutcome:
         script.run(handle(here, batch(5, 6)))
         assert called(script) == [5, 6]
         assert finished(script) == [[5], [6]]
+        assert here.finished == 2
 
     def test_a_statement_that_took_too_long(self) -> None:
-        """The connection still works: rolled back, read, run again."""
+        """The connection still works: rolled back, read, postponed."""
         here = holding()
         script = Script(answers(finish=Turns(StoreUnavailable("lock timeout"), []), noted=[(5,)]))
         script.run(handle(here, batch(5)))
         assert script.story[0].endswith("finish rollback")
         assert "reconnect" not in script.story
-        assert called(script) == [5, 5]
+        assert called(script) == [5]
+        assert script.story[-1] == "begin postpone commit"
 
     def test_the_database_stays_away(self) -> None:
         """It asks again and again, more and more slowly, and does nothing else."""
         here = holding()
-        script = Script(answers(commit=Turns(Lost(), []), noted=[], reconnect=Turns(*[False] * 8, True)))
+        script = Script(answers(commit=Turns(Lost(), []), noted=[], reconnect=Turns(*[False] * 8, *[True])))
         script.run(handle(here, batch(5)))
         assert script.story[1:18] == ["reconnect", "wait"] * 8 + ["reconnect"]
         waits = [request.seconds for request in script.requests if type(request).__name__ == "Wait"]
@@ -585,6 +621,290 @@ class TestStop:
         assert script.params("settle") == []
 
 
+class TestPlaces:
+    """Order within a key is by place, not by arrival."""
+
+    def test_those_put_aside_run_by_place(self) -> None:
+        """A late arrival with an earlier place runs before what follows it, also one by one."""
+        here, script = holding(), Script(answers(finish=Turns(StoreConflict("deadlock"), [])))
+        early, late = claimed(9, BY, key=70, place=1), claimed(4, BY, key=70, place=2)
+        script.run(handle(here, [early, late]))
+        assert finished(script)[1:] == [[9], [4]]
+
+    def test_what_follows_by_place_is_released(self) -> None:
+        """A later place does not run when the earlier one is settled, whatever their numbers."""
+        here, script = holding(), Script(answers(call=outcomes(m9=FAILED)))
+        script.run(handle(here, [claimed(9, BY, key=70, place=1), claimed(4, BY, key=70, place=2)]))
+        assert [one["seq"] for one in script.params("settle")] == [9]
+        assert script.params("release_some")[0]["seqs"] == [4]
+
+
+class TestNumbers:
+    """Messages that are counted within their key."""
+
+    COUNTING = handler(key="order", sequence="n")
+
+    def test_a_number_that_ran_is_applied(self) -> None:
+        """In the same commit as its effects."""
+        here, script = holding(self.COUNTING), Script(answers())
+        some = [claimed(5, self.COUNTING, key=70, sequence=1), claimed(6, self.COUNTING, key=70, sequence=2)]
+        script.run(handle(here, some))
+        assert script.story == ["begin call call lock_keys advance finish promote claim commit"]
+        assert script.params("advance") == [{"seqs": [5, 6]}]
+
+    def test_a_stale_number_is_finished_without_running(self) -> None:
+        """The audit says that it was skipped, and why; it applies nothing and has no result."""
+        here, script = holding(self.COUNTING), Script(answers(call=Outcome(value=1)))
+        some = [
+            claimed(5, self.COUNTING, key=70, sequence=1, stale=True),
+            claimed(6, self.COUNTING, key=70, sequence=4),
+        ]
+        script.run(handle(here, some))
+        assert called(script) == [6]
+        assert finished(script) == [[5, 6]]
+        assert script.params("advance") == [{"seqs": [6]}]
+        assert [one["seq"] for one in script.params("store_results")] == [6]
+        reason = "number 1 came after a later one of its key was applied"
+        assert script.params("add_audit") == [{"action": "skip", "seq": 5, "actor": "onceward", "reason": reason}]
+
+
+class TestBatch:
+    """A handler that takes a list."""
+
+    TOGETHER = handler("many", batch=True, group=3)
+
+    def some(self, *seqs: int, stale: tuple[int, ...] = ()) -> list[Claimed]:
+        return [claimed(seq, self.TOGETHER, sequence=0 if seq in stale else None, stale=seq in stale) for seq in seqs]
+
+    def test_one_call_for_all(self) -> None:
+        """As many as its group allows, in order, with one result for each."""
+        here, script = holding(self.TOGETHER), Script(answers(call=Turns(Outcome(value=["a", None, 3]), Outcome())))
+        script.run(handle(here, self.some(1, 2, 3, 4)))
+        calls = [[one.seq for one in request.message] for request in script.all(Call)]
+        assert calls == [[1, 2, 3], [4]]
+        assert script.params("store_results") == [{"seq": 1, "result": '"a"'}, {"seq": 3, "result": "3"}]
+
+    def test_stale_ones_are_left_out(self) -> None:
+        """The handler sees the others, and results are theirs."""
+        here, script = holding(self.TOGETHER), Script(answers(call=Outcome(value=["b"])))
+        script.run(handle(here, self.some(1, 2, stale=(1,))))
+        assert [[one.seq for one in request.message] for request in script.all(Call)] == [[2]]
+        assert script.params("store_results") == [{"seq": 2, "result": '"b"'}]
+        assert finished(script) == [[1, 2]]
+
+    @pytest.mark.parametrize("value", ["ab", ["a"], ["a", "b", "c"], {"a": 1}, 7])
+    def test_a_wrong_number_of_results_breaks_the_contract(self, value: Any) -> None:
+        """Nothing is stored under the wrong message: undone, tried alone, and then dead with the reason."""
+        here, script = holding(self.TOGETHER), Script(answers(call=Outcome(value=value)))
+        script.run(handle(here, self.some(1, 2)))
+        assert script.story[0] == "begin call rollback"
+        for story in script.params("add_attempt"):
+            assert "a list with one result for each" in story["error"]
+
+    def test_a_failure_is_found_one_by_one(self) -> None:
+        """Nobody can say which of them it was: each gets a list of its own."""
+        here, script = holding(self.TOGETHER), Script(answers(call=Turns(FAILED, FINE, FAILED, FINE)))
+        script.run(handle(here, self.some(1, 2, 3)))
+        calls = [[one.seq for one in request.message] for request in script.all(Call)]
+        assert calls == [[1, 2, 3], [1], [2], [3]]
+        assert [one["seq"] for one in script.params("settle")] == [2]
+
+    def test_it_does_not_share_with_others(self) -> None:
+        """A transaction of its own kind."""
+        here, script = holding(BY, self.TOGETHER), Script(answers())
+        script.run(handle(here, [claimed(1, BY), *self.some(2, 3), claimed(4, BY)]))
+        assert finished(script) == [[1], [2, 3], [4]]
+
+
+class TestSent:
+    """What handlers send."""
+
+    def sending(self, *types: str) -> Any:
+        def call(request: Call) -> Outcome:
+            for kind in types:
+                request.message.send(kind, key="k", to="sink")
+            return Outcome()
+
+        return call
+
+    def test_it_is_written_in_the_same_commit(self) -> None:
+        """A row for each, for the relay, ready, without a guard by the catalog; before the key locks and the finish."""
+        here, script = holding(), Script(answers(call=self.sending("shipped", "mailed"), receive=[]))
+        script.run(handle(here, batch(5, keys={5: 70})))
+        assert script.story == ["begin call receive lock_keys finish promote claim commit"]
+        rows = script.params("receive")
+        assert [(row["ordinal"], row["type"], row["consumer"], row["subscription"]) for row in rows] == [
+            (0, "shipped", 100, 100),
+            (1, "mailed", 100, 100),
+        ]
+        first = rows[0]
+        assert (first["source"], first["cause"], first["destination"], first["key"]) == (1, 5, "sink", "k")
+        assert (first["outgoing"], first["catalog"], first["state"]) == (True, None, "ready")
+        assert len({row["stored_id"] for row in rows}) == 2
+
+    def test_order_is_per_destination_and_key(self) -> None:
+        """Different sinks do not wait for each other; without a key nothing is ordered."""
+        one = outgoing_key_hash("p_", "a", "k")
+        assert len({one, outgoing_key_hash("p_", "b", "k"), outgoing_key_hash("p_", None, "k")}) == 3
+        assert outgoing_key_hash("p_", "a", "k") == one
+
+        def call(request: Call) -> Outcome:
+            request.message.send("shipped")
+            return Outcome()
+
+        here, script = holding(), Script(answers(call=call, receive=[]))
+        script.run(handle(here, batch(5)))
+        assert script.params("receive")[0]["key_hash"] is None
+
+    def test_a_failed_attempt_sends_nothing(self) -> None:
+        """What it had sent is forgotten; the next attempt begins with nothing, under the same ids."""
+        attempts = [0]
+
+        def call(request: Call) -> Outcome:
+            attempts[0] += 1
+            request.message.send("shipped")
+            return FAILED if attempts[0] == 1 else FINE
+
+        here, script = holding(), Script(answers(call=call, receive=[]))
+        script.run(handle(here, batch(5, 6)))
+        assert [row["cause"] for row in script.params("receive")] == [6, 5]
+
+    def test_sending_is_over_when_the_handler_is(self) -> None:
+        """Whoever keeps the message cannot send through it later."""
+        here, script = holding(), Script(answers())
+        script.run(handle(here, batch(5)))
+        (kept,) = script.all(Call)
+        with pytest.raises(ContractViolation, match="its transaction is over"):
+            kept.message.send("shipped")
+
+    def test_a_message_that_cannot_send_runs_all_the_same(self) -> None:
+        """Without a draft there is nothing to write."""
+        here, script = holding(), Script(answers())
+        mute = replace(claimed(5, BY), call=Call(BY, message(seq=5)))
+        script.run(handle(here, [mute]))
+        assert finished(script) == [[5]]
+
+    def test_a_process_that_sends_has_introduced_itself(self) -> None:
+        """Without the relay's subscription nothing can be written, and that is a mistake of ours."""
+        here = holding()
+        here.context.cache.catalog = replace(here.context.cache.catalog, relay=None)
+        with pytest.raises(AssertionError, match="introduced itself"):
+            Script(answers(call=self.sending("shipped"))).run(handle(here, batch(5)))
+
+
+class TestRelay:
+    """A handler whose effects are outside of the transaction."""
+
+    OUT = relay(group=10)
+
+    def some(self, *seqs: int) -> list[Claimed]:
+        return [claimed(seq, self.OUT) for seq in seqs]
+
+    def test_what_was_published_before_a_failure_stays_published(self) -> None:
+        """It is finished, not rolled back; the one that failed comes next, and the rest after it."""
+        here, script = holding(self.OUT), Script(answers(call=outcomes(m3=FAILED)))
+        script.run(handle(here, self.some(1, 2, 3, 4)))
+        assert finished(script)[0] == [1, 2]
+        assert called(script).count(1) == called(script).count(2) == 1
+        assert [one["seq"] for one in script.params("settle")] == [3]
+        assert here.finished == 3
+
+    def test_the_first_to_fail_is_undone(self) -> None:
+        """There is nothing before it to keep."""
+        here, script = holding(self.OUT), Script(answers(call=FAILED))
+        script.run(handle(here, self.some(1)))
+        assert script.story[0] == "begin call rollback"
+
+    def test_it_claims_from_its_own_index(self) -> None:
+        """The next outgoing messages, not incoming ones."""
+        here = holding(self.OUT)
+        here.outgoing = True
+        script = Script(answers(claim_outgoing=[]))
+        script.run(handle(here, self.some(1)))
+        assert script.story == ["begin call finish claim_outgoing commit"]
+
+
+class TestOnce:
+    """A handler that makes external calls."""
+
+    def test_it_knows_whether_it_runs_alone(self) -> None:
+        """In a group it is told to come again alone, and that is not a failure of anybody."""
+        here = holding()
+
+        def call(request: Call) -> Outcome:
+            needs = request.message.seq == 2 and not here.alone
+            return Outcome(error=NeedsAlone()) if needs else FINE
+
+        script = Script(answers(call=call))
+        script.run(handle(here, batch(1, 2, 3)))
+        assert finished(script) == [[1, 3], [2]]
+        assert script.params("settle") == []
+
+    def test_an_unknown_outcome_counts_though_it_was_swallowed(self) -> None:
+        """Dead until a person says what happened, also where the handler returned."""
+        here = holding()
+
+        def call(_: Call) -> Outcome:
+            here.unknown = "nobody knows whether it happened"
+            return FINE
+
+        script = Script(answers(call=call))
+        script.run(handle(here, batch(5)))
+        assert finished(script) == []
+        assert script.params("settle")[0]["state"] == "dead"
+        assert "OutcomeUnknown: nobody knows" in script.params("add_attempt")[0]["error"]
+
+
+class TestCircuit:
+    """A handler with a circuit."""
+
+    def breaking(self, failures: int = 2) -> Handler:
+        return handler("fragile", breaker=Breaker(Circuit(failures, timedelta(seconds=60))), group=1)
+
+    def breaker(self, by: Handler) -> Breaker:
+        assert by.breaker is not None
+        return by.breaker
+
+    def test_after_enough_failures_the_rest_is_given_back(self) -> None:
+        """Uncharged: what has not run keeps its attempts; other handlers go on."""
+        by = self.breaking()
+        here, script = holding(by, BY), Script(answers(call=outcomes(m1=FAILED, m2=FAILED, m3=FAILED)))
+        script.run(handle(here, [claimed(1, by), claimed(2, by), claimed(3, by), claimed(4, BY)]))
+        assert [one["seq"] for one in script.params("settle")] == [1, 2]
+        assert script.params("release_some")[0]["seqs"] == [3]
+        assert finished(script) == [[4]]
+        assert self.breaker(by).is_open
+
+    def test_a_success_closes_the_count(self) -> None:
+        """Only failures in a row open it."""
+        by = self.breaking()
+        here, script = holding(by), Script(answers(call=outcomes(m1=FAILED, m3=FAILED)))
+        script.run(handle(here, [claimed(seq, by) for seq in (1, 2, 3)]))
+        assert not self.breaker(by).is_open
+
+    def test_a_rejected_message_says_nothing_about_the_other_side(self) -> None:
+        """Nor does the database; only a failure of the handler counts."""
+        by = self.breaking(1)
+        for outcome in (Outcome(error=Reject("no")), INFRASTRUCTURE):
+            here, script = holding(by), Script(answers(call=outcome))
+            script.run(handle(here, [claimed(1, by)]))
+            assert not self.breaker(by).is_open
+
+    def test_a_message_that_was_never_shown_says_nothing_either(self) -> None:
+        """A body that cannot be read is no failure of whatever is behind the handler."""
+        by = self.breaking(1)
+        here, script = holding(by), Script(answers())
+        script.run(handle(here, [claimed(1, by, problem=InvalidMessage("no JSON"))]))
+        assert not self.breaker(by).is_open
+
+    def test_one_without_a_handler_has_no_circuit(self) -> None:
+        """A version nobody handles is settled by the default policy."""
+        here, script = holding(), Script(answers())
+        nobody = replace(claimed(1, BY, problem=HandlerNotFound("nobody")), handler=None)
+        script.run(handle(here, [nobody]))
+        assert script.params("settle")[0]["state"] == "dead"
+
+
 def test_undo_and_reconnect_by_themselves() -> None:
     """A rollback that works needs no new connection; one that does not, does."""
     here = holding()
@@ -596,4 +916,3 @@ def test_undo_and_reconnect_by_themselves() -> None:
     assert script.story == ["begin rollback rollback", "reconnect"]
     script.run(reconnect(here))
     assert script.story[-1] == "reconnect"
-    assert NOW

@@ -2,37 +2,69 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from onceward import identity
-from onceward.errors import StoreConflict, StoreUnavailable
-from onceward.flow import Each
+from onceward.errors import ConfigurationError, StoreConflict, StoreUnavailable
+from onceward.flow import Each, Flow
 from onceward.registry import Handler
 from onceward.steps.context import Context
-from onceward.steps.operate import Resolution, discard, redrive, resolve
+from onceward.steps.operate import Resolution, discard, redrive, release, resolve, settle_effect
 from tests.unit.builders import NOW, SERVICE, catalog, catalog_answers, context, delivery, handler
 from tests.unit.script import Lost, Script, Turns
 
-WHO = {"actor": "ann", "reason": "fixed"}
+WHO: dict[str, Any] = {"actor": "ann", "reason": "fixed"}
+
+
+FREE = (None, None, SERVICE, 0, None)
+HASH = identity.key_hash("p_", SERVICE, "k")
+KEYED = (HASH, "k", SERVICE, 0, None)
+LEFT_BEHIND = (None, "k", SERVICE, 0, None)
 
 
 class TestRedrive:
     """A dead message gets a new budget."""
 
-    def test_the_change_and_its_audit_line_are_one_commit(self) -> None:
-        """No action without its line."""
-        script = Script({"redrive": [(5,)]})
+    @pytest.mark.parametrize(("found", "key_hash"), [(FREE, None), (KEYED, HASH)])
+    def test_the_change_and_its_audit_line_are_one_commit(self, found: Any, key_hash: int | None) -> None:
+        """No action without its line; the message keeps its key."""
+        script = Script({"key_of": [found], "redrive": [(5,)]})
         assert script.run(redrive(context(), 5, **WHO)) is True
-        assert script.story == ["begin redrive add_audit commit"]
+        assert script.story == ["begin key_of redrive add_audit commit"]
+        assert script.params("redrive") == [{"seq": 5, "key_hash": key_hash, "seen_key": key_hash}]
         assert script.params("add_audit") == [{"action": "redrive", "seq": 5, **WHO}]
 
-    def test_the_second_click_changes_nothing(self) -> None:
-        """Not dead any more: no line, and the answer says so."""
-        script = Script({"redrive": []})
+    @pytest.mark.parametrize("found", [[FREE], [KEYED], []])
+    def test_the_second_click_changes_nothing(self, found: list[Any]) -> None:
+        """Not dead any more, or finished: no line, and the answer says so."""
+        script = Script({"key_of": found, "redrive": []})
         assert script.run(redrive(context(), 5, **WHO)) is False
-        assert script.story == ["begin redrive commit"]
+        assert script.story == ["begin key_of redrive commit"]
+
+    def test_one_that_was_left_behind_is_refused(self) -> None:
+        """Its key went on without it: running it now is out of order, and somebody must mean that."""
+        script = Script({"key_of": [LEFT_BEHIND], "redrive": [(5,)]})
+        with pytest.raises(ConfigurationError, match=r"left behind by its key 'k'.*out_of_order=True"):
+            script.run(redrive(context(), 5, **WHO))
+        assert script.story == ["begin key_of rollback"]
+
+    def test_out_of_order_it_takes_its_old_place(self) -> None:
+        """Under the key it had."""
+        script = Script({"key_of": [LEFT_BEHIND], "redrive": [(5,)]})
+        assert script.run(redrive(context(), 5, **WHO, out_of_order=True)) is True
+        assert script.params("redrive") == [{"seq": 5, "key_hash": HASH, "seen_key": None}]
+
+    def test_outgoing_messages_have_keys_per_destination(self) -> None:
+        """The same key to another sink is another key."""
+        hashes = set()
+        for destination in (None, "a", "b"):
+            script = Script({"key_of": [(None, "k", "onceward.outbox", 1, destination)], "redrive": [(5,)]})
+            script.run(redrive(context(), 5, **WHO, out_of_order=True))
+            hashes.add(script.params("redrive")[0]["key_hash"])
+        assert len(hashes - {HASH}) == 3
 
 
 class TestDiscard:
@@ -40,37 +72,92 @@ class TestDiscard:
 
     def test_without_a_key(self) -> None:
         """Removed and written down."""
-        script = Script({"key_of": [(None,)], "discard": [(5,)]})
+        script = Script({"key_of": [FREE], "discard": [(5,)]})
         assert script.run(discard(context(), 5, **WHO)) is True
         assert script.story == ["begin key_of discard add_audit commit"]
         assert script.params("add_audit") == [{"action": "discard", "seq": 5, **WHO}]
 
     def test_with_a_key_the_next_one_goes_on(self) -> None:
-        """The key lock before the removal, the promotion after it."""
-        script = Script({"key_of": [(77,)], "discard": [(5,)]})
+        """The key lock before the removal, its number given up, the promotion after it."""
+        script = Script({"key_of": [KEYED], "discard": [(5,)]})
         assert script.run(discard(context(), 5, **WHO)) is True
-        assert script.story == ["begin key_of lock_keys discard promote add_audit commit"]
-        assert script.params("lock_keys") == script.params("promote") == [{"key_hashes": [77]}]
+        assert script.story == ["begin key_of lock_keys advance discard promote add_audit commit"]
+        assert script.params("lock_keys") == script.params("promote") == [{"key_hashes": [HASH]}]
+        assert script.params("advance") == [{"seqs": [5]}]
 
-    def test_a_running_or_finished_message_stays(self) -> None:
-        """Nothing removed: nothing promoted, nothing written down."""
-        for found in ([], [(77,)]):
-            script = Script({"key_of": found, "discard": []})
-            assert script.run(discard(context(), 5, **WHO)) is False
-            assert "promote" not in script.story[0]
-            assert "add_audit" not in script.story[0]
+    @pytest.mark.parametrize("found", [[], [FREE], [KEYED]])
+    def test_a_running_or_finished_message_stays(self, found: list[Any]) -> None:
+        """Nothing removed: everything undone, also the number that was given up; nothing written down."""
+        script = Script({"key_of": found, "discard": []})
+        assert script.run(discard(context(), 5, **WHO)) is False
+        assert script.story[0].endswith("discard rollback")
+
+
+class TestRelease:
+    """A key goes on without its dead message."""
+
+    def test_the_dead_message_leaves_its_key(self) -> None:
+        """Under the key lock: number given up, detached, the next promoted, the line written."""
+        script = Script({"key_of": [KEYED], "detach": [(5,)]})
+        assert script.run(release(context(), 5, **WHO)) is True
+        assert script.story == ["begin key_of lock_keys advance detach promote add_audit commit"]
+        assert script.params("add_audit") == [{"action": "release", "seq": 5, **WHO}]
+
+    @pytest.mark.parametrize("found", [[], [FREE], [KEYED]])
+    def test_one_that_holds_no_key_is_left_alone(self, found: list[Any]) -> None:
+        """Not there, without a key, or not dead: everything is undone."""
+        script = Script({"key_of": found, "detach": []})
+        assert script.run(release(context(), 5, **WHO)) is False
+        assert script.story[0].endswith("rollback")
+        assert "promote" not in script.story[0]
+
+
+class TestSettleEffect:
+    """A person says what became of an external call."""
+
+    def say(self, script: Script, *, happened: bool, result: Any = None) -> bool:
+        return script.run(settle_effect(context(), "key", 5, happened=happened, result=result, **WHO))
+
+    def test_it_happened(self) -> None:
+        """Recorded as done with its result, and written down."""
+        script = Script({"effect_done": [("key",)]})
+        assert self.say(script, happened=True, result={"id": 1}) is True
+        assert script.story == ["begin effect_done add_audit commit"]
+        assert script.params("effect_done") == [{"key": "key", "result": '{"id":1}'}]
+        assert script.params("add_audit")[0]["action"] == "effect happened"
+
+    def test_it_did_not_happen(self) -> None:
+        """Forgotten, so that it may be made, and written down."""
+        script = Script({"effect_undone": [("key",)]})
+        assert self.say(script, happened=False) is True
+        assert script.story == ["begin effect_undone add_audit commit"]
+        assert script.params("add_audit")[0]["action"] == "effect did not happen"
+
+    @pytest.mark.parametrize("happened", [True, False])
+    def test_what_is_known_stays(self, happened: bool) -> None:  # noqa: FBT001 - a parameter
+        """No line for a decision that changed nothing."""
+        script = Script({"effect_done": [], "effect_undone": []})
+        assert self.say(script, happened=happened) is False
+        assert "add_audit" not in script.story[0]
 
 
 @pytest.mark.parametrize("failure", [Lost(), StoreConflict("deadlock")])
-@pytest.mark.parametrize("place", ["redrive", "key_of", "discard", "add_audit", "commit"])
-def test_without_a_commit_nothing_was_done(place: str, failure: Any) -> None:
+@pytest.mark.parametrize(
+    ("step", "place"),
+    [
+        *((redrive, place) for place in ("key_of", "redrive", "add_audit", "commit")),
+        *(
+            (discard, place)
+            for place in ("key_of", "lock_keys", "advance", "discard", "promote", "add_audit", "commit")
+        ),
+        *((release, place) for place in ("key_of", "lock_keys", "advance", "detach", "promote", "add_audit", "commit")),
+    ],
+)
+def test_without_a_commit_nothing_was_done(step: Callable[..., Flow[bool]], place: str, failure: Any) -> None:
     """A failure comes out; nothing more is sent."""
-    for step in (redrive, discard):
-        script = Script({"redrive": [(5,)], "key_of": [(77,)], "discard": [(5,)], place: failure})
-        if place in ("key_of", "discard") and step is redrive or place == "redrive" and step is discard:
-            continue
-        with pytest.raises((StoreUnavailable, StoreConflict)):
-            script.run(step(context(), 5, **WHO))
+    script = Script({"key_of": [KEYED], "redrive": [(5,)], "discard": [(5,)], "detach": [(5,)], place: failure})
+    with pytest.raises((StoreUnavailable, StoreConflict)):
+        script.run(step(context(), 5, **WHO))
 
 
 def case(seq: int = 7, **changes: Any) -> tuple[Any, ...]:
@@ -121,7 +208,9 @@ class TestResolve:
 
     def test_accept_the_second_as_new(self) -> None:
         """A message of its own, with an id made of the first id and the hash of its bytes, in the same commit."""
-        script = Script({"quarantined": [case(headers='{"a":"b"}')], "receive": [(0, 9, NOW)], "resolve_quarantine": [(3,)]})
+        script = Script(
+            {"quarantined": [case(headers='{"a":"b"}')], "receive": [(0, 9, NOW)], "resolve_quarantine": [(3,)]}
+        )
         assert decide(context(handler(key="order")), script, "accept-as-new") == 9
         assert script.story == ["begin quarantined receive resolve_quarantine add_audit commit"]
         (row,) = script.params("receive")
@@ -229,6 +318,30 @@ class TestResolve:
         assert answer in (None, 9)
         closed = [one["accepted_seq"] for one in script.params("resolve_quarantine")]
         assert answer is None or closed[-1:] == [9]
+
+    def test_it_gives_up_in_the_end(self) -> None:
+        """Where the catalog changes again and again nothing is decided, and the caller hears of it."""
+        here = context(handler())
+        script = Script(
+            {"quarantined": [case()], "receive": [], "known": [], **catalog_answers(catalog(handler(), version=2))}
+        )
+        with pytest.raises(StoreConflict, match="try again"):
+            decide(here, script, "accept-as-new")
+        assert script.params("resolve_quarantine") == script.params("add_audit") == []
+
+    def test_what_is_there_already_is_not_stored_twice(self) -> None:
+        """A second case of the same bytes, for another consumer, leads to the message that the first one made."""
+        one = delivery(data={"order": 8})
+        script = Script(
+            {
+                "quarantined": [case()],
+                "receive": [],
+                "known": [(0, 9, one.hash, 0, None)],
+                "resolve_quarantine": [(3,)],
+            }
+        )
+        assert decide(context(handler()), script, "accept-as-new") == 9
+        assert script.params("resolve_quarantine")[0]["accepted_seq"] == 9
 
     @pytest.mark.parametrize("failure", [Lost(), StoreConflict("deadlock")])
     @pytest.mark.parametrize("place", ["quarantined", "receive", "resolve_quarantine", "add_audit", "commit"])

@@ -1,4 +1,4 @@
-"""A process is known while it lives; what it held when it died is freed, and charged only where there is one suspect."""
+"""A process is known while it lives; what it held when it died is freed, and charged only with one suspect."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def test_a_beat_says_whether_it_still_lives(rows: list[Any], alive: bool) -> Non
 
 
 def test_a_goodbye_frees_everything_uncharged() -> None:
-    """Notes off and the worker gone in one commit."""
+    """Its row locked, so that no claim comes in between; notes off and the worker gone in the same commit."""
     script = Script()
     script.run(say_goodbye(HERE, WORKER))
-    assert script.story == ["begin let_go forget_worker commit"]
+    assert script.story == ["begin lock_worker let_go forget_worker commit"]
     assert script.params("let_go") == script.params("forget_worker") == [{"worker": WORKER}]
 
 
@@ -64,7 +64,7 @@ class TestTakeOver:
 
     def test_with_one_message_that_message_is_charged(self) -> None:
         """It ran alone, so it is the suspect: the crash is recorded and counted."""
-        script = Script({"lapsed_workers": [(2, 0, 55, "host")], "noted_by": [(7, 4, 1)]})
+        script = Script({"lapsed_workers": [(2, 0, 55, "host")], "noted_by": [(7, 4, 1, None, "block")]})
         assert script.run(take_over_lapsed(HERE, WORKER)) == 1
         assert script.story == ["begin lapsed_workers noted_by add_attempt take_over forget_worker commit"]
         assert script.params("noted_by") == script.params("forget_worker") == [{"worker": 2}]
@@ -75,7 +75,8 @@ class TestTakeOver:
                 "attempt": 4,
                 "kind": "crash",
                 "charged": True,
-                "error": "crash 2 of 3: process 55 on host stopped renewing its lease while it handled this message alone",
+                "error": "crash 2 of 3: process 55 on host stopped renewing its lease "
+                "while it handled this message alone",
                 "traceback": None,
                 "worker": 2,
                 "code_version": "v1",
@@ -84,12 +85,32 @@ class TestTakeOver:
 
     def test_with_several_messages_nobody_is_charged(self) -> None:
         """Any of them may have been it: all are told to run alone."""
-        script = Script({"lapsed_workers": [(2, 0, 55, "host")], "noted_by": [(7, 0, 0), (8, 2, 1)]})
+        script = Script(
+            {"lapsed_workers": [(2, 0, 55, "host")], "noted_by": [(7, 0, 0, None, "block"), (8, 2, 1, None, "block")]}
+        )
         script.run(take_over_lapsed(HERE, WORKER))
         assert script.params("take_over") == [{"worker": 2, "charge": 0, "crash_limit": 3}]
         stories = script.params("add_attempt")
         assert [(one["seq"], one["attempt"], one["charged"]) for one in stories] == [(7, 0, False), (8, 2, False)]
         assert all("held 2 messages; not charged, it will run alone next" in one["error"] for one in stories)
+
+    @pytest.mark.parametrize(
+        ("held", "detached"),
+        [
+            ([(7, 4, 2, 70, "continue")], True),
+            ([(7, 4, 1, 70, "continue")], False),
+            ([(7, 4, 2, None, "continue")], False),
+            ([(7, 4, 2, 70, "block")], False),
+            ([(7, 4, 2, 70, "continue"), (8, 0, 0, None, "block")], False),
+        ],
+    )
+    def test_a_key_goes_on_without_one_that_is_dead_now(self, held: list[Any], detached: bool) -> None:  # noqa: FBT001
+        """At the limit, where its handler continues: under the key lock, after it is dead, and the next is promoted."""
+        script = Script({"lapsed_workers": [(2, 0, 55, "host")], "noted_by": held, "detach": [(7,)]})
+        script.run(take_over_lapsed(HERE, WORKER))
+        going_on = "take_over lock_keys advance detach promote forget_worker"
+        assert (going_on in script.story[0]) is detached
+        assert ("detach" in script.story[0]) is detached
 
     def test_with_nothing_only_the_worker_goes(self) -> None:
         """An idle process leaves no story."""
@@ -110,7 +131,7 @@ class TestTakeOver:
         script = Script(
             {
                 "lapsed_workers": [(2, 0, 55, "a"), (3, 1, 56, "b")],
-                "noted_by": Turns([(7, 0, 0)], [(8, 0, 0), (9, 0, 0)]),
+                "noted_by": Turns([(7, 0, 0, None, "block")], [(8, 0, 0, None, "block"), (9, 0, 0, None, "block")]),
             }
         )
         assert script.run(take_over_lapsed(HERE, WORKER)) == 2
@@ -119,9 +140,11 @@ class TestTakeOver:
 
     def test_a_supervisor_knows_who_died(self) -> None:
         """By the name of the process, with the cause that was seen."""
-        script = Script({"worker_of_process": [(2, 1, 55, "a")], "noted_by": [(7, 0, 0)]})
+        script = Script({"worker_of_process": [(2, 1, 55, "a")], "noted_by": [(7, 0, 0, None, "block")]})
         assert script.run(take_over_process(HERE, "p", "killed by signal 9")) == 1
-        assert script.story == ["begin worker_of_process noted_by add_attempt take_over forget_worker touch_catalog commit"]
+        assert script.story == [
+            "begin worker_of_process noted_by add_attempt take_over forget_worker touch_catalog commit"
+        ]
         assert script.params("worker_of_process") == [{"process": "p"}]
         assert "killed by signal 9 while it handled this message alone" in script.params("add_attempt")[0]["error"]
 
@@ -132,9 +155,11 @@ class TestTakeOver:
         assert script.story == ["begin worker_of_process commit"]
 
     @pytest.mark.parametrize("failure", [Lost(), StoreConflict("deadlock")])
-    @pytest.mark.parametrize("place", ["lapsed_workers", "noted_by", "add_attempt", "take_over", "forget_worker", "commit"])
+    @pytest.mark.parametrize(
+        "place", ["lapsed_workers", "noted_by", "add_attempt", "take_over", "forget_worker", "commit"]
+    )
     def test_half_a_take_over_never_happens(self, place: str, failure: Any) -> None:
         """Notes and worker go together or not at all: a failure comes out, and nothing more is sent."""
-        script = Script({"lapsed_workers": [(2, 1, 55, "a")], "noted_by": [(7, 0, 0)], place: failure})
+        script = Script({"lapsed_workers": [(2, 1, 55, "a")], "noted_by": [(7, 0, 0, None, "block")], place: failure})
         with pytest.raises((StoreUnavailable, StoreConflict)):
             script.run(take_over_lapsed(HERE, WORKER))

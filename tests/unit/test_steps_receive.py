@@ -27,7 +27,9 @@ def accept(first: int = 1) -> Any:
     return lambda request: [(record["ordinal"], next(numbers), NOW) for record in request.records]
 
 
-def known(one: Delivery, *, seq: int = 1, ordinal: int = 0, finished: int = 0, result: str | None = None) -> tuple[Any, ...]:
+def known(
+    one: Delivery, *, seq: int = 1, ordinal: int = 0, finished: int = 0, result: str | None = None
+) -> tuple[Any, ...]:
     """A row of the ledger, as it is looked up."""
     return (ordinal, seq, one.hash, finished, result)
 
@@ -75,8 +77,18 @@ class TestNew:
             "key": "7",
             "headers": '{"trace":"t"}',
             "body": b'{"order":7}',
+            "place": None,
+            "sequence": None,
+            "destination": None,
+            "cause": None,
         }
-        assert (row["state"], row["worker"], row["token"], row["attempts"], row["solo"]) == ("ready", None, None, 0, False)
+        assert (row["state"], row["worker"], row["token"], row["attempts"], row["solo"]) == (
+            "ready",
+            None,
+            None,
+            0,
+            False,
+        )
 
     def test_it_may_ring_in_its_own_transaction(self) -> None:
         """Inside a caller's transaction the bell rings with it, so nobody is woken too early."""
@@ -158,7 +170,9 @@ class TestAgain:
     )
     def test_what_a_person_decided_holds(self, decided: tuple[str, int | None], expected: Receipt) -> None:
         """Bytes that were decided about are a duplicate of whatever the decision was."""
-        script = Script({"receive": [], "known": [(0, 7, b"x" * 32, 1, None)], "quarantine": [decided]})
+        script = Script(
+            {"receive": [], "known": [(0, 7, b"x" * 32, 1, None)], "quarantine": [decided], "outcome": [(0, None)]}
+        )
         assert take(context(handler()), script, delivery()) == [expected]
         assert script.params("count_duplicates") == [{"seq": expected.seq, "copies": 1}]
 
@@ -186,7 +200,9 @@ class TestAgain:
     def test_duplicates_are_counted_in_order(self) -> None:
         """Sorted by number, so that batches which overlap cannot deadlock."""
         some = [delivery(id=each) for each in "abc"]
-        rows = [known(one, seq=seq, ordinal=ordinal) for ordinal, (one, seq) in enumerate(zip(some, (9, 3, 5), strict=True))]
+        rows = [
+            known(one, seq=seq, ordinal=ordinal) for ordinal, (one, seq) in enumerate(zip(some, (9, 3, 5), strict=True))
+        ]
         script = Script({"receive": [], "known": rows})
         take(context(handler()), script, *some)
         assert [one["seq"] for one in script.params("count_duplicates")] == [3, 5, 9]
@@ -224,7 +240,10 @@ class TestStale:
                 **catalog_answers(catalog(handler(), version=2)),
             }
         )
-        assert take(context(handler()), script, one, two) == [Receipt("accepted", 1, finished=True), Receipt("accepted", 2)]
+        assert take(context(handler()), script, one, two) == [
+            Receipt("accepted", 1, finished=True),
+            Receipt("accepted", 2),
+        ]
         assert script.params("count_duplicates") == []
 
     def test_it_gives_up_in_the_end(self) -> None:
@@ -253,7 +272,7 @@ class TestTrouble:
     def test_without_a_commit_there_is_no_receipt(self, place: str, failure: Any) -> None:
         """Whatever fails, the error comes out and nothing more is sent: the caller must not acknowledge."""
         one = delivery()
-        script = Script({"receive": [], "known": [known(one)], **{place: failure}})
+        script = Script({"receive": [], "known": [known(one)], place: failure})
         with pytest.raises((StoreUnavailable, StoreConflict)):
             take(context(handler()), script, one)
         assert script.is_failed
@@ -278,7 +297,8 @@ class TestKeys:
         assert key_of(delivery(key="mine"), handler(key="order")) == "mine"
 
     @pytest.mark.parametrize(
-        ("path", "expected"), [("order", "7"), ("missing", None), ("header:tenant", "t1"), ("header:none", None), (None, None)]
+        ("path", "expected"),
+        [("order", "7"), ("missing", None), ("header:tenant", "t1"), ("header:none", None), (None, None)],
     )
     def test_a_path_is_looked_up(self, path: str | None, expected: str | None) -> None:
         """A field, a header, or nothing."""
@@ -328,6 +348,75 @@ class TestKeys:
         there = context(handler(key=lambda _: "k"))
         with pytest.raises(ConfigurationError):
             targets(here, there.cache.catalog, delivery())
+
+
+class TestPlaces:
+    """Where a message stands within its key."""
+
+    def place(self, one: Delivery, *handlers: Handler) -> tuple[int | None, int | None]:
+        script = Script({"receive": accept()})
+        take(context(*handlers), script, one)
+        (row,) = script.params("receive")
+        return row["place"], row["sequence"]
+
+    def test_a_position_in_the_source_is_its_place(self) -> None:
+        """An offset orders inside a key; without one the number of arrival does."""
+        assert self.place(delivery(position=-5), handler(key="order")) == (-5, None)
+        assert self.place(delivery(), handler(key="order")) == (None, None)
+
+    @pytest.mark.parametrize(
+        ("number", "expected"),
+        [
+            (3, 3),
+            ("3", 3),
+            ("0003", 3),
+            ("0" * 24 + "42", 42),
+            (2**63 - 1, 2**63 - 1),
+            (str(2**63 - 1), 2**63 - 1),
+            (2**63, None),
+            (str(2**63), None),
+            ("9" * 50, None),
+            (-1, None),
+            ("-1", None),
+            ("3.0", None),
+            (3.0, None),
+            (True, None),
+            ("\u0663", None),
+            ("\u00b3", None),
+            ("", None),
+            (None, None),
+            ([3], None),
+        ],
+        ids=repr,
+    )
+    def test_a_number_within_the_key_is_its_place(self, number: Any, expected: int | None) -> None:
+        """A whole number, or the text of one; anything else is none, and its worker will say so."""
+        counting = handler(key="order", sequence="number")
+        found = self.place(delivery(data={"order": 7, "number": number}, position=99), counting)
+        assert found == ((expected, expected) if expected is not None else (99, None))
+
+    def test_numbers_count_within_a_key_only(self) -> None:
+        """Without a key there is nothing to count in; a body that cannot be read has neither."""
+        counting = handler(key="order", sequence="header:number")
+        assert self.place(delivery(data={}, headers={"number": "3"}), counting) == (None, None)
+        assert self.place(delivery(headers={"number": "3"}), counting) == (3, 3)
+        by_field = handler(key="header:key", sequence="number")
+        assert self.place(delivery(data=None, body=b"{", headers={"key": "k"}), by_field) == (None, None)
+
+
+def test_data_of_an_old_version_is_brought_up_to_date() -> None:
+    """Upcasters run in order on the data, and the handler sees its own version."""
+    one = message_of(
+        handler(version=3),
+        delivery(version=1),
+        seq=3,
+        received_at=NOW,
+        attempt=1,
+        upcasters=[lambda data: {**data, "a": 1}, lambda data: {**data, "b": data["a"] + 1}],
+        service="service",
+    )
+    assert (one.version, one.data) == (3, {"order": 7, "a": 1, "b": 2})
+    assert one.body == b'{"order":7}'
 
 
 def test_a_raw_handler_gets_no_data() -> None:

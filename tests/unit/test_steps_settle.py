@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -22,10 +23,9 @@ NOTE = {"worker": WORKER, "token": 1}
 
 def raised(error: BaseException) -> BaseException:
     """An error with a traceback, as a handler's is."""
-    try:
+    with pytest.raises(type(error)) as caught:
         raise error
-    except BaseException as caught:  # noqa: BLE001 - any error will do
-        return caught
+    return caught.value
 
 
 class TestSettle:
@@ -36,7 +36,7 @@ class TestSettle:
         script = Script({"settle": [(5,)]})
         script.run(settle(LANE, claimed(5, handler(), attempts=2), raised(Retry("busy", after=9))))
         assert script.story == ["begin settle add_attempt commit"]
-        assert script.params("settle") == [{"seq": 5, **NOTE, "state": "retry", "delay": 9.0}]
+        assert script.params("settle") == [{"seq": 5, **NOTE, "state": "retry", "delay": 9.0, "detach": False}]
         (story,) = script.params("add_attempt")
         assert story["error"] == "Retry: busy"
         assert "raise error" in story["traceback"]
@@ -47,7 +47,7 @@ class TestSettle:
         """A rejected message is dead at once."""
         script = Script({"settle": [(5,)]})
         script.run(settle(LANE, claimed(5, handler()), raised(Reject("no such order"))))
-        assert script.params("settle") == [{"seq": 5, **NOTE, "state": "dead", "delay": None}]
+        assert script.params("settle") == [{"seq": 5, **NOTE, "state": "dead", "delay": None, "detach": False}]
         assert script.params("add_attempt")[0]["error"] == "Reject: no such order"
 
     def test_the_last_attempt(self) -> None:
@@ -63,17 +63,16 @@ class TestSettle:
 
     def test_without_a_handler_the_default_policy_decides(self) -> None:
         """A version nobody handles still has a policy."""
-        nobody = claimed(5, handler(), problem=ValueError("x"))
-        nobody = type(nobody)(nobody.seq, WORKER, 1, None, 0, 0.0, None, None, nobody.problem)
+        nobody = replace(claimed(5, handler(), problem=ValueError("x")), handler=None)
         script = Script({"settle": [(5,)]})
         script.run(settle(LANE, nobody, ValueError("x")))
         assert script.params("settle")[0]["state"] == "retry"
 
     def test_a_lost_note_writes_nothing(self) -> None:
-        """Another worker has the message: no attempt is charged to it."""
+        """Another worker has the message: no attempt is charged to it, and nothing of this one stays."""
         script = Script({"settle": []})
         script.run(settle(LANE, claimed(5, handler()), ValueError("x")))
-        assert script.story == ["begin settle commit"]
+        assert script.story == ["begin settle rollback"]
 
     @pytest.mark.parametrize("failure", [Lost(), StoreConflict("deadlock")])
     @pytest.mark.parametrize("place", ["settle", "add_attempt", "commit"])
@@ -96,6 +95,45 @@ class TestSettle:
         assert "Mute" in script.params("add_attempt")[0]["error"]
 
 
+class TestGoingOn:
+    """A dead message of a handler with on_dead="continue" leaves its key."""
+
+    BY = handler(key="order", on_dead="continue")
+
+    def test_the_key_goes_on_without_it(self) -> None:
+        """Under the key lock: its number is given up, it is dead and detached, and the next one is promoted."""
+        script = Script({"settle": [(5,)]})
+        script.run(settle(LANE, claimed(5, self.BY, key=70), Reject("no")))
+        assert [name for name in script.story[0].split() if name != "advance"] == (
+            ["begin", "lock_keys", "settle", "promote", "add_attempt", "commit"]
+        )
+        assert script.params("settle")[0] == {"seq": 5, **NOTE, "state": "dead", "delay": None, "detach": True}
+        assert script.params("lock_keys") == script.params("promote") == [{"key_hashes": [70]}]
+        assert script.params("advance") == [{"seqs": [5]}]
+
+    @pytest.mark.parametrize(
+        ("key", "by", "error"),
+        [
+            (None, BY, Reject("no")),
+            (70, BY, ValueError("again")),
+            (70, handler(key="order"), Reject("no")),
+        ],
+    )
+    def test_otherwise_it_stays(self, key: int | None, by: Any, error: Exception) -> None:
+        """Without a key, while it is tried again, or where a dead one blocks, nothing of that happens."""
+        script = Script({"settle": [(5,)]})
+        script.run(settle(LANE, claimed(5, by, key=key), error))
+        assert script.story == ["begin settle add_attempt commit"]
+        assert script.params("settle")[0]["detach"] is False
+
+    def test_a_lost_note_gives_nothing_up(self) -> None:
+        """Another worker has the message: its number must not be passed over, or it would be skipped as stale."""
+        script = Script({"settle": []})
+        script.run(settle(LANE, claimed(5, self.BY, key=70, sequence=3), Reject("no")))
+        committed = [line for line in script.story if line.endswith("commit")]
+        assert not any("advance" in line or "promote" in line or "add_attempt" in line for line in committed)
+
+
 class TestPostpone:
     """The database was at fault."""
 
@@ -115,8 +153,7 @@ class TestPostpone:
     @pytest.mark.parametrize("by", [handler(retry=RetryPolicy(max_age=timedelta(seconds=60))), None])
     def test_one_that_is_too_old_is_settled(self, by: Any) -> None:
         """Not for ever: at its maximum age it is dead, with its story."""
-        old = claimed(5, handler(), age=60.0 if by else 3 * 86400.0)
-        old = type(old)(5, WORKER, 1, None, 0, old.age, by, None, None)
+        old = replace(claimed(5, handler(), age=60.0 if by else 3 * 86400.0), handler=by)
         script = Script({"settle": [(5,)]})
         script.run(postpone(LANE, old, StoreUnavailable("away")))
         assert script.params("settle")[0]["state"] == "dead"
@@ -169,10 +206,9 @@ def test_a_story_has_no_local_variables() -> None:
     def handle(card_number: str) -> None:
         raise ValueError(f"declined, {len(card_number)} digits")
 
-    try:
+    with pytest.raises(ValueError, match="declined") as caught:
         handle(secret)
-    except ValueError as error:
-        row = attempt_row(LANE.context, 5, attempt=1, error=error, decision=Dead("x"), worker=WORKER)
+    row = attempt_row(LANE.context, 5, attempt=1, error=caught.value, decision=Dead("x"), worker=WORKER)
     assert secret not in row["error"] + row["traceback"]
     assert "handle(secret)" in row["traceback"]
 

@@ -59,9 +59,9 @@ def _claim_suspect(lane: Lane) -> Flow[list[Claimed]]:
     lane.owner = lane.worker()
     yield lane.context.short()
     found = yield Query("claim_solo", {"worker": lane.owner, "token": token, "subscriptions": served(lane)})
-    kept, _ = yield from heads(lane, token, found)
+    kept, parked = yield from heads(lane, token, found)
     yield COMMIT
-    lane.wants_alone = bool(kept)
+    lane.wants_alone = bool(kept or parked)  # behind one that was parked there may be another
     return as_batch(lane, token, kept)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from onceward import identity, payload
 from onceward.flow import COMMIT, Each, Flow, Query
 from onceward.message import NO_HEADERS, Delivery
-from onceward.registry import ANY_TYPE, OUTBOX
+from onceward.registry import ANY_TYPE, OUTBOX, Subscription
 from onceward.steps.context import Cache, Context, know_names, know_numbers, load_catalog
 from onceward.steps.receive import READY, Target, identity_of, record, targets
 
@@ -96,9 +96,13 @@ def _can_place(context: Context, message_type: str) -> bool:
     """Whether this process knows every consumer of a type and can find their keys."""
     subscriptions = context.cache.catalog.by_type.get(message_type, ())
     return bool(subscriptions) and all(
-        not subscription.key_function or context.registry.of_type(subscription.consumer, subscription.type)
-        for subscription in subscriptions
+        not subscription.key_function or _finds_key(context, subscription) for subscription in subscriptions
     )
+
+
+def _finds_key(context: Context, subscription: Subscription) -> bool:
+    handler = context.registry.of_type(subscription.consumer, subscription.type)
+    return handler is not None and callable(handler.key)
 
 
 def _remove(context: Context, seq: int, consumer: str, key: str | None) -> Flow[None]:

@@ -46,7 +46,8 @@ class PostgresStore:
         try:
             self._conninfo = make_conninfo(url, **{**_DEAD_PEER, **conninfo_to_dict(url)})
         except psycopg.ProgrammingError as error:
-            raise ConfigurationError(f"{migrate.masked(url)!r} is not a PostgreSQL URL: {error}") from error
+            reason = str(error).replace(url, migrate.masked(url)).strip()
+            raise ConfigurationError(f"{migrate.masked(url)!r} is not a PostgreSQL URL: {reason}") from None
         # Prepared statements are session state, which transaction pooling does not keep: off until proven direct.
         self._options: dict[str, Any] = {"autocommit": False, "prepare_threshold": None}
         self._statements = {name: parts[0] for name, parts in load(self.dialect, prefix).items()}
@@ -213,6 +214,7 @@ class PostgresStore:
     def migrate(self) -> list[str]:
         try:
             with psycopg.connect(self._conninfo, prepare_threshold=None) as connection:
+                connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # to see what the one before did
                 connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"{self.prefix}migration"])
                 return migrate.apply(self.dialect, self.prefix, lambda sql: _rows(connection.execute(sql.encode())))
         except psycopg.OperationalError as error:

@@ -1,0 +1,1 @@
+"""The command line, the supervisor and the demo, as a user meets them: real processes, real terminals."""

@@ -1,0 +1,56 @@
+"""What a database contains, in a form that can be compared."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from contextlib import closing
+from typing import Any
+
+import psycopg
+
+_POSTGRES = (
+    """SELECT table_name, column_name, ordinal_position, data_type, is_nullable, column_default, is_identity
+       FROM information_schema.columns WHERE table_schema = 'public' ORDER BY 1, 3""",
+    "SELECT tablename, indexname, indexdef FROM pg_indexes WHERE schemaname = 'public' ORDER BY 1, 2",
+    """SELECT conrelid::regclass::text, conname, contype, pg_get_constraintdef(oid) FROM pg_constraint
+       WHERE connamespace = 'public'::regnamespace ORDER BY 1, 2""",
+    """SELECT relname, relkind, reloptions FROM pg_class
+       WHERE relnamespace = 'public'::regnamespace ORDER BY 1""",
+    "SELECT sequencename, data_type, start_value, increment_by, cache_size FROM pg_sequences ORDER BY 1",
+)
+
+
+def run(url: str, statement: str) -> list[tuple[Any, ...]]:
+    """Run SQL by hand, in one transaction; several statements are fine."""
+    if url.startswith("sqlite"):
+        with closing(sqlite3.connect(path(url), isolation_level=None)) as database:
+            if ";" not in statement.rstrip(";\n"):
+                return database.execute(statement).fetchall()
+            database.executescript(f"BEGIN;\n{statement}\nCOMMIT;")
+            return []
+    with psycopg.connect(url) as connection:
+        cursor = connection.execute(statement.encode())
+        return cursor.fetchall() if cursor.description else []
+
+
+def catalog(url: str) -> list[Any]:
+    """Tables, columns, indexes, constraints, sequences, and the recorded versions."""
+    if url.startswith("sqlite"):
+        found = run(url, "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY type, name")
+        return [(*row[:3], re.sub(r"\s+", " ", row[3] or "")) for row in found]
+    return [run(url, statement) for statement in _POSTGRES]
+
+
+def tables(url: str) -> set[str]:
+    """The names of all tables."""
+    if url.startswith("sqlite"):
+        names = run(url, "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
+    else:
+        names = run(url, "SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+    return {name for (name,) in names}
+
+
+def path(url: str) -> str:
+    """The file behind a SQLite address."""
+    return url.removeprefix("sqlite:///")

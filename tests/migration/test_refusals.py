@@ -1,0 +1,159 @@
+"""Start-up refuses tables that are missing, older or newer, and names the command; never the password (R35, S09)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onceward import Inbox
+from onceward.errors import ConfigurationError, OncewardError, SchemaMissing, SchemaOutdated
+from tests.migration.catalogs import run, tables
+
+MESSAGE: dict[str, Any] = {"source": "s", "id": "m1", "type": "t", "data": 1}
+
+
+async def awaited(inbox: Inbox, method: str, **arguments: Any) -> None:
+    try:
+        await getattr(inbox, method)(**arguments)
+    finally:
+        await inbox.aclose()
+
+
+ENTRIES: dict[str, Callable[[Inbox], Any]] = {
+    "receive": lambda inbox: inbox.receive(**MESSAGE),
+    "receive_many": lambda inbox: inbox.receive_many([MESSAGE]),  # type: ignore[list-item]
+    "process": lambda inbox: inbox.process(**MESSAGE),
+    "drain": lambda inbox: inbox.drain(),
+    "run": lambda inbox: inbox.run(),
+    "stats": lambda inbox: inbox.stats(),
+    "redrive": lambda inbox: inbox.redrive(1),
+    "areceive": lambda inbox: asyncio.run(awaited(inbox, "areceive", **MESSAGE)),
+    "aprocess": lambda inbox: asyncio.run(awaited(inbox, "aprocess", **MESSAGE)),
+    "adrain": lambda inbox: asyncio.run(awaited(inbox, "adrain")),
+    "arun": lambda inbox: asyncio.run(awaited(inbox, "arun")),
+}
+
+
+@pytest.fixture
+def inbox(store_url: str) -> Iterator[Inbox]:
+    """An inbox with a handler on a database without tables."""
+    inbox = Inbox(store_url)
+    inbox.on("t")(lambda *_: None)
+    yield inbox
+    inbox.close()
+
+
+def test_missing_tables_are_refused_by_every_entry(store_url: str) -> None:
+    """R35: before anything happens, with the command to run."""
+    for entry in ENTRIES.values():
+        with Inbox(store_url) as inbox:
+            inbox.on("t")(lambda *_: None)
+            with pytest.raises(SchemaMissing, match="onceward migrate --store"):
+                entry(inbox)
+
+
+def test_a_missing_file_is_not_made_by_looking(tmp_path: Path) -> None:
+    """R35: a mistyped path gives an error, not an empty database."""
+    path = tmp_path / "typo.db"
+    inbox = Inbox(f"sqlite:///{path}")
+    with pytest.raises(SchemaMissing, match=r"typo\.db"):
+        inbox.receive(**MESSAGE)
+    inbox.close()
+    assert not path.exists()
+
+
+def test_an_inbox_that_was_refused_works_after_migrating(inbox: Inbox) -> None:
+    """R35: nothing of the refusal is remembered."""
+    with pytest.raises(SchemaMissing):
+        inbox.receive(**MESSAGE)
+    inbox.migrate()
+    assert inbox.receive(**MESSAGE).status == "accepted"
+    assert inbox.drain() == 1
+
+
+def test_tables_of_another_version_are_refused(store_url: str) -> None:
+    """R35: older ones name the command, newer ones say to upgrade; nothing is stored."""
+    with Inbox(store_url) as first:
+        first.migrate()
+    for change, words in (
+        ("DELETE FROM onceward_migration", "onceward migrate --store"),
+        ("INSERT INTO onceward_migration (version, name) VALUES (9999, 'future')", "upgrade onceward"),
+    ):
+        run(store_url, change)
+        for entry in ("receive", "process", "drain", "stats", "areceive", "adrain"):
+            with Inbox(store_url) as inbox:
+                inbox.on("t")(lambda *_: None)
+                with pytest.raises(SchemaOutdated, match=words):
+                    ENTRIES[entry](inbox)
+    assert run(store_url, "SELECT count(*) FROM onceward_ledger") == [(0,)]
+
+
+def test_tables_of_another_prefix_do_not_count(store_url: str) -> None:
+    """R35: each inbox looks for its own."""
+    with Inbox(store_url) as first:
+        first.migrate()
+    with Inbox(store_url, prefix="shop_") as inbox, pytest.raises(SchemaMissing, match="shop_"):
+        inbox.receive(**MESSAGE)
+    assert not [name for name in tables(store_url) if name.startswith("shop_")]
+
+
+SECRET = "hunter2"  # noqa: S105 - to be looked for
+
+
+def with_password(url: str) -> list[str]:
+    """The same address with a password in each place where one may stand."""
+    scheme, _, rest = url.partition("://")
+    user, _, host = rest.partition("@")
+    return [
+        f"{scheme}://{user}:{SECRET}@{host}",
+        f"{scheme}://{user}:p%40{SECRET}@{host}",
+        f"{scheme}://{host}?user={user}&password={SECRET}",
+        f"{scheme}://{user}@{host}?application_name=a%40b&password={SECRET}",
+    ]
+
+
+def everything_said(error: BaseException) -> str:
+    """An error with all its causes, as a log would show them."""
+    text = f"{error!s} {error!r}"
+    for cause in (error.__cause__, None if error.__suppress_context__ else error.__context__):
+        text += everything_said(cause) if cause else ""
+    return text
+
+
+def test_no_error_shows_the_password(postgres_url: str, unused_port: int) -> None:
+    """S09, I14: missing tables, an unreachable server, a wrong address: wherever the password stands in it."""
+    gone = postgres_url.replace(postgres_url.rpartition(":")[2].partition("/")[0], str(unused_port))
+    found = {}
+    for url in [*with_password(postgres_url), *with_password(gone)]:
+        inbox = Inbox(f"{url}")
+        for name in ("receive", "migrate") if url in with_password(gone) else ("receive", "stats"):
+            with pytest.raises(OncewardError) as raised:
+                inbox.migrate() if name == "migrate" else ENTRIES[name](inbox)
+            if SECRET in everything_said(raised.value):
+                found[url] = everything_said(raised.value)
+        inbox.close()
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"postgresql://u:{SECRET}@host/db?nonsense=1",
+        f"postgres://u:{SECRET}@[::1/db",
+        f"mysql://u:{SECRET}@host/db",
+        f"u:{SECRET}@host",
+        "sqlite:",
+        "sqlite:relative.db",
+        "sqlite:///",
+        "",
+    ],
+)
+def test_a_wrong_address_is_refused_without_its_password(url: str) -> None:
+    """S09: said at once, by a ConfigurationError that can be shown to anybody."""
+    with pytest.raises(ConfigurationError) as raised:
+        Inbox(url)
+    assert SECRET not in everything_said(raised.value)

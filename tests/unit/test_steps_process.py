@@ -1,0 +1,608 @@
+"""Ledger row, effects and result are one commit; a handler that raises is undone, its message stored and charged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from onceward import identity
+from onceward.errors import (
+    GuardFailed,
+    StoreConflict,
+    StoreError,
+    StoreUnavailable,
+    TransactionAborted,
+)
+from onceward.flow import Begin, Call, Each, Outcome, Wait, run_sync
+from onceward.message import Delivery, Message, Receipt
+from onceward.registry import Handler
+from onceward.retry import Reject, Retry, RetryPolicy
+from onceward.steps.lane import Lane
+from onceward.steps.process import _run, process
+from onceward.stores.statements import load
+from tests.unit.builders import (
+    NOW,
+    SERVICE,
+    WORKER,
+    Clock,
+    catalog,
+    catalog_answers,
+    context,
+    delivery,
+    do_nothing_async,
+    handler,
+    lane,
+    message,
+)
+from tests.unit.script import Lost, Script, Turns
+
+STORED = [(0, 5, NOW)]
+RELOADED = "begin catalog names subscriptions commit"
+HASH = identity.key_hash("p_", SERVICE, "7")
+
+
+def working(*handlers: Handler, careful: bool = False, strangers: tuple[Handler, ...] = ()) -> Lane:
+    """An inline lane, inside the gate; `careful` after a crash."""
+    here = lane(context(*handlers, strangers=strangers))
+    here.subscriptions, here.swept_at = [], float("-inf")
+    here.gate.enter(here)
+    if careful:
+        until = here.context.clock() + 60
+        here.context.cache.catalog = replace(here.context.cache.catalog, careful_until=until)
+    return here
+
+
+def run(here: Lane, script: Script, one: Delivery | None = None, *, is_async: bool = False) -> dict[str, Receipt]:
+    return script.run(process(here, one or delivery(), is_async=is_async))
+
+
+def answers(**more: Any) -> dict[str, Any]:
+    """A new message, stored as number 5; whatever comes again is not in the ledger."""
+    return {"receive": STORED, "key_is_free": [(True,)], "key_has_rows": [(False,)], **more}
+
+
+def known(one: Delivery, **changes: Any) -> list[tuple[Any, ...]]:
+    """The message in the ledger."""
+    fields = {"ordinal": 0, "seq": 5, "hash": one.hash, "finished": 1, "result": None, **changes}
+    return [tuple(fields.values())]
+
+
+class TestSuccess:
+    """All goes well."""
+
+    def test_everything_is_one_commit(self) -> None:
+        """The ledger row first, the handler inside, the guarded finish, the commit; then the receipt."""
+        script = Script(answers(call=Outcome(value={"a": 1})))
+        assert run(working(handler()), script) == {SERVICE: Receipt("accepted", 5, finished=True, result={"a": 1})}
+        assert script.story == ["begin receive call store_results finish_inline commit"]
+        assert script.params("finish_inline") == [
+            {"worker": WORKER, "code_version": "v1", "seq": 5, "mark": f"{WORKER}.inline.1"}
+        ]
+        assert script.params("store_results") == [{"seq": 5, "result": '{"a":1}'}]
+        (begin,) = script.all(Begin)
+        assert begin == Begin(60, 60, 75, f"{WORKER}.inline.1")
+
+    def test_no_queue_row_is_left(self) -> None:
+        """It is inserted without a state: only ledger and body."""
+        script = Script(answers())
+        run(working(handler()), script)
+        assert script.params("receive")[0]["state"] is None
+        assert script.story == ["begin receive call finish_inline commit"]
+
+    def test_the_handler_sees_the_message(self) -> None:
+        """With its number, its first attempt, and what was sent."""
+        script = Script(answers())
+        run(working(handler()), script, delivery(headers={"a": "b"}))
+        (call,) = script.all(Call)
+        seen: Message = call.message
+        assert (seen.seq, seen.attempt, seen.id, seen.data) == (5, 1, "e1", {"order": 7})
+        assert int(seen.received_at.timestamp() * 1e6) == NOW
+
+    def test_every_consumer_has_its_own_transaction(self) -> None:
+        """One receipt each; handlers of the other kind are left to the other kind of caller."""
+        here = working(handler(), handler(consumer="mail"), handler(consumer="late", function=do_nothing_async))
+        script = Script(answers())
+        assert set(run(here, script)) == {SERVICE, "mail"}
+        assert script.story == ["begin receive call finish_inline commit"] * 2
+        script = Script(answers())
+        assert set(run(here, script, is_async=True)) == {"late"}
+
+    def test_consumers_elsewhere_are_not_handled_here(self) -> None:
+        """Nor is a type that nobody wants."""
+        script = Script()
+        assert run(working(strangers=(handler(),)), script) == {}
+        assert run(working(), script) == {}
+        assert script.trips == []
+
+    def test_a_body_that_is_not_kept(self) -> None:
+        """After success only its hash is there."""
+        one = delivery()
+        script = Script(answers())
+        run(working(handler(keep_body=False)), script, one)
+        (row,) = script.params("receive")
+        forgotten = [params["seqs"] for params in script.params("forget_bodies")]
+        assert row["body"] is None or forgotten == [[5]]
+        assert row["hash"] == one.hash
+
+    def test_what_it_sends_is_in_the_same_commit(self) -> None:
+        """Rows for the relay, caused by this message."""
+
+        def call(request: Call) -> Outcome:
+            request.message.send("shipped", {"order": 7}, to="sink")
+            return Outcome()
+
+        script = Script(answers(call=call))
+        run(working(handler()), script)
+        assert script.story == ["begin receive call receive finish_inline commit"]
+        sent = script.params("receive")[1]
+        assert (sent["type"], sent["destination"], sent["cause"], sent["outgoing"]) == ("shipped", "sink", 5, True)
+
+
+def test_a_message_that_cannot_send_runs_all_the_same() -> None:
+    """Without a draft there is nothing to begin and nothing to end."""
+    mute = Call(handler(), message())
+    assert run_sync(_run(working(handler()), mute), lambda _: Outcome(value=1)) == Outcome(value="1")
+
+
+class TestKeys:
+    """Order per key."""
+
+    BY = handler(key="order")
+
+    def test_with_a_free_key_it_runs(self) -> None:
+        """The key lock is tried first; a new statement then sees that nothing of the key is unfinished."""
+        script = Script(answers())
+        assert run(working(self.BY), script)[SERVICE].finished
+        assert script.all(Call)[0].message.key == "7"
+        assert script.story == ["begin key_is_free key_has_rows receive call finish_inline commit"]
+        assert script.params("key_is_free") == script.params("key_has_rows") == [{"key_hash": HASH}]
+
+    @pytest.mark.parametrize("busy", [{"key_is_free": [(False,)]}, {"key_has_rows": [(True,)]}])
+    def test_behind_others_it_is_queued(self, busy: dict[str, Any]) -> None:
+        """Stored ready for the workers, in one commit; accepted, not finished."""
+        script = Script(answers(**busy))
+        assert run(working(self.BY), script) == {SERVICE: Receipt("accepted", 5)}
+        assert script.story[0].endswith("receive commit")
+        assert script.params("receive")[0]["state"] == "ready"
+        assert script.all(Call) == []
+
+    def test_a_duplicate_behind_others_is_a_duplicate(self) -> None:
+        """Nothing was inserted: what is known is answered, with its result."""
+        one = delivery()
+        script = Script(answers(key_has_rows=[(True,)], receive=[], known=known(one, result="1")))
+        assert run(working(self.BY), script, one) == {SERVICE: Receipt("duplicate", 5, finished=True, result=1)}
+
+    def test_a_key_function_that_fails_is_a_failed_attempt(self) -> None:
+        """As at a worker: a message whose key cannot be found must not run unordered."""
+
+        def key(_: Message) -> Any:
+            raise LookupError("no key")
+
+        script = Script(answers())
+        receipt = run(working(handler(key=key)), script)[SERVICE]
+        assert script.all(Call) == []
+        assert not receipt.finished
+
+
+class TestNumbers:
+    """A message that is counted within its key."""
+
+    BY = handler(key="order", sequence="n")
+
+    def run(self, number: Any, applied: list[Any], **more: Any) -> tuple[Script, Receipt]:
+        script = Script(answers(progress_of=applied, **more))
+        one = delivery(data={"order": 7, "n": number})
+        return script, run(working(self.BY), script, one)[SERVICE]
+
+    @pytest.mark.parametrize(("number", "applied"), [(1, []), (4, [(3,)])])
+    def test_the_next_number_runs_and_is_applied(self, number: int, applied: list[Any]) -> None:
+        """In the same commit."""
+        script, receipt = self.run(number, applied)
+        assert receipt.finished
+        assert script.story == [
+            "begin key_is_free key_has_rows progress_of receive call advance_inline finish_inline commit"
+        ]
+        assert script.params("advance_inline") == [{"consumer": 1, "key": "7", "sequence": number}]
+
+    def test_a_number_after_a_gap_is_queued(self) -> None:
+        """It waits for the one before it."""
+        script, receipt = self.run(5, [(3,)])
+        assert receipt == Receipt("accepted", 5)
+        assert script.params("receive")[0]["state"] == "ready"
+
+    def test_a_stale_number_is_skipped(self) -> None:
+        """Finished without running; the audit says so; nothing is applied."""
+        script, receipt = self.run(2, [(3,)])
+        assert receipt == Receipt("accepted", 5, finished=True)
+        assert script.all(Call) == []
+        assert script.params("add_audit")[0]["action"] == "skip"
+        assert script.params("advance_inline") == []
+
+    def test_without_a_number_it_cannot_be_placed(self) -> None:
+        """Stored dead, with the reason; the handler is not called."""
+        script, receipt = self.run("x", [])
+        assert not receipt.finished
+        assert script.all(Call) == []
+        assert "no whole number at 'n'" in script.params("add_attempt")[0]["error"]
+
+
+class TestAgain:
+    """A message that is known."""
+
+    def test_it_is_not_run_again(self) -> None:
+        """Nothing inserted: undone, looked up, counted."""
+        one = delivery()
+        script = Script(answers(receive=[], known=known(one, result='{"a":1}')))
+        assert run(working(handler()), script, one) == {
+            SERVICE: Receipt("duplicate", 5, finished=True, result={"a": 1})
+        }
+        assert script.story == ["begin receive rollback", "begin known commit", "begin count_duplicates commit"]
+
+    def test_other_bytes_go_to_quarantine(self) -> None:
+        """Never run, never overwritten."""
+        script = Script(answers(receive=[], known=known(delivery(), hash=b"x" * 32), quarantine=[(None, None)]))
+        assert run(working(handler()), script) == {SERVICE: Receipt("mismatch", 5)}
+        assert script.params("count_duplicates") == []
+
+    def test_an_old_catalog_is_read_again(self) -> None:
+        """Neither inserted nor known: under the new catalog it is tried again."""
+        later = catalog(handler(), handler("sent"), version=2)
+        script = Script(answers(receive=Turns([], STORED), known=[], **catalog_answers(later)))
+        assert run(working(handler()), script)[SERVICE].finished
+        assert script.story[2] == RELOADED
+        assert [row["catalog"] for row in script.params("receive")] == [1, 2]
+
+    def test_under_a_new_catalog_the_key_is_found_anew(self) -> None:
+        """A changed subscription decides under which key it runs; the old one is not used."""
+        later = catalog(handler(key="order"), version=2)
+        script = Script(answers(receive=Turns([], STORED), known=[], **catalog_answers(later)))
+        run(working(handler()), script)
+        assert script.params("receive")[-1]["key"] == "7"
+        assert script.params("key_is_free") == [{"key_hash": HASH}]
+
+    def test_it_gives_up_in_the_end(self) -> None:
+        """The caller hears of it and must not acknowledge."""
+        script = Script(answers(receive=[], known=[], **catalog_answers(catalog(handler()))))
+        with pytest.raises(StoreConflict, match="try again"):
+            run(working(handler()), script)
+
+    def test_a_new_source_gets_its_number_first(self) -> None:
+        """Names are known before rows refer to them."""
+        names = [(1, SERVICE), (2, "shop"), (9, "new"), (100, "onceward.outbox")]
+        script = Script({**answers(), **catalog_answers(catalog(handler())), "names": names})
+        run(working(handler()), script, delivery(source="new"))
+        assert script.story[:2] == ["begin add_name commit", RELOADED]
+        assert script.params("receive")[0]["source"] == 9
+
+
+class TestFailure:
+    """The handler raises."""
+
+    def test_it_is_undone_then_stored_and_charged(self) -> None:
+        """In a second transaction, as a failed first attempt; the caller may acknowledge."""
+        script = Script(answers(call=Outcome(error=Retry("busy", after=9)), receive=Turns(STORED, [(0, 6, NOW)])))
+        assert run(working(handler()), script) == {SERVICE: Receipt("accepted", 6)}
+        assert script.story == ["begin receive call rollback", "begin receive add_attempt commit"]
+        row = script.params("receive")[1]
+        assert (row["state"], row["delay"], row["attempts"], row["body"]) == ("retry", 9.0, 1, delivery().body)
+        (story,) = script.params("add_attempt")
+        assert (story["seq"], story["attempt"], story["error"], story["worker"]) == (6, 1, "Retry: busy", WORKER)
+
+    def test_a_rejected_message_is_stored_dead(self) -> None:
+        """With its body, also where the handler does not keep bodies, so that a person can look at it."""
+        one = delivery()
+        script = Script(answers(call=Outcome(error=Reject("no"))))
+        run(working(handler(keep_body=False)), script, one)
+        row = script.params("receive")[1]
+        assert (row["state"], row["body"]) == ("dead", one.body)
+
+    def test_a_dead_message_leaves_its_key_where_the_handler_says_so(self) -> None:
+        """on_dead="continue" holds for inline work too: what comes after it is not held up."""
+        script = Script(answers(call=Outcome(error=Reject("no")), detach=[(5,)]))
+        run(working(handler(key="order", on_dead="continue")), script)
+        assert script.params("receive")[1]["key_hash"] is None or "detach" in script.story[1]
+
+    def test_its_number_is_given_up_with_it(self) -> None:
+        """So that the next number of its key does not wait for one that will not come."""
+        counting = handler(key="order", sequence="n", on_dead="continue")
+        script = Script(answers(call=Outcome(error=Reject("no")), progress_of=[], detach=[(5,)]))
+        run(working(counting), script, delivery(data={"order": 7, "n": 1}))
+        given_up = [one for one in script.story if "receive advance_inline" in one]
+        assert given_up == [script.story[-1]]
+
+    def test_the_policy_is_the_handlers(self) -> None:
+        """One attempt may be the whole budget."""
+        script = Script(answers(call=Outcome(error=ValueError("x"))))
+        run(working(handler(retry=RetryPolicy(attempts=1))), script)
+        assert script.params("receive")[1]["state"] == "dead"
+
+    def test_a_version_nobody_handles_is_stored_dead(self) -> None:
+        """It is somebody's type, so it is kept; the story lists the versions."""
+        script = Script(answers())
+        assert run(working(handler()), script, delivery(version=9)) == {SERVICE: Receipt("accepted", 5)}
+        assert script.story == ["begin receive rollback", "begin receive add_attempt commit"]
+        assert "handled versions: 1" in script.params("add_attempt")[0]["error"]
+
+    def test_a_body_that_cannot_be_read_is_stored_dead(self) -> None:
+        """Without a call."""
+        script = Script(answers())
+        run(working(handler()), script, delivery(data=None, body=b"{"))
+        assert script.all(Call) == []
+        assert script.params("receive")[1]["state"] == "dead"
+
+    @pytest.mark.parametrize("value", [object(), float("nan"), {1, 2}])
+    def test_a_result_that_cannot_be_stored_breaks_the_contract(self, value: Any) -> None:
+        """Undone and dead."""
+        script = Script(answers(call=Outcome(value=value)))
+        assert not run(working(handler()), script)[SERVICE].finished
+        assert script.story[0] == "begin receive call rollback"
+        assert script.params("receive")[1]["state"] == "dead"
+
+    @pytest.mark.parametrize("value", ["\x00", {"a": ["\x00"]}, {1: "a", "1": "b"}])
+    def test_a_result_that_is_stored_can_be_read(self, value: Any) -> None:
+        """The duplicate that comes next is answered with it."""
+        here, one = working(handler()), delivery()
+        script = Script(answers(call=Outcome(value=value)))
+        run(here, script, one)
+        for stored in script.params("store_results"):
+            again = Script(answers(receive=[], known=known(one, result=stored["result"])))
+            assert run(here, again, one)[SERVICE].status == "duplicate"
+
+    @pytest.mark.parametrize("error", [StoreError("a deferred constraint"), TransactionAborted("swallowed")])
+    def test_a_refused_finish_is_charged(self, error: Exception) -> None:
+        """The database says no to what the handler did: undone, stored for a retry."""
+        script = Script(answers(finish_inline=error))
+        assert not run(working(handler()), script)[SERVICE].finished
+        assert script.story[0].endswith("finish_inline rollback")
+        assert script.params("receive")[1]["state"] == "retry"
+
+    def test_an_unknown_effect_counts_though_it_was_swallowed(self) -> None:
+        """Dead until a person says what happened."""
+        here = working(handler())
+
+        def call(_: Call) -> Outcome:
+            here.unknown = "nobody knows"
+            return Outcome()
+
+        script = Script(answers(call=call))
+        assert not run(here, script)[SERVICE].finished
+        assert script.params("receive")[1]["state"] == "dead"
+
+    def test_somebody_else_was_faster(self) -> None:
+        """Between the undo and the storing another copy was received: that one counts."""
+        one = delivery()
+        script = Script(
+            answers(
+                call=Outcome(error=ValueError("x")),
+                receive=Turns(STORED, []),
+                requeue_own=[],
+                known=known(one, finished=0),
+            )
+        )
+        assert run(working(handler()), script, one) == {SERVICE: Receipt("duplicate", 5, finished=False)}
+        assert script.params("add_attempt") == []
+
+    def test_a_stale_catalog_while_storing_is_read_again(self) -> None:
+        """Not stored and not known: the whole is tried again, the message is not lost."""
+        later = catalog(handler(), handler("sent"), version=2)
+
+        def receive(request: Each) -> list[Any]:
+            return STORED if request.shared["state"] is None or request.shared["catalog"] == 2 else []
+
+        script = Script(
+            answers(
+                call=Outcome(error=ValueError("x")), receive=receive, requeue_own=[], known=[], **catalog_answers(later)
+            )
+        )
+        assert run(working(handler()), script) == {SERVICE: Receipt("accepted", 5)}
+        assert script.params("receive")[-1]["state"] == "retry"
+
+    @pytest.mark.parametrize("error", [ValueError("x"), Reject("no")])
+    def test_only_its_own_row_is_ever_given_back(self, error: Exception) -> None:
+        """Another process may have finished it meanwhile, or its rolled-back number may be another message's by now.
+
+        So where it is given back at all, it is named by its identity, and only if no run has finished it.
+        """
+        one = delivery()
+        script = Script(answers(call=Outcome(error=error), receive=Turns(STORED, []), requeue_own=[], known=known(one)))
+        run(working(handler()), script, one)
+        for params in script.params("requeue_own"):
+            assert {"consumer", "source", "stored_id"} <= params.keys()
+            for dialect in ("postgres", "sqlite"):
+                assert any("p_run" in statement for statement in load(dialect, "p_")["requeue_own"])
+
+
+class TestContract:
+    """The handler ended its transaction."""
+
+    def test_what_it_committed_is_queued_dead(self) -> None:
+        """The ledger row is there already: it gets its queue row back, with the story."""
+        script = Script(answers(finish_inline=GuardFailed("x"), receive=Turns(STORED, []), requeue_own=[(5,)]))
+        assert run(working(handler()), script) == {SERVICE: Receipt("accepted", 5)}
+        assert script.story == [
+            "begin receive call finish_inline rollback",
+            "begin receive requeue_own add_attempt commit",
+        ]
+        (own,) = script.params("requeue_own")
+        assert (own["subscription"], own["state"], own["attempts"]) == (1, "dead", 1)
+        assert "ended the transaction" in script.params("add_attempt")[0]["error"]
+
+    def test_what_it_rolled_back_is_stored_anew(self) -> None:
+        """The ledger row went with it."""
+        script = Script(answers(finish_inline=GuardFailed("x"), receive=Turns(STORED, [(0, 6, NOW)])))
+        assert run(working(handler()), script) == {SERVICE: Receipt("accepted", 6)}
+
+    def test_its_body_is_not_lost(self) -> None:
+        """What it committed may be the row without a body: a dead message must have one, to be redriven."""
+        script = Script(answers(finish_inline=GuardFailed("x"), receive=Turns(STORED, []), requeue_own=[(5,)]))
+        one = delivery()
+        run(working(handler(keep_body=False)), script, one)
+        assert script.params("receive")[0]["body"] == one.body
+
+
+class TestInfrastructure:
+    """The database is at fault."""
+
+    def test_the_caller_hears_of_it(self) -> None:
+        """Nothing is stored, nobody is charged, nothing may be acknowledged."""
+        script = Script(answers(call=Outcome(error=OSError("reset"), infrastructure=True)))
+        with pytest.raises(StoreUnavailable, match="'e1' was processed: reset") as caught:
+            run(working(handler()), script)
+        assert isinstance(caught.value.__cause__, OSError)
+        assert script.story == ["begin receive call rollback"]
+
+    @pytest.mark.parametrize("error", [StoreConflict("deadlock"), StoreUnavailable("busy")])
+    @pytest.mark.parametrize("place", ["finish_inline", "commit"])
+    def test_a_failed_commit_is_not_a_failure_of_the_message(self, place: str, error: Exception) -> None:
+        """Undone, and the caller may try the same again."""
+        script = Script(answers(**{place: error}))
+        with pytest.raises(StoreUnavailable):
+            run(working(handler()), script)
+        assert script.story[0].endswith("rollback")
+        assert script.params("add_attempt") == []
+
+    @pytest.mark.parametrize("place", ["receive", "finish_inline", "commit"])
+    def test_a_lost_connection_comes_out(self, place: str) -> None:
+        """Nothing more is sent over it; a repeated call finds what was committed."""
+        script = Script(answers(**{place: Lost()}))
+        with pytest.raises(StoreUnavailable):
+            run(working(handler()), script)
+        assert len(script.story) == 1
+
+    def test_a_handler_that_fails_on_a_lost_connection(self) -> None:
+        """The rollback finds it broken; storing fails too, and the caller hears of it."""
+        script = Script(answers(call=Outcome(error=ValueError("x")), rollback=Lost()))
+        with pytest.raises(StoreUnavailable):
+            run(working(handler()), script)
+        assert script.params("add_attempt") == []
+
+
+class TestBatch:
+    """A handler that takes a list."""
+
+    BY = handler(batch=True)
+
+    def test_it_gets_a_list_of_one(self) -> None:
+        """And its one result is the message's."""
+        script = Script(answers(call=Outcome(value=["r"])))
+        assert run(working(self.BY), script)[SERVICE].result == "r"
+        (call,) = script.all(Call)
+        assert [one.seq for one in call.message] == [5]
+        assert script.params("store_results") == [{"seq": 5, "result": '"r"'}]
+
+    def test_nothing_is_a_result_too(self) -> None:
+        """It need not return anything."""
+        script = Script(answers())
+        assert run(working(self.BY), script) == {SERVICE: Receipt("accepted", 5, finished=True)}
+
+    @pytest.mark.parametrize("value", [["a", "b"], [], {"a": 1}, "r"])
+    def test_a_wrong_number_of_results_breaks_the_contract(self, value: Any) -> None:
+        """As at a worker: one result for each message, or none."""
+        script = Script(answers(call=Outcome(value=value)))
+        assert not run(working(self.BY), script)[SERVICE].finished
+
+    def test_after_a_crash_it_gets_a_list_too(self) -> None:
+        """Stored first, then handled like a worker's message."""
+        one = delivery()
+        script = Script(answers(call=Outcome(value=["r"]), known=known(one, result='"r"')))
+        receipt = run(working(self.BY, careful=True), script, one)[SERVICE]
+        assert receipt == Receipt("accepted", 5, finished=True, result="r")
+        (call,) = script.all(Call)
+        assert [each.seq for each in call.message] == [5]
+
+
+class TestCareful:
+    """After a process died while it worked inline."""
+
+    def test_it_is_stored_and_noted_before_it_runs(self) -> None:
+        """So that a message that kills its process is counted."""
+        one = delivery()
+        here = working(handler(), careful=True)
+        script = Script(answers(known=known(one, result="1")))
+        assert run(here, script, one) == {SERVICE: Receipt("accepted", 5, finished=True, result=1)}
+        assert script.story == ["begin receive commit", "begin call finish commit", "begin known commit"]
+        (row,) = script.params("receive")
+        assert (row["state"], row["worker"], row["token"], row["solo"]) == ("ready", WORKER, 1, True)
+        assert script.params("finish")[0]["seqs"] == [5]
+        assert here.open_tokens == set()
+
+    def test_a_failure_is_settled_under_its_note(self) -> None:
+        """Accepted, not finished."""
+        one = delivery()
+        script = Script(answers(call=Outcome(error=ValueError("x")), settle=[(5,)], known=known(one, finished=0)))
+        assert run(working(handler(), careful=True), script, one) == {SERVICE: Receipt("accepted", 5)}
+        assert "begin settle add_attempt commit" in script.story
+
+    def test_a_message_that_cannot_be_read_is_settled_too(self) -> None:
+        """Dead, without a call."""
+        for one in (delivery(data=None, body=b"{"), delivery(version=9)):
+            script = Script(answers(settle=[(5,)], known=[]))
+            assert run(working(handler(), careful=True), script, one) == {SERVICE: Receipt("accepted", 5)}
+            assert script.all(Call) == []
+            assert script.params("settle")[0]["state"] == "dead"
+
+    def test_with_a_key_a_worker_takes_it(self) -> None:
+        """Order needs the claim's own rules: it is only stored, unnoted."""
+        here = working(handler(key="order"), careful=True)
+        script = Script(answers())
+        assert run(here, script) == {SERVICE: Receipt("accepted", 5)}
+        assert script.story == ["begin receive commit"]
+        (row,) = script.params("receive")
+        assert (row["worker"], row["token"], row["solo"]) == (None, None, False)
+        assert here.open_tokens == set()
+
+    @pytest.mark.parametrize("key", [None, "order"])
+    def test_a_duplicate_is_a_duplicate(self, key: str | None) -> None:
+        """Not run again; no claim is left open."""
+        one = delivery()
+        here = working(handler(key=key), careful=True)
+        script = Script(answers(receive=[], known=known(one)))
+        assert run(here, script, one) == {SERVICE: Receipt("duplicate", 5, finished=True)}
+        assert here.open_tokens == set()
+
+    def test_care_ends_with_its_time(self) -> None:
+        """Then it is one transaction again."""
+        here = working(handler(), careful=True)
+        assert isinstance(here.context.clock, Clock)
+        here.context.clock.now += 60
+        script = Script(answers())
+        run(here, script)
+        assert script.story == ["begin receive call finish_inline commit"]
+
+    @pytest.mark.parametrize("place", ["receive", "commit"])
+    def test_a_lost_answer_keeps_the_claim_open(self, place: str) -> None:
+        """Perhaps it is noted: whoever ends the lane lets its rows go."""
+        here = working(handler(), careful=True)
+        script = Script(answers(**{place: Lost()}))
+        with pytest.raises(StoreUnavailable):
+            run(here, script)
+        assert here.open_tokens == {1}
+
+    def test_it_waits_at_the_gate(self) -> None:
+        """While a suspect is alone in this process no note is written."""
+        here, one = working(handler(), careful=True), delivery()
+        here.gate.leave(here)
+        here.gate.enter_alone("a suspect")
+
+        def wait(_: Wait) -> None:
+            assert script.params("receive") == []
+            here.gate.leave("a suspect")
+
+        script = Script(answers(wait=wait, known=known(one)))
+        assert run(here, script, one)[SERVICE].finished
+        assert script.story[0] == "wait"
+
+    def test_every_note_is_inside_the_gate(self) -> None:
+        """With two consumers the second message is noted too: nobody may believe to be alone meanwhile."""
+        here = working(handler(), handler(consumer="mail"), careful=True)
+        seen: list[bool] = []
+
+        def call(_: Call) -> Outcome:
+            seen.append(here.gate.enter_alone("a suspect"))
+            here.gate.leave("a suspect")
+            return Outcome()
+
+        run(here, Script(answers(call=call, known=known(delivery()))))
+        assert seen == [False, False]

@@ -1,0 +1,263 @@
+"""The life of a lane: whatever happens, no effect twice, none lost, none out of order, and no claim left open."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from onceward.errors import StoreConflict, StoreError, StoreUnavailable
+from onceward.flow import Call, Outcome, Wait
+from onceward.retry import RetryPolicy
+from onceward.settings import Settings
+from onceward.steps.handle import work
+from onceward.steps.lane import Gate, Lane
+from tests.unit.builders import WORKER, Stop, claim_row, context, handler, lane
+from tests.unit.script import Lost, Script, Turns
+from tests.unit.world import Behaviour, Fault, World
+
+CLAIMED = "begin claim commit"
+LOOKED = "begin suspects commit"
+
+
+def living(*, stop: Stop | None = None, group: int = 100, gate: Gate | None = None, **settings: Any) -> Lane:
+    """A lane at the beginning of its life."""
+    by = handler(group=group, retry=RetryPolicy(attempts=3))
+    here = lane(context(by, settings=Settings(**settings)), stop=stop, gate=gate)
+    here.swept_at = float("-inf")
+    return here
+
+
+def answers(**more: Any) -> dict[str, Any]:
+    return {"suspects": [(0,)], "claim": [], "settle": lambda request: [(request.params["seq"],)], **more}
+
+
+def is_left(here: Lane) -> bool:
+    """Nothing open, and nobody kept waiting at the gate."""
+    return here.open_tokens == set() and here.gate.enter_alone("another")
+
+
+class TestLife:
+    """Claim, handle, wait."""
+
+    def test_without_work_it_waits(self) -> None:
+        """For as long as the settings say, again and again, until it is stopped; then it is gone."""
+        here, script = living(stop=Stop(after=3), poll=timedelta(seconds=7)), Script(answers())
+        assert script.run(work(here)) == 0
+        assert script.story == [LOOKED, CLAIMED, "wait", CLAIMED, "wait", CLAIMED, "wait"]
+        assert [request.seconds for request in script.all(Wait)] == [7.0] * 3
+        assert is_left(here)
+
+    def test_it_handles_what_it_claims(self) -> None:
+        """And goes on with what was claimed along, without another trip."""
+        here = living(stop=Stop(after=9))
+        script = Script(answers(claim=Turns([claim_row(1)], [claim_row(2)], [])))
+        assert script.run(work(here)) == 2
+        assert script.story[:4] == [LOOKED, CLAIMED, "begin call finish claim commit", "begin call finish claim commit"]
+        assert is_left(here)
+
+    def test_until_idle_it_looks_twice(self) -> None:
+        """Idle is only what a look from the very beginning finds idle."""
+        here = living()
+        script = Script(answers(claim=Turns([claim_row(1)], [])))
+        assert script.run(work(here, until_idle=True)) == 1
+        assert script.story == [LOOKED, CLAIMED, "begin call finish claim commit", CLAIMED, LOOKED, CLAIMED]
+        assert script.params("claim")[-1]["floor"] == 0
+        assert is_left(here)
+
+    def test_a_stop_before_anything(self) -> None:
+        """Nothing is claimed."""
+        script = Script(answers())
+        assert script.run(work(living(stop=Stop(after=0)))) == 0
+        assert script.trips == []
+
+    def test_at_a_stop_the_next_batch_is_given_back(self) -> None:
+        """What was claimed along and not begun is released, and nothing stays open."""
+        here = living(stop=Stop(after=3))
+        script = Script(answers(claim=Turns([claim_row(1)], [claim_row(2), claim_row(3)], [])))
+        assert script.run(work(here)) == 1
+        assert script.story[-1] == "begin release_some commit"
+        assert script.params("release_some") == [{"seqs": [2, 3], "worker": WORKER, "token": 2}]
+        assert is_left(here)
+
+    def test_while_another_lane_is_alone_it_waits_shortly(self) -> None:
+        """It comes back soon, and claims nothing meanwhile."""
+        gate = Gate()
+        gate.enter_alone("another")
+        here = living(stop=Stop(after=2), gate=gate)
+        script = Script(answers())
+        script.run(work(here))
+        assert script.story == [LOOKED, "wait", LOOKED, "wait"]
+        assert [request.seconds for request in script.all(Wait)] == [0.01] * 2
+
+    def test_a_suspect_waits_for_the_others_then_runs_alone(self) -> None:
+        """Asked for again and again until everybody else is out."""
+        gate = Gate()
+        gate.enter("another")
+        here = living(stop=Stop(after=5), gate=gate)
+        waits = [0]
+
+        def wait(_: Wait) -> None:
+            waits[0] += 1
+            if waits[0] == 2:
+                gate.leave("another")
+
+        script = Script(answers(suspects=Turns([(1,)], [(1,)], [(1,)], [(0,)]), claim_solo=[claim_row(5)], wait=wait))
+        assert script.run(work(here)) == 1
+        assert script.story[:6] == [LOOKED, "wait", LOOKED, "wait", LOOKED, "begin claim_solo commit"]
+        assert script.story[6] == "begin call finish commit", "nothing rides while it is alone"
+        assert is_left(here)
+
+    def test_a_parked_suspect_is_not_the_last(self) -> None:
+        """It waits behind an earlier message; whether there is another suspect behind it is looked up at once."""
+        here = living()
+        script = Script(
+            answers(
+                suspects=Turns([(0,)], [(1,)], [(1,)], [(0,)]),
+                claim_solo=Turns([claim_row(5, hashed=70)], [claim_row(6)], []),
+                park=[(5, "waiting")],
+            )
+        )
+        assert script.run(work(here, until_idle=True)) == 1
+        assert [request.message.seq for request in script.all(Call)] == [6]
+        assert is_left(here)
+
+
+class TestTrouble:
+    """The database fails."""
+
+    @pytest.mark.parametrize("place", ["claim", "commit"])
+    def test_after_a_lost_connection_it_lets_go_and_goes_on(self, place: str) -> None:
+        """Reconnect, release whatever the lost claim may hold, claim again."""
+        here = living(stop=Stop(after=4))
+        here.swept_at = here.context.clock()
+        script = Script(answers(**{"claim": [], place: Turns(Lost(), [])}))
+        script.run(work(here))
+        assert script.story[1] == "reconnect"
+        assert script.story[2] == "begin release commit"
+        assert script.params("release") == [{"worker": WORKER, "tokens": [1]}]
+        assert CLAIMED in script.story[3:]
+        assert is_left(here)
+
+    def test_nothing_to_let_go_is_no_trip(self) -> None:
+        """A connection lost while looking holds nothing."""
+        here = living(stop=Stop(after=3))
+        script = Script(answers(suspects=Turns(Lost(), [(0,)])))
+        script.run(work(here))
+        assert script.story[:3] == ["begin suspects", "reconnect", LOOKED]
+
+    @pytest.mark.parametrize("place", ["claim", "settle", "add_attempt", "commit"])
+    def test_a_deadlock_does_not_end_it(self, place: str) -> None:
+        """Rolled back, let go, tried again: a conflict is nobody's fault."""
+        here = living(stop=Stop(after=8))
+        here.swept_at = here.context.clock()
+        failing = Outcome(error=ValueError("x"))
+        claims: list[Any] = [[claim_row(1)], [claim_row(1)], []]
+        usual: dict[str, list[Any]] = {"claim": claims, "settle": [[(1,)]], "add_attempt": [[]], "commit": [[]]}
+        failed = {place: Turns(StoreConflict("deadlock"), *usual[place])}
+        script = Script(answers(claim=Turns(*claims), call=failing) | failed)
+        script.run(work(here))
+        assert is_left(here)
+        assert any("rollback" in line for line in script.story)
+
+    @pytest.mark.parametrize("second", [Lost(), StoreUnavailable("lock timeout"), StoreConflict("deadlock")])
+    @pytest.mark.parametrize("first", [Lost(), StoreConflict("deadlock")])
+    def test_trouble_while_letting_go_does_not_end_it(self, first: Any, second: Any) -> None:
+        """The old connection's locks may still be held by the server: it tries again until it has let go."""
+        here = living(stop=Stop(after=12))
+        here.swept_at = here.context.clock()
+        script = Script(answers(claim=Turns(first, []), release=Turns(second, [])))
+        script.run(work(here))
+        assert len(script.params("release")) >= 2
+        assert is_left(here)
+
+    def test_an_error_nobody_foresaw_comes_out(self) -> None:
+        """It is not hidden: the worker stops loudly."""
+        here = living()
+        with pytest.raises(StoreError, match="no such column"):
+            Script(answers(claim=StoreError("no such column"))).run(work(here))
+
+    def test_a_stop_while_the_database_is_away(self) -> None:
+        """It does not wait for ever."""
+        here = living(stop=Stop(after=3))
+        with pytest.raises(StoreUnavailable, match="stopped while the database was away"):
+            Script(answers(claim=Lost(), reconnect=False)).run(work(here))
+
+
+BEHAVIOURS = st.lists(
+    st.sampled_from(["fine", "fails", "rejects", "infrastructure", "swallows", "commits", "bad result"]), max_size=3
+)
+FAULTS = st.lists(
+    st.sampled_from(["none", "none", "none", "none", "lost", "lost after", "conflict", "busy", "taken over"]),
+    max_size=40,
+)
+KEYS = st.lists(st.sampled_from([None, 70, 80]), min_size=1, max_size=6)
+
+
+def check(world: World, here: Lane) -> None:
+    """What must be true at the end of any life."""
+    done, left = world.state.effects, world.state.queue
+    assert len(done) == len(set(done)), f"twice: {done}"
+    assert not set(done) & set(left), "finished and still in the queue"
+    for key in (70, 80):
+        of_key = [seq for seq in done if seq in world.keys and world.keys[seq] == key]
+        assert of_key == sorted(of_key), f"out of order: {of_key}"
+    assert here.open_tokens == set(), "a claim is left open"
+    assert here.gate.enter_alone("another"), "the lane never left the gate"
+
+
+@given(
+    KEYS,
+    st.dictionaries(st.integers(1, 6), BEHAVIOURS, max_size=4),
+    FAULTS,
+    st.integers(1, 4),
+    st.sets(st.integers(1, 6), max_size=2),
+)
+@example([None, 70], {}, ["none", "none", "none", "none", "none", "none", "conflict"], 4, set())
+@example([None], {1: ["swallows"]}, [], 4, set())
+@example([70, 70, 70, None], {1: ["rejects"]}, [], 1, set())
+@example([70, 70, 70, None], {2: ["rejects"]}, [], 1, {3, 4})
+def test_any_life_ends_well(
+    keys: list[int | None],
+    behaviour: dict[int, list[Behaviour]],
+    faults: list[Fault],
+    group: int,
+    solo: set[int],
+) -> None:
+    """Any handlers and any faults: each effect at most once, in order per key; all that could be done is done."""
+    here = living(group=group)
+    world = World(here, keys, behaviour=behaviour, faults=faults, solo=tuple(solo))
+    world.script.run(work(here, until_idle=True))
+    check(world, here)
+    for row in world.state.queue.values():
+        assert row.token is None, "a note is left behind"
+        dead_ahead = any(one.key == row.key and one.state == "dead" for one in world.state.queue.values())
+        assert row.state == "dead" or (row.key is not None and dead_ahead), f"forgotten: {row}"
+
+
+@given(
+    KEYS,
+    st.dictionaries(st.integers(1, 6), BEHAVIOURS, max_size=4),
+    FAULTS,
+    st.integers(1, 4),
+    st.integers(0, 14),
+)
+def test_a_stop_at_any_moment_ends_well(
+    keys: list[int | None],
+    behaviour: dict[int, list[Behaviour]],
+    faults: list[Fault],
+    group: int,
+    looks: int,
+) -> None:
+    """The same when it is stopped somewhere: nothing is left open, nothing keeps its note."""
+    here = living(group=group, stop=Stop(after=looks))
+    world = World(here, keys, behaviour=behaviour, faults=[fault for fault in faults if fault != "taken over"])
+    try:
+        world.script.run(work(here))
+    except (StoreUnavailable, StoreConflict):
+        return  # the last trip of a stopping lane failed: its process says goodbye, which takes its notes off
+    check(world, here)
+    assert all(row.token is None for row in world.state.queue.values())

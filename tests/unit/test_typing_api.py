@@ -1,0 +1,201 @@
+"""Typed use of the public API: mypy --strict accepts every line, and infers what `assert_type` says.
+
+The functions are not called (they would need a database); the tests only make sure that nothing public is left out.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sqlite3
+import sys
+from collections.abc import Awaitable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, assert_type
+
+import onceward
+from onceward import (
+    Circuit,
+    ConfigurationError,
+    ContractViolation,
+    Inbox,
+    InvalidMessage,
+    Message,
+    OncewardError,
+    OutcomeUnknown,
+    Receipt,
+    Reject,
+    Retry,
+    RetryPolicy,
+    Settings,
+    StoreError,
+    StoreUnavailable,
+    one_row,
+)
+from onceward.message import Arguments
+
+
+def set_up() -> Inbox:
+    """An inbox with everything that can be said about it."""
+    inbox = Inbox(
+        "sqlite:///shop.db",
+        service="shop",
+        prefix="shop_",
+        settings=Settings(lease=timedelta(seconds=20), group=50),
+        code_version="1.2.3",
+    )
+    assert_type(inbox.migrate(), list[str])
+    assert_type(inbox.migration_sql(), str)
+    assert_type(inbox.settings, Settings)
+    return inbox
+
+
+def register(inbox: Inbox) -> None:
+    """Handlers keep their own types behind the decorator."""
+
+    @inbox.on("order.paid", key="order_id", retry=RetryPolicy(attempts=5), timeout=30, circuit=Circuit(failures=3))
+    def start_shipping(message: Message, tx: sqlite3.Connection) -> dict[str, int]:
+        one_row(tx.execute("UPDATE orders SET paid = 1 WHERE id = ?", (message.data["order_id"],)))
+        if message.attempt > 3:
+            raise Reject("given up")
+        if message.headers.get("busy"):
+            raise Retry("busy", after=timedelta(seconds=5))
+        assert_type(message.send("shipped", {"order": 7}, key=7, to="warehouse"), str)
+        assert_type(message.idempotency_key("charge"), str)
+        return {"order": 7}
+
+    @inbox.on("order.paid", consumer="mail", key=lambda message: message.data["order_id"], on_dead="continue")
+    async def send_mail(message: Message, tx: Any) -> None:
+        await message.once("mail", lambda: tx, idempotent=True)
+
+    @inbox.on("measured", batch=True, group=10, keep_body=False)
+    def store(messages: list[Message], tx: sqlite3.Connection) -> None:
+        tx.executemany("INSERT INTO samples VALUES (?)", [(message.seq,) for message in messages])
+
+    @inbox.on("changed", key="account", sequence="version", gap=timedelta(minutes=1), raw=True, version=2)
+    def apply(message: Message, _tx: sqlite3.Connection) -> None:
+        assert_type(message.body, bytes)
+        assert_type(message.key, str | None)
+
+    @inbox.upcast("changed", 1)
+    def add_currency(data: dict[str, Any]) -> dict[str, Any]:
+        return {**data, "currency": "EUR"}
+
+    assert_type(start_shipping(message_of_some_kind(), sqlite3.connect("x")), dict[str, int])
+    assert_type(add_currency({}), dict[str, Any])
+    shipped: Awaitable[None] = send_mail(message_of_some_kind(), None)
+    del shipped, store, apply
+
+
+def message_of_some_kind() -> Message:
+    """A message, for the type checker."""
+    raise NotImplementedError
+
+
+class Queue:
+    """A sink of one's own."""
+
+    def publish(self, message: Message) -> None:
+        """Confirmed when it returns."""
+
+
+class AwaitedQueue:
+    """A sink of one's own, awaited."""
+
+    async def publish(self, message: Message) -> None:
+        """Confirmed when it returns."""
+
+
+def receive(inbox: Inbox) -> None:
+    """Every way in, and out."""
+    receipt = inbox.receive(source="shop", id="e1", type="order.paid", data={"order_id": 7})
+    assert_type(receipt, Receipt)
+    if receipt.status == "mismatch":
+        raise InvalidMessage("the same id with other bytes")
+    assert_type(receipt.seq, int)
+    assert_type(receipt.finished, bool)
+    with inbox.transaction() as tx:
+        inbox.receive(tx=tx, source="shop", id="e2", type="order.paid", body=b"{}", headers={"a": "b"}, version=2)
+        assert_type(inbox.send("shipped", {"order": 7}, tx=tx, key="7", to="warehouse"), str)
+    some: list[Arguments] = [
+        {"source": "shop", "id": "e3", "type": "order.paid", "key": 7, "position": 17},
+        {"source": "shop", "id": "e4", "type": "order.paid", "body": b"{}", "headers": None},
+    ]
+    assert_type(inbox.receive_many(some), list[Receipt])
+    assert_type(inbox.process(source="shop", id="e5", type="order.paid", data=None), Receipt)
+    inbox.sink("default", Queue())
+    inbox.sink("warehouse", AwaitedQueue(), retry=RetryPolicy.classic())
+
+
+async def receive_async(inbox: Inbox) -> None:
+    """The same, awaited."""
+    assert_type(await inbox.areceive(source="shop", id="e1", type="order.paid"), Receipt)
+    assert_type(await inbox.areceive_many([]), list[Receipt])
+    assert_type(await inbox.aprocess(source="shop", id="e1", type="order.paid"), Receipt)
+    assert_type(await inbox.asend("shipped"), str)
+    assert_type(await inbox.adrain(concurrency=2), int)
+    assert_type(await inbox.arun(), int)
+    await inbox.aclose()
+
+
+def operate(inbox: Inbox) -> int:
+    """Running, looking and steering."""
+    with inbox:
+        assert_type(inbox.drain(), int)
+        assert_type(inbox.run(concurrency=4), int)
+        inbox.stop()
+    stats = inbox.stats()
+    assert_type(stats.dead, int)
+    for row in inbox.messages(status="dead", type="order.paid", limit=10):
+        assert_type(row.error, str | None)
+        story = inbox.message(row.seq)
+        if story is not None:
+            assert_type(story.body, bytes | None)
+    for case in inbox.quarantine():
+        assert_type(inbox.resolve(case.case, "keep-first", reason="seen", actor="ann"), int | None)
+    for effect in inbox.effects():
+        assert_type(inbox.settle_effect(effect.seq, effect.name, happened=True, result={"id": 1}), bool)
+    assert_type([worker.pid for worker in inbox.workers()], list[int])
+    assert_type(inbox.find("shop", "e1"), list[int])
+    return inbox.redrive(1, 2, out_of_order=True) + inbox.discard(3, reason="x") + inbox.release(4)
+
+
+def fail(error: Exception) -> str:
+    """What can go wrong, by what the reader can do about it."""
+    match error:
+        case InvalidMessage() | ContractViolation() | OutcomeUnknown():
+            return "look at the message"
+        case StoreUnavailable():
+            return "try again later"
+        case ConfigurationError():
+            return "look at the program"
+        case StoreError() | OncewardError():
+            return "look at the database"
+    return "not ours"
+
+
+def test_every_public_name_has_a_typed_example() -> None:
+    """Whatever is exported is used above."""
+    tree = ast.parse(Path(__file__).read_text())
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    assert set(onceward.__all__) <= used
+
+
+def test_every_public_method_of_the_inbox_has_a_typed_example() -> None:
+    """Whatever a reader finds on `Inbox` is called above; what is for extensions is not."""
+    source = inspect.getsource(sys.modules[__name__])
+    methods = {name for name, value in inspect.getmembers(Inbox, inspect.isfunction) if not name.startswith("_")}
+    missing = {name for name in methods if f"inbox.{name}(" not in source} - {"close"}
+    assert not missing
+
+
+def test_errors_say_what_to_do() -> None:
+    """Every kind of error is told apart by its class alone."""
+    assert fail(StoreUnavailable("x")) == "try again later"
+    assert fail(StoreError("x")) == "look at the database"
+    assert fail(InvalidMessage("x")) == "look at the message"
+    assert fail(ConfigurationError("x")) == "look at the program"
+    assert fail(ValueError("x")) == "not ours"
+    assert not issubclass(Retry, OncewardError)
+    assert not issubclass(Reject, OncewardError)

@@ -1,0 +1,243 @@
+"""A small world for one lane: a queue in memory with real transactions, handlers that misbehave, and faults.
+
+It answers the statements a lane sends as the database would, so that whole lives of a lane can be played with any
+faults in between, and then looked at: what took effect, how often, in which order, and what was left behind.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from onceward.errors import GuardFailed, StoreConflict, StoreUnavailable, TransactionAborted
+from onceward.flow import Begin, Call, Outcome, Query
+from onceward.retry import Reject
+from onceward.steps.lane import Lane
+from tests.unit.builders import Clock, claim_row
+from tests.unit.script import Lost, Script
+
+Behaviour = Literal["fine", "fails", "rejects", "infrastructure", "swallows", "commits", "bad result"]
+Fault = Literal["none", "lost", "lost after", "conflict", "busy", "taken over"]
+
+
+ANSWERED = (
+    "begin",
+    "commit",
+    "rollback",
+    "claim",
+    "claim_solo",
+    "suspects",
+    "park",
+    "noted",
+    "finish",
+    "settle",
+    "add_attempt",
+    "postpone",
+    "release",
+    "release_some",
+    "lock_keys",
+    "promote",
+    "store_results",
+)
+
+
+@dataclass
+class Row:
+    """A message in the queue."""
+
+    seq: int
+    key: int | None
+    state: str = "ready"
+    worker: int | None = None
+    token: int | None = None
+    attempts: int = 0
+    solo: bool = False
+
+
+@dataclass
+class State:
+    """Everything a commit makes true and a rollback undoes."""
+
+    queue: dict[int, Row] = field(default_factory=dict)
+    effects: list[int] = field(default_factory=list)
+    """The messages whose effects are there, in the order of their commits."""
+
+
+class World:
+    """Plays the database and the handlers for one lane; faults come from a list, one for each request."""
+
+    def __init__(
+        self,
+        lane: Lane,
+        keys: list[int | None],
+        *,
+        behaviour: dict[int, list[Behaviour]] | None = None,
+        faults: list[Fault] | None = None,
+        solo: tuple[int, ...] = (),
+    ) -> None:
+        self.state = State({seq: Row(seq, key, solo=seq in solo) for seq, key in enumerate(keys, start=1)})
+        self.keys = dict(enumerate(keys, start=1))
+        self.lane = lane
+        self.workers = {1}
+        self._saved = deepcopy(self.state)
+        self._behaviour = {seq: list(some) for seq, some in (behaviour or {}).items()}
+        self._faults = list(faults or [])
+        self._swallowed = self._ended = False
+        lane.worker = lambda: max(self.workers)
+        answers = {name: self._faulty(name) for name in ANSWERED}
+        self.script = Script({**answers, "call": self._call})
+
+    def _faulty(self, name: str) -> Any:
+        def answer(request: Any) -> Any:
+            self._pass_time()
+            fault = self._faults.pop(0) if self._faults and name != "rollback" else "none"
+            if fault == "taken over" and name == "begin":
+                self._take_over()
+            if fault == "lost":
+                return self._lose()
+            if fault == "conflict" and name not in ("begin", "suspects"):
+                return StoreConflict("deadlock")
+            if fault == "busy" and name not in ("begin", "commit"):
+                return StoreUnavailable("lock timeout")
+            answered = getattr(self, f"_{name}")(request)
+            if fault == "lost after" and name != "begin":
+                return self._lose()
+            return answered
+
+        return answer
+
+    def _pass_time(self) -> None:
+        assert isinstance(self.lane.context.clock, Clock)
+        self.lane.context.clock.now += 0.05
+
+    def _lose(self) -> Lost:
+        self.state = deepcopy(self._saved)
+        return Lost()
+
+    def _take_over(self) -> None:
+        """Somebody else declares this process dead: its notes come off, and it registers anew."""
+        for state in (self.state, self._saved):
+            for row in state.queue.values():
+                row.worker = row.token = None
+        self.workers = {max(self.workers) + 1}
+
+    # Transactions
+
+    def _begin(self, request: Begin) -> list[Any]:
+        self._saved = deepcopy(self.state)
+        self._swallowed = self._ended = False
+        assert request.statement_limit > 0
+        return []
+
+    def _commit(self, _: Any) -> Any:
+        self._saved = deepcopy(self.state)
+        return []
+
+    def _rollback(self, _: Any) -> list[Any]:
+        self.state = deepcopy(self._saved)
+        return []
+
+    def _call(self, request: Call) -> Outcome:
+        seq = request.message.seq
+        row = self.state.queue.get(seq)
+        if row and row.key is not None and row.token is not None:
+            earlier = [one.seq for one in self.state.queue.values() if one.key == row.key and one.seq < seq]
+            assert set(earlier) <= set(self.state.effects), f"{seq} runs before {earlier}"
+        some = self._behaviour.get(seq, [])
+        doing: Behaviour = some.pop(0) if some else "fine"
+        if doing == "fails":
+            return Outcome(error=ValueError("no"))
+        if doing == "rejects":
+            return Outcome(error=Reject("never"))
+        if doing == "infrastructure":
+            return Outcome(error=OSError("reset"), infrastructure=True)
+        self.state.effects.append(seq)
+        self._swallowed = self._swallowed or doing == "swallows"
+        if doing == "commits":
+            self.state.effects.remove(seq)  # what it committed by itself is its own affair
+            self._ended = True
+        return Outcome(value=object() if doing == "bad result" else None)
+
+    # Statements
+
+    def _free(self, *, solo: bool) -> list[Row]:
+        rows = (row for row in self.state.queue.values() if row.state in ("ready", "retry"))
+        return sorted((row for row in rows if row.token is None and row.solo is solo), key=lambda row: row.seq)
+
+    def _take(self, rows: list[Row], params: Any) -> list[Any]:
+        if params["worker"] not in self.workers:
+            return []
+        for row in rows:
+            row.worker, row.token = params["worker"], params["token"]
+        return [claim_row(row.seq, hashed=row.key, attempts=row.attempts) for row in rows]
+
+    def _claim(self, request: Query) -> list[Any]:
+        free = [row for row in self._free(solo=False) if row.state == "retry" or row.seq >= request.params["floor"]]
+        return self._take(free[: request.params["limit"]], request.params)
+
+    def _claim_solo(self, request: Query) -> list[Any]:
+        return self._take(self._free(solo=True)[:1], request.params)
+
+    def _suspects(self, _: Query) -> list[Any]:
+        return [(bool(self._free(solo=True)),)]
+
+    def _mine(self, params: Any) -> list[Row]:
+        tokens = params.get("tokens", [params.get("token")])
+        seqs = params.get("seqs", [params["seq"]] if "seq" in params else list(self.state.queue))
+        rows = (self.state.queue[seq] for seq in seqs if seq in self.state.queue)
+        return [row for row in rows if row.worker == params["worker"] and row.token in tokens and row.token is not None]
+
+    def _park(self, request: Query) -> list[Any]:
+        mine = {row.seq for row in self._mine({**request.params, "seqs": list(self.state.queue)})}
+        parked = []
+        for seq in request.params["seqs"]:
+            row = self.state.queue[seq]
+            if any(one.key == row.key and one.seq < seq and one.seq not in mine for one in self.state.queue.values()):
+                row.state, row.worker, row.token = "waiting", None, None
+                parked.append((seq, "waiting"))
+        return parked
+
+    def _noted(self, request: Query) -> list[Any]:
+        return [(row.seq,) for row in self._mine(request.params)]
+
+    def _finish(self, request: Query) -> Any:
+        if self._swallowed:
+            return TransactionAborted("the handler swallowed an error")
+        mine = self._mine(request.params)
+        if self._ended or len(mine) != request.params["expected"]:
+            return GuardFailed("not in the state its writer believed")
+        for row in mine:
+            del self.state.queue[row.seq]
+        return []
+
+    def _promote(self, request: Query) -> list[Any]:
+        for key in request.params["key_hashes"]:
+            waiting = [row for row in self.state.queue.values() if row.key == key and row.state == "waiting"]
+            if waiting:
+                min(waiting, key=lambda row: row.seq).state = "ready"
+        return []
+
+    def _settle(self, request: Query) -> list[Any]:
+        mine = self._mine(request.params)
+        for row in mine:
+            row.state, row.worker, row.token = request.params["state"], None, None
+            row.attempts += 1
+        return [(row.seq,) for row in mine]
+
+    def _postpone(self, request: Query) -> list[Any]:
+        for row in self._mine(request.params):
+            row.state, row.worker, row.token = "retry", None, None
+        return []
+
+    def _release(self, request: Query) -> list[Any]:
+        for row in self._mine(request.params):
+            row.worker = row.token = None
+        return []
+
+    _release_some = _release
+
+    def _nothing(self, _: Any) -> list[Any]:
+        return []
+
+    _add_attempt = _lock_keys = _store_results = _nothing
