@@ -99,7 +99,7 @@ def taking(*steps: Step, then: BaseException | None = None) -> Behaviour:
     """These steps, then one effect; at last an error, if one is given."""
 
     def behaviour(message: Message) -> Steps:
-        for step in steps:
+        for step in steps:  # noqa: UP028 - a tuple takes no answers
             yield step
         yield wrote(message)
         if then:

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import aiosqlite
 import psycopg
@@ -66,7 +66,8 @@ def _connect(shop: Shop, *, autocommit: bool, habits: bool) -> Any:
         if shop.kind == "def":
             return psycopg.connect(shop.url, **options)
         return shop.await_(psycopg.AsyncConnection.connect(shop.url, **options))
-    path, level = shop.url.removeprefix("sqlite:///"), None if autocommit else "DEFERRED"
+    path = shop.url.removeprefix("sqlite:///")
+    level: Literal["DEFERRED"] | None = None if autocommit else "DEFERRED"
     if shop.kind == "def":
         connection: Any = sqlite3.connect(path, isolation_level=level)
     else:

@@ -22,7 +22,8 @@ from onceward.report import Story
 from onceward.steps import presence
 from tests.contract import behaviour as acts
 from tests.contract.behaviour import Behaviour
-from tests.contract.health import assert_healthy, assert_nobody_left
+from tests.contract.health import assert_healthy, assert_nobody_left, threads
+from tests.contract.window import Window
 from tests.waiting import wait_until
 
 Kind = Literal["def", "async"]
@@ -36,18 +37,21 @@ TYPE, SOURCE = "order.paid", "stripe"
 class Shop:
     """An inbox, its handlers, and the effects they had."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what shops on one database share, and what each chooses
         self,
         url: str,
         kind: Kind,
         *,
         runner: asyncio.Runner | None = None,
+        window: Window | None = None,
         migrate: bool = True,
         pooled: bool = False,
         **options: Any,
     ) -> None:
         self.url, self.kind, self._pooled = url, kind, pooled
         self.dialect = "sqlite" if url.startswith("sqlite") else "postgres"
+        self._before = threads()
+        self._window = window or Window(url)
         self.inbox = Inbox(url, **options)
         self.prefix = self.inbox.context.prefix
         self.runs: Counter[str] = Counter()
@@ -61,7 +65,7 @@ class Shop:
 
     def another(self, **options: Any) -> Shop:
         """Another process's inbox on the same database, without handlers as yet; closed with this one."""
-        shop = Shop(self.url, self.kind, runner=self._runner, migrate=False, **options)
+        shop = Shop(self.url, self.kind, runner=self._runner, window=self._window, migrate=False, **options)
         self._others.append(shop)
         return shop
 
@@ -81,6 +85,7 @@ class Shop:
                 shop.inbox.close()
         if self._own_runner:
             self._runner.close()
+            self._window.close()
 
     def __enter__(self) -> Self:
         return self
@@ -92,7 +97,7 @@ class Shop:
         finally:
             self.close()
         if kind is None:
-            assert_nobody_left(self.inbox, pooled=self._pooled)
+            assert_nobody_left(self.inbox, self._before, pooled=self._pooled)
 
     # Handlers
 
@@ -226,10 +231,7 @@ class Shop:
 
     def sql(self, text: str, *params: Any) -> list[tuple[Any, ...]]:
         """Run a statement in a transaction of its own, past the inbox."""
-        mark = "?" if self.dialect == "sqlite" else "%s"
-        with self.inbox.transaction() as connection:
-            cursor = connection.execute(*acts.statement(text, params, mark))
-            return cursor.fetchall() if cursor.description else []
+        return self._window.sql(text, *params)
 
     def count(self, table: str, where: str = "1 = 1") -> int:
         """How many rows one of onceward's tables has."""

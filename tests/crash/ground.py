@@ -18,6 +18,7 @@ import psycopg
 
 from onceward import Inbox
 from onceward.identity import readable_id
+from onceward.registry import OUTBOX
 from onceward.stores.statements import load
 from tests.waiting import wait_until
 
@@ -55,7 +56,7 @@ class Ground:
         if self.dialect == "sqlite":
             shutil.copy(self._file, self._template)
         else:
-            self._server = psycopg.connect(url, autocommit=True)
+            self.reconnect()
             self._tables = [name for (name,) in self.rows(_TABLES) if name not in _KEPT]
         self._outputs = 0
 
@@ -69,8 +70,15 @@ class Ground:
         self._outputs += 1
         return str(self.folder / f"child-{self._outputs}")
 
+    def lines(self, name: str) -> list[str]:
+        """The lines of a file that processes have left: "published", "charged"."""
+        path = self.folder / name
+        return path.read_text().splitlines() if path.exists() else []
+
     def reset(self) -> None:
         """Empty every table."""
+        for name in ("published", "charged"):
+            (self.folder / name).unlink(missing_ok=True)
         if self.dialect == "sqlite":
             for suffix in ("-wal", "-shm"):
                 Path(f"{self._file}{suffix}").unlink(missing_ok=True)
@@ -92,6 +100,11 @@ class Ground:
             yield connection
         finally:
             connection.close()
+
+    def reconnect(self) -> None:
+        """Open the connection to the server anew, after it was killed."""
+        self.close()
+        self._server = psycopg.connect(self.url, autocommit=True)
 
     def close(self) -> None:
         """Close the connection to the server."""
@@ -118,6 +131,11 @@ class Ground:
         past = "0" if self.dialect == "sqlite" else "'2000-01-01'"
         self.change(f"UPDATE onceward_worker SET alive_until = {past}")
 
+    def lapsed(self) -> list[int]:
+        """The processes whose leases are over."""
+        now = "(julianday('now') - 2440587.5) * 86400000000" if self.dialect == "sqlite" else "clock_timestamp()"
+        return [pid for (pid,) in self.rows(f"SELECT pid FROM onceward_worker WHERE alive_until < {now}")]
+
     def await_silence(self) -> None:
         """Wait until the server has noticed that its victims are gone; in a file their locks go with them."""
         if self.dialect == "postgres":
@@ -127,18 +145,28 @@ class Ground:
     # What is there
 
     def statuses(self) -> dict[str, str]:
-        """What became of each message, by "consumer/id"."""
+        """What became of each message, by "consumer/id"; of the outgoing ones, see `outgoing`."""
+        return {name: status for name, status in self._statuses() if not name.startswith(OUTBOX)}
+
+    def outgoing(self) -> dict[str, str]:
+        """What became of each outgoing message, by its id."""
+        return {name.removeprefix(f"{OUTBOX}/"): status for name, status in self._statuses() if name.startswith(OUTBOX)}
+
+    def _statuses(self) -> Iterator[tuple[str, str]]:
         found = self.rows(
             "SELECT c.name, l.id, l.seq, q.state FROM onceward_ledger l"
             " JOIN onceward_name c ON c.id = l.consumer LEFT JOIN onceward_queue q ON q.seq = l.seq ORDER BY l.seq"
         )
         runs = self._runs()
-        discarded = {seq for (seq,) in self.rows("SELECT seq FROM onceward_audit WHERE action = 'discard'")}
-        statuses = {}
+        actions = dict(self.rows("SELECT seq, action FROM onceward_audit WHERE action IN ('discard', 'skip')"))
         for consumer, stored, seq, state in found:
-            gone = {0: "discarded" if seq in discarded else "lost", 1: "done"}.get(runs[seq], "run twice")
-            statuses[f"{consumer}/{readable_id(bytes(stored))}"] = state or gone
-        return statuses
+            gone = {
+                (1, None): "done",
+                (1, "discard"): "done",  # a case of it was discarded, not itself
+                (1, "skip"): "skipped",
+                (0, "discard"): "discarded",
+            }.get((runs[seq], actions.get(seq)), "lost or doubled")
+            yield f"{consumer}/{readable_id(bytes(stored))}", state or gone
 
     def _runs(self) -> Counter[int]:
         """How often each message was finished, by its number."""
@@ -178,11 +206,15 @@ class Ground:
     # What must be so
 
     def check_at_rest(self) -> None:
-        """What holds whenever nobody works: an effect exists exactly for what is done, and once (I2, I3, I16)."""
+        """What holds whenever nobody works: an effect exists exactly for what is done, and once (I2-I4, I16)."""
         effects = self.effects()
         for name, status in self.statuses().items():
             assert effects.pop(name, 0) == (status == "done"), f"{name} is {status}, effects: {self.effects()}"
         assert not effects, f"effects without a message: {effects}"
+        published = set(self.lines("published"))
+        outgoing = self.outgoing()
+        assert published <= outgoing.keys(), "published, but never sent"
+        assert {name for name, status in outgoing.items() if status == "done"} <= published, "not published"
         if self.dialect == "sqlite":
             assert self.rows("PRAGMA integrity_check") == [("ok",)]
 

@@ -11,19 +11,19 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import json
-import os
 import resource
 import signal
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from onceward import Receipt, StoreUnavailable
 from tests.crash import points
 from tests.crash.points import FUSE, Point
-from tests.crash.service import Kind, Orders, Service, pause_once, settings
+from tests.crash.service import Kind, Orders, Service, pause_once, settings, write_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +47,7 @@ class Job:
 
     def say(self, word: str, **more: Any) -> None:
         """Write a line that survives this process."""
-        line = json.dumps({word: more or True}) + "\n"
-        file = os.open(self.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        try:
-            os.write(file, line.encode())
-        finally:
-            os.close(file)
+        write_line(Path(self.output), json.dumps({word: more or True}))
 
     def receipt(self, name: str, receipt: Receipt) -> None:
         """Write down what was promised about a message."""
@@ -61,13 +56,11 @@ class Job:
     @property
     def orders(self) -> Orders:
         """What its handlers may do."""
-        return Orders(victim=True, folder=self.folder, say=self.say)
+        return Orders(victim=True, folder=self.folder, relay=bool(self.arguments.get("relay")), say=self.say)
 
     def service(self, *, handlers: bool = True) -> Service:
         """The service as this job wants it."""
-        return Service(
-            self.url, self.kind, numbers=settings(**self.numbers), orders=self.orders, handlers=handlers
-        )
+        return Service(self.url, self.kind, numbers=settings(**self.numbers), orders=self.orders, handlers=handlers)
 
 
 def rehearse(job: Job) -> None:
@@ -95,10 +88,10 @@ def migrate(job: Job) -> None:
 def work(job: Job) -> None:
     """Be a worker until told to stop."""
     concurrency = job.arguments.get("concurrency", 1)
-    if names := job.arguments.get("pause at"):
-        FUSE.names, FUSE.deed = names, lambda: pause_once(job.orders)
-        points.watch()
     with job.service() as service:
+        if names := job.arguments.get("pause at"):
+            FUSE.names, FUSE.deed = names, lambda: pause_once(job.orders, service.inbox)
+            points.watch()
         job.say("started")
         if job.arguments.get("own loop"):
             asyncio.run(_work_on_own_loop(service, concurrency))
@@ -123,7 +116,7 @@ def deliver(job: Job) -> None:
             _pass(gate)
         deliver_one = service.process if job.arguments["mode"] == "process" else service.receive
         for arguments in job.arguments["messages"]:
-            job.receipt(arguments["id"], _patiently(lambda a=arguments: deliver_one(**a)))  # type: ignore[misc]
+            job.receipt(arguments["id"], _patiently(partial(deliver_one, **arguments)))
     job.say("stopped")
 
 

@@ -12,14 +12,17 @@ import ctypes
 import os
 import resource
 import signal
+import threading
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
-from onceward import Inbox, Message, Receipt, Reject, RetryPolicy, Settings, StoreUnavailable
+from onceward import Inbox, Message, Receipt, Reject, Retry, RetryPolicy, Settings, StoreUnavailable
 from onceward.message import Arguments
 from tests.crash.points import FUSE
 
@@ -45,7 +48,9 @@ class Orders:
 
     victim: bool = False
     folder: str = ""
-    """Where marks are left that outlive the process."""
+    """Where marks are left that outlive the process: what was published, whom it charged."""
+    relay: bool = False
+    """Whether outgoing messages are published by this process."""
     say: Callable[..., None] = lambda _word, **_more: None
 
 
@@ -97,6 +102,10 @@ class Service:
         """Run what is due."""
         return self.inbox.drain() if self.kind == "sync" else self._run(self.inbox.adrain())
 
+    def has_charged(self) -> bool:
+        """Whether the effect outside the database has happened, as a person would find out."""
+        return Path(self._orders.folder, "charged").exists()
+
     def close(self) -> None:
         """Close its connections."""
         if self._runner is not None:
@@ -117,23 +126,31 @@ class Service:
 
     def _register(self) -> None:
         handler = self._handle if self.kind == "sync" else self._handle_async
+        batch = self._handle_batch if self.kind == "sync" else self._handle_batch_async
         on = self.inbox.on
         on("plain", retry=POLICY)(handler)
         on("keyed", key="account", retry=POLICY)(handler)
+        on("loose", key="account", retry=POLICY, on_dead="continue")(handler)
+        on("counted", key="account", retry=POLICY, sequence="position")(handler)
+        on("bulk", retry=POLICY, batch=True)(batch)
+        on("secret", retry=POLICY, keep_body=False)(handler)
         on("pair", retry=POLICY)(handler)
         on("pair", retry=POLICY, consumer=AUDIT)(handler)
-        on("secret", retry=POLICY, keep_body=False)(handler)
         on("foreign", retry=POLICY, consumer=AUDIT)(handler)
+        if self._orders.relay:
+            sink = Paper(self._orders.folder) if self.kind == "sync" else AsyncPaper(self._orders.folder)
+            self.inbox.sink("default", sink)
 
     def _handle(self, message: Message, tx: Any) -> dict[str, str]:
         do = message.data.get("do", {})
         self._obey(message, do, "before")
         while self._held(do, "before"):
             time.sleep(0.01)
+        if how := do.get("once"):
+            message.once("charge", partial(self._charge, message, how), idempotent=how == "again")
         with FUSE.passing("effect"):
             tx.execute(*self._effect(message))
-        self._fail(message, do)
-        self._obey(message, do, "after")
+        self._finish(message, do)
         while self._held(do, "after"):
             time.sleep(0.01)
         return {"name": message.id}
@@ -141,15 +158,38 @@ class Service:
     async def _handle_async(self, message: Message, tx: Any) -> dict[str, str]:
         do = message.data.get("do", {})
         self._obey(message, do, "before")
-        while self._held(do, "before"):
+        while self._held(do, "before"):  # noqa: ASYNC110 - the test speaks through a file
             await asyncio.sleep(0.01)
+        if how := do.get("once"):
+            await message.once("charge", partial(self._charge, message, how), idempotent=how == "again")
         with FUSE.passing("effect"):
             await tx.execute(*self._effect(message))
-        self._fail(message, do)
-        self._obey(message, do, "after")
-        while self._held(do, "after"):
+        self._finish(message, do)
+        while self._held(do, "after"):  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.01)
         return {"name": message.id}
+
+    def _handle_batch(self, messages: list[Message], tx: Any) -> None:
+        for message in messages:
+            with FUSE.passing("effect"):
+                tx.execute(*self._effect(message))
+        for message in messages:
+            self._finish(message, message.data.get("do", {}))
+
+    async def _handle_batch_async(self, messages: list[Message], tx: Any) -> None:
+        for message in messages:
+            with FUSE.passing("effect"):
+                await tx.execute(*self._effect(message))
+        for message in messages:
+            self._finish(message, message.data.get("do", {}))
+
+    def _charge(self, message: Message, how: str) -> str:
+        """An effect outside the database, which leaves a line each time it happens."""
+        if how == "undone" and message.attempt == 1:
+            raise Retry("it did not happen")
+        with FUSE.passing("charge"):
+            write_line(Path(self._orders.folder, "charged"), message.id)
+        return "charged"
 
     def _effect(self, message: Message) -> tuple[str, tuple[Any, ...]]:
         values = (
@@ -164,20 +204,24 @@ class Service:
         marks = ", ".join([self._mark] * len(values))
         return f"INSERT INTO effect ({_COLUMNS}) VALUES ({marks})", values
 
-    def _fail(self, message: Message, do: dict[str, Any]) -> None:
+    def _finish(self, message: Message, do: dict[str, Any]) -> None:
+        """What comes after the effect: send, fail, or what only a victim does."""
+        for number in range(do.get("send", 0)):
+            message.send("sent", {"number": number}, key=message.id)
         if message.attempt <= do.get("raise", 0):
             raise RuntimeError(f"attempt {message.attempt} of {message.id} fails")
         if "reject" in do:
             raise Reject("as its message asks")
         if "exhaust" in do:
             _exhaust_memory()
+        self._obey(message, do, "after")
 
     def _obey(self, message: Message, do: dict[str, Any], moment: str) -> None:
         """What only a victim does, before or after the effect."""
         if not self._orders.victim:
             return
         if do.get("pause") == moment:
-            pause_once(self._orders)
+            pause_once(self._orders, self.inbox)
         if do.get("hold") == moment:
             self._orders.say("holding", id=message.id)
         if "stop" in do:
@@ -193,14 +237,53 @@ class Service:
         return held and not Path(self._orders.folder, "release").exists()
 
 
-def pause_once(orders: Orders) -> None:
-    """Stop this process, as SIGSTOP or a frozen machine would; only the first that gets here."""
+def write_line(path: Path, text: str) -> None:
+    """Add a line to a file in one go; what is there stays there when the process dies."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        os.write(file, f"{text}\n".encode())
+    finally:
+        os.close(file)
+
+
+class Paper:
+    """A sink: every message that is published is a line in a file."""
+
+    def __init__(self, folder: str) -> None:
+        self._path = Path(folder, "published")
+
+    def publish(self, message: Message) -> None:
+        """Write its id down."""
+        with FUSE.passing("publish"):
+            write_line(self._path, message.id)
+
+
+class AsyncPaper:
+    """The same, awaited."""
+
+    def __init__(self, folder: str) -> None:
+        self._paper = Paper(folder)
+
+    async def publish(self, message: Message) -> None:
+        """Write its id down."""
+        self._paper.publish(message)
+
+
+def pause_once(orders: Orders, inbox: Inbox) -> None:
+    """Stop this process, as SIGSTOP or a frozen machine would; only the first that gets here.
+
+    Not while its heartbeat has a transaction open, though: that would be another place to stand still at.
+    """
     try:
         Path(orders.folder, "paused").touch(exist_ok=False)
     except FileExistsError:
         return
-    orders.say("pausing")
-    os.kill(os.getpid(), signal.SIGSTOP)
+    with ExitStack() as quiet:
+        for worker in inbox._workers:
+            quiet.enter_context(worker._presence._lock)
+        orders.say("pausing")
+        # To this very thread: a signal to the process may reach another one first, while this one runs on.
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
 def _exhaust_memory() -> None:

@@ -49,7 +49,7 @@ class _PostgresSession:
         plan: list[Statement] = []
         answered_by: list[int | None] = []
         for request in requests:
-            statement = self._statement(request)
+            statement = self._statement(request, nothing=self.idle and not plan)
             if statement and isinstance(self.connection, Guard):
                 plan += self.connection.take_armed()  # BEGIN travels with the first statement
             answered_by.append(len(plan) if statement else None)
@@ -57,7 +57,7 @@ class _PostgresSession:
                 plan.append(statement)
         return plan, answered_by
 
-    def _statement(self, request: Any) -> Statement | None:
+    def _statement(self, request: Any, *, nothing: bool) -> Statement | None:
         if isinstance(request, Query):
             return self._statements[request.name], request.params
         if isinstance(request, Each):
@@ -71,9 +71,10 @@ class _PostgresSession:
         if not isinstance(request, Commit | Rollback):
             raise TypeError(f"a session cannot perform {request!r}")
         # Where nothing was sent since Begin there is nothing to commit or to roll back.
-        nothing = self.connection.armed is not None or (isinstance(request, Rollback) and self.idle)
         self.connection.armed = None
-        return None if nothing else (("ROLLBACK" if isinstance(request, Rollback) else _COMMIT), None)
+        if nothing:
+            return None
+        return ("ROLLBACK" if isinstance(request, Rollback) else _COMMIT), None
 
     def _opening(self, begin: Begin) -> list[Statement]:
         limits = {

@@ -1,0 +1,140 @@
+"""I1, I2, I3, I11, I12: nothing is lost, doubled, half done, overwritten or run as a duplicate."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from onceward.identity import body_hash
+from simulation.checks.facts import Facts, Violation
+
+
+def no_loss(facts: Facts) -> list[Violation]:
+    """Every acknowledged delivery is in the ledger, for every consumer that was known."""
+    found = []
+    types = {(one.source, one.id): one.type for one in facts.history.receptions}
+    known = {(source, stored) for _, source, stored in facts.by_identity}
+    for source, message_id, digest in facts.history.acknowledged:
+        wanted = facts.history.consumers.get(types.get((source, message_id), ""), [])
+        rows = [facts.find(consumer, source, message_id) for consumer in wanted]
+        if any(row is None for row in rows):
+            found.append(Violation("loss", f"{source}/{message_id} was acknowledged and is not in the ledger"))
+        elif not wanted and (source, b"r" + message_id.encode()) not in known:
+            found.append(Violation("loss", f"{source}/{message_id} was acknowledged, and nobody has it"))
+        found += [
+            Violation("mismatch lost", f"{source}/{message_id}: the other bytes are in no quarantine")
+            for row in rows
+            if row is not None and bytes(row["hash"]) != digest and not _in_quarantine(facts, row["seq"], digest)
+        ]
+    return found
+
+
+def _in_quarantine(facts: Facts, seq: int, digest: bytes) -> bool:
+    if any(action.name == "discard" and action.seq < 0 for action in facts.history.actions):
+        return True
+    return any(row["seq"] == seq and bytes(row["hash"]) == digest for row in facts.history.tables["quarantine"])
+
+
+def no_double_effect(facts: Facts) -> list[Violation]:
+    """Committed effects per (consumer, source, id) are at most one."""
+    counts = Counter((row["consumer"], row["source"], row["message"]) for row in facts.history.tables["effect_log"])
+    return [
+        Violation("double effect", f"{who} took effect {count} times") for who, count in counts.items() if count > 1
+    ]
+
+
+def effect_iff_done(facts: Facts) -> list[Violation]:
+    """An effect exists exactly when its message is done."""
+    found = []
+    for seq in facts.ledger:
+        if facts.is_outgoing(seq):
+            continue
+        effects, done = len(facts.effects[seq]), facts.done(seq)
+        if effects and not done:
+            found.append(Violation("effect without done", f"message {seq} has effects and is not done"))
+        if done and not effects:
+            found.append(Violation("done without effect", f"message {seq} is done and has no effect"))
+    found += [
+        Violation("effect without ledger", f"an effect of message {seq}, which the ledger does not know")
+        for seq, rows in facts.effects.items()
+        if rows and seq not in facts.ledger
+    ]
+    for seq, rows in facts.effects.items():
+        if seq in facts.ledger:
+            consumer, source, message_id = facts.identity(seq)
+            if any((row["consumer"], row["source"], row["message"]) != (consumer, source, message_id) for row in rows):
+                found.append(Violation("effect without ledger", f"an effect of message {seq} under another identity"))
+    return found
+
+
+def runs_and_results(facts: Facts) -> list[Violation]:
+    """A finished message is in exactly one run; a result exists only where the effect does."""
+    found = []
+    for seq in facts.ledger:
+        runs = len(facts.finished_in[seq])
+        wanted = 1 if seq not in facts.queue and not facts.was(seq, "discard") else 0
+        if runs != wanted:
+            found.append(Violation("run count", f"message {seq} was finished by {runs} runs, expected {wanted}"))
+    noted = {(note[1], note[2], note[3]) for holders in facts.history.holders for note in holders.notes}
+    for seq, runs_of in facts.finished_in.items():
+        found += [
+            Violation("finish without note", f"message {seq} was finished under a note it never had")
+            for run in runs_of
+            if run["token"] and (run["worker"], run["token"], seq) not in noted
+        ]
+    results = {row["seq"] for row in facts.history.tables["result"]}
+    for seq, rows in facts.effects.items():
+        if rows and seq in facts.bodies and facts.bodies[seq]["type"] in facts.history.answering and seq not in results:
+            found.append(Violation("effect without result", f"message {seq} has its effect and not its result"))
+    found += [
+        Violation("result without effect", f"message {row['seq']} has a result and no effect")
+        for row in facts.history.tables["result"]
+        if not facts.effects[row["seq"]]
+    ]
+    return found
+
+
+def bodies_and_mismatches(facts: Facts) -> list[Violation]:
+    """Bodies are never overwritten, and only the body that was accepted runs."""
+    found = []
+    for seq, row in facts.ledger.items():
+        body = facts.bodies[seq]
+        if seq in facts.bodyless:
+            found.append(Violation("body missing", f"message {seq} has no body row"))
+        elif body["body"] is not None and body_hash(bytes(body["body"])) != bytes(row["hash"]):
+            found.append(Violation("body overwritten", f"message {seq}: its body is not what the ledger remembers"))
+        found += [
+            Violation("mismatch ran", f"message {seq} took effect with other bytes than its own")
+            for effect in facts.effects[seq]
+            if bytes(effect["hash"]) != bytes(row["hash"])
+        ]
+    for reception in facts.history.receptions:
+        if reception.status != "mismatch":
+            continue
+        rows = [
+            row
+            for (_, source, stored), row in facts.by_identity.items()
+            if source == reception.source and stored == b"r" + reception.id.encode()
+        ]
+        if not any(_in_quarantine(facts, row["seq"], reception.hash) for row in rows):
+            found.append(Violation("mismatch lost", f"{reception.source}/{reception.id} is in no quarantine"))
+    return found
+
+
+def duplicates_are_recognised(facts: Facts) -> list[Violation]:
+    """A message is new at most once, and a copy with its own bytes is never a mismatch."""
+    counts = Counter((one.source, one.id) for one in facts.history.receptions if one.status == "accepted")
+    found = [Violation("accepted twice", f"{who} was new {count} times") for who, count in counts.items() if count > 1]
+    for reception in facts.history.receptions:
+        rows = [
+            row
+            for (_, source, stored), row in facts.by_identity.items()
+            if source == reception.source and stored == b"r" + reception.id.encode()
+        ]
+        same = rows and all(bytes(row["hash"]) == reception.hash for row in rows)
+        if reception.status == "mismatch" and same:
+            found.append(Violation("false mismatch", f"{reception.source}/{reception.id} came with its own bytes"))
+        differs = rows and all(bytes(row["hash"]) != reception.hash for row in rows)
+        settled = any(one.name in ("keep-first", "accept-as-new") for one in facts.history.actions)
+        if reception.status in ("accepted", "duplicate") and differs and not settled:
+            found.append(Violation("mismatch accepted", f"{reception.source}/{reception.id} came with other bytes"))
+    return found

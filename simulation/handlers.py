@@ -1,0 +1,159 @@
+"""Simulated handlers: scripts that write effects, send, call the outside world, and fail as their plan says."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from onceward.breaker import Breaker
+from onceward.flow import Call
+from onceward.message import Message
+from onceward.registry import OUTBOX, Handler, Registry
+from onceward.relay import relay_handler
+from onceward.retry import Reject, Retry, RetryPolicy
+from simulation.clock import Clock
+from simulation.history import ExternalCall, Publication, Run
+from simulation.observer import Observer
+from simulation.requests import Die, Pause, Script, Write
+from simulation.workload import SERVICE, Kind, Plan, Scenario
+
+if TYPE_CHECKING:
+    from simulation.tasks import Task
+
+TIMEOUT = 6.0
+
+
+def registry_of(scenario: Scenario, clock: Clock, *, late: bool) -> Registry:
+    """The handlers of one process."""
+    registry = Registry()
+    for kind in scenario.kinds:
+        if late or not kind.late:
+            for consumer in kind.consumers:
+                registry.add(_handler(kind, consumer, scenario, clock))
+    relay = relay_handler({}, retry=RetryPolicy(attempts=4), timeout=timedelta(seconds=TIMEOUT), group=2)
+    registry.set_relay(relay)
+    return registry
+
+
+def _handler(kind: Kind, consumer: str, scenario: Scenario, clock: Clock) -> Handler:
+    return Handler(
+        function=lambda _message, _tx: None,
+        type=kind.type,
+        consumer=consumer,
+        version=1,
+        key=kind.key,
+        retry=scenario.retry,
+        timeout=timedelta(seconds=TIMEOUT),
+        group=min(kind.group, scenario.settings.group),
+        batch=kind.batch,
+        keep_body=kind.keep_body,
+        sequence=kind.sequence,
+        gap=timedelta(seconds=kind.gap),
+        on_dead=kind.on_dead,  # type: ignore[arg-type]
+        breaker=Breaker(kind.circuit, clock.monotonic) if kind.circuit else None,
+    )
+
+
+class Scripts:
+    """Makes the script of each call; knows the plans and how calm the world is."""
+
+    def __init__(self, scenario: Scenario, observer: Observer, database: Any, chance: random.Random) -> None:
+        self._scenario, self._observer, self._database, self._chance = scenario, observer, database, chance
+        self._kinds = {kind.type: kind for kind in scenario.kinds}
+        self._killed: dict[tuple[str, str], int] = {}
+        self.calm = False
+        """Faults are over: everything succeeds."""
+
+    def script(self, task: Task, call: Call, runs: list[Run]) -> Script:
+        """The script of one call."""
+        if call.handler.consumer == OUTBOX:
+            return self._publish(task, call.message)
+        if call.handler.batch:
+            return self._batch(call.message, runs)
+        return self._single(call.message)
+
+    def plan_of(self, message: Message) -> Plan | None:
+        """What is planned for a message; None for one that an operator accepted as new."""
+        return self._scenario.plans.get((message.source, message.id))
+
+    def _batch(self, messages: list[Message], _runs: list[Run]) -> Script:
+        results = []
+        for message in messages:
+            result = yield from self._single(message)
+            results.append(result)
+        return results if self._chance.random() < 0.7 else None
+
+    def _single(self, message: Message) -> Script:
+        plan, kind = self.plan_of(message), self._kinds[message.type]
+        fails = plan is not None and not self.calm and message.attempt <= plan.fails
+        if plan is not None and plan.pause:
+            yield Pause(plan.pause)
+        if plan is not None and not self.calm and self._kills(plan, message.consumer):
+            yield Die()
+        if kind.once:
+            yield message.once("charge", self._external(message, kind), idempotent=kind.idempotent)
+        if fails and plan is not None and not plan.late_failure:
+            yield from _fail(plan.failure)
+        number = message.data.get("n")
+        yield Write(
+            {
+                "consumer": message.consumer,
+                "source": message.source,
+                "message": message.id,
+                "seq": message.seq,
+                "key": message.data["key"],
+                "number": number,
+                "hash": hashlib.sha256(message.body).digest(),
+                "attempt": message.attempt,
+            }
+        )
+        for index in range(kind.sends):
+            message.send("note", {"of": message.id, "index": index}, key=message.data["key"], to="out")
+        if fails and plan is not None:
+            yield from _fail(plan.failure)
+        return {"seq": message.seq}
+
+    def _kills(self, plan: Plan, consumer: str) -> bool:
+        if consumer != SERVICE:
+            return False
+        identity = (plan.delivery.source, plan.delivery.id)
+        done = self._killed.get(identity, 0)
+        self._killed[identity] = done + 1
+        return done < plan.kills
+
+    def _external(self, message: Message, kind: Kind) -> Any:
+        key = message.idempotency_key("charge")
+
+        def call() -> dict[str, str]:
+            intended = self._database.has_effect_intent(key)
+            refused = not self.calm and self._chance.random() < 0.1
+            record = ExternalCall(self._observer.step, key, intended, kind.idempotent, refused)
+            self._observer.history.calls.append(record)
+            if refused:
+                raise Retry("the other side is closed", after=1)
+            return {"charged": key[:8]}
+
+        return call
+
+    def _publish(self, task: Task, message: Message) -> Script:
+        yield Pause(0.0)
+        if not self.calm and self._chance.random() < 0.15:
+            raise ConnectionError("the sink is away")
+        committed = self._database.has_outgoing(message.id)
+        record = Publication(self._observer.step, message.id, message.to or "", message.key, committed)
+        self._observer.history.publications.append(record)
+        if task.process is not None:
+            task.process.published += 1
+        yield Pause(0.0)
+
+
+def _fail(failure: str) -> Script:
+    if failure == "timeout":
+        yield Pause(TIMEOUT * 2)
+    if failure == "retry":
+        raise Retry("not now", after=0.5)
+    if failure == "reject":
+        raise Reject("never")
+    raise ValueError("the handler raised")

@@ -1,0 +1,135 @@
+"""What happened, as data: the checker reads nothing else, so a corrupted history can be written by hand.
+
+Invariant: records are only appended, in the order in which things happened; `step` is the scheduler's counter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+Row = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Reception:
+    """One delivery handed to `receive` or `process`, and what was answered."""
+
+    source: str
+    id: str
+    hash: bytes
+    type: str
+    key: str | None
+    began: int
+    ended: int = -1
+    status: str = ""
+    """Receipt status; empty when the call failed or its process died."""
+    inline: bool = False
+
+
+@dataclass(slots=True)
+class Run:
+    """One call of a handler for one message."""
+
+    step: int
+    seq: int
+    consumer: str
+    source: str
+    id: str
+    key: str | None
+    number: int | None
+    body_hash: bytes
+    attempt: int
+    alone: bool
+    process: str
+    worker: int
+    outcome: str = ""
+    """ok, raise, retry, reject, timeout, infra, effect, died; empty while it runs."""
+    ended: int = -1
+
+
+@dataclass(slots=True)
+class Publication:
+    """One message handed to a sink."""
+
+    step: int
+    id: str
+    destination: str
+    key: str | None
+    committed: bool
+    """Whether its outgoing row was committed when it was published."""
+
+
+@dataclass(slots=True)
+class ExternalCall:
+    """One call made under `message.once`."""
+
+    step: int
+    key: str
+    intended: bool
+    """Whether its intent was committed when it was made."""
+    idempotent: bool
+    refused: bool = False
+    """The call said that it did not happen."""
+
+
+@dataclass(slots=True)
+class Action:
+    """Something a person did."""
+
+    step: int
+    name: str
+    seq: int
+    answer: str
+    """done, nothing, unknown."""
+    retried: bool = False
+    """A first try failed, so its commit may have happened unanswered."""
+
+
+@dataclass(slots=True)
+class Holders:
+    """Who held notes after a commit that claimed: (key hash, worker, token) of each noted row."""
+
+    step: int
+    notes: list[tuple[int | None, int, int, int]]
+
+
+@dataclass(slots=True)
+class History:
+    """Everything the checker needs to know."""
+
+    mode: str
+    store: str = "sqlite"
+    receptions: list[Reception] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
+    publications: list[Publication] = field(default_factory=list)
+    calls: list[ExternalCall] = field(default_factory=list)
+    actions: list[Action] = field(default_factory=list)
+    holders: list[Holders] = field(default_factory=list)
+    acknowledged: list[tuple[str, str, bytes]] = field(default_factory=list)
+    """(source, id, hash) of every delivery that was acknowledged to the broker."""
+    unsettled: list[str] = field(default_factory=list)
+    """Deliveries that the broker still waits for at the end."""
+    doubly_settled: list[str] = field(default_factory=list)
+    misdeeds: list[tuple[str, str]] = field(default_factory=list)
+    """(kind, text) of writes that succeeded against what was committed at that moment."""
+    departed: list[int] = field(default_factory=list)
+    """Workers that said goodbye or were taken over, in a committed transaction."""
+    answering: set[str] = field(default_factory=set)
+    """Types whose handler always returns a result."""
+    surprises: list[str] = field(default_factory=list)
+    """Exceptions that escaped from a step although nothing explains them."""
+    tables: dict[str, list[Row]] = field(default_factory=dict)
+    budgets: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Attempts allowed for (consumer, type)."""
+    crash_limit: int = 3
+    consumers: dict[str, list[str]] = field(default_factory=dict)
+    """Who must get the messages of a type from the beginning."""
+    continuing: set[tuple[str, str]] = field(default_factory=set)
+    """(consumer, type) whose keys go on without a dead message."""
+    drained: bool = True
+    clock_jumped: bool = False
+    steps: int = 0
+    digest: int = 0
+    sends: dict[str, int] = field(default_factory=dict)
+    """How many messages the handler of a type sends."""

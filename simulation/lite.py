@@ -1,0 +1,245 @@
+"""The SQLite side of the simulation: the real session and the real SQL, one connection for each actor.
+
+Invariant: at most one actor has a transaction open, as SQLite has one writer; an actor that would have to wait is told
+so (`Blocked`) instead of blocking the only thread. The database is emptied, not rebuilt, between histories: the
+prepared statements stay valid, and nothing of an earlier history remains.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Mapping
+from multiprocessing.util import Finalize
+from pathlib import Path
+from typing import Any
+
+from onceward.errors import StoreUnavailable
+from onceward.flow import Begin, Commit, Reconnect, Rollback
+from onceward.stores import migrate
+from onceward.stores.sqlite.session import HandlerConnection, SqliteSession
+from onceward.stores.statements import load
+from simulation.clock import Clock
+from simulation.requests import Blocked, Write
+
+PREFIX = "o_"
+PATIENCE = 10.0
+"""How long a connection waits for the writer: five times `Settings.lock_wait`."""
+EFFECTS = """CREATE TABLE effect_log (
+    id integer PRIMARY KEY AUTOINCREMENT, consumer text NOT NULL, source text NOT NULL, message text NOT NULL,
+    seq integer NOT NULL, key text, number integer, hash blob NOT NULL, attempt integer NOT NULL)"""
+TABLES = [
+    "catalog",
+    "name",
+    "subscription",
+    "ledger",
+    "body",
+    "queue",
+    "run",
+    "result",
+    "attempt",
+    "worker",
+    "duplicate",
+    "quarantine",
+    "audit",
+    "progress",
+    "effect",
+]
+_INSERT = (
+    "INSERT INTO effect_log (consumer, source, message, seq, key, number, hash, attempt) "
+    "VALUES (:consumer, :source, :message, :seq, :key, :number, :hash, :attempt)"
+)
+
+
+class LiteDatabase:
+    """One database in memory, used by one history after the other."""
+
+    name = "sqlite"
+    single_writer = True
+
+    def __init__(
+        self, statements: Mapping[str, tuple[str, ...]] | None = None, *, schema: tuple[str, str] = ("", "")
+    ) -> None:
+        # Not vfs=memdb: there a reader is locked out while anybody writes, and the observer must see what is committed.
+        memory = Path("/dev/shm")  # noqa: S108 - the folder inside it is made by mkdtemp
+        folder = tempfile.mkdtemp(prefix="simulation-", dir=memory if memory.is_dir() else None)
+        # Runs at the end of worker processes too, where `atexit` does not.
+        self.close = Finalize(self, shutil.rmtree, (folder,), exitpriority=10)
+        self._path = str(Path(folder) / "simulation.db")
+        self._probe = self._connect()
+        self._pool: list[HandlerConnection] = []
+        self.statements = dict(statements or load("sqlite", PREFIX))
+        self.clock = Clock()
+        self.writer: LiteSession | None = None
+        self.epoch = 0
+        self._sessions: list[LiteSession] = []
+        sqlite3.Cursor(self._probe).execute("BEGIN IMMEDIATE")
+        migrate.apply("sqlite", PREFIX, lambda sql: self._run(sql.replace(*schema) if schema[0] else sql))
+        self._run(EFFECTS)
+        self._run("COMMIT")
+
+    def _connect(self) -> HandlerConnection:
+        connection = sqlite3.connect(
+            self._path, isolation_level=None, timeout=0, cached_statements=256, factory=HandlerConnection
+        )
+        sqlite3.Cursor(connection).execute("PRAGMA journal_mode = WAL")
+        sqlite3.Cursor(connection).execute("PRAGMA synchronous = OFF")
+        return connection
+
+    def _run(self, sql: str) -> list[Any]:
+        return sqlite3.Cursor(self._probe).execute(sql).fetchall()
+
+    def reset(self, clock: Clock) -> None:
+        """Begin a new history with empty tables."""
+        for session in self._sessions:
+            session.cut()
+            self._pool.append(session.connection)
+        self._sessions = []
+        self.clock, self.writer, self.epoch = clock, None, 0
+        self._run("BEGIN IMMEDIATE")
+        for table in TABLES[1:]:
+            self._run(f"DELETE FROM {PREFIX}{table}")
+        self._run("DELETE FROM effect_log")
+        self._run("DELETE FROM sqlite_sequence")
+        self._run(f"UPDATE {PREFIX}catalog SET version = 1, last_crash_at = NULL")
+        self._run("COMMIT")
+
+    def session(self, name: str) -> LiteSession:
+        """A connection of its own for an actor."""
+        session = LiteSession(self, name, self._pool.pop() if self._pool else self._connect())
+        self._sessions.append(session)
+        return session
+
+    def give_back(self, session: LiteSession) -> None:
+        """The actor is gone; its connection may serve another."""
+        session.cut()
+        self._sessions.remove(session)
+        self._pool.append(session.connection)
+
+    def notes(self) -> list[tuple[int | None, int, int, int]]:
+        """Committed notes: (key hash, worker, token, seq)."""
+        rows = self._run(f"SELECT key_hash, worker, token, seq FROM {PREFIX}queue WHERE token IS NOT NULL")
+        return [tuple(row) for row in rows]
+
+    def has_effect_intent(self, key: str) -> bool:
+        """Whether the intent of an external call is committed."""
+        cursor = sqlite3.Cursor(self._probe).execute(f"SELECT 1 FROM {PREFIX}effect WHERE key = ?", (key,))
+        return cursor.fetchone() is not None
+
+    def has_outgoing(self, message_id: str) -> bool:
+        """Whether an outgoing message is committed."""
+        cursor = sqlite3.Cursor(self._probe).execute(f"SELECT 1 FROM {PREFIX}body WHERE id = ?", (message_id,))
+        return cursor.fetchone() is not None
+
+    def catalog_version(self) -> int:
+        """The committed version of the catalog."""
+        return int(self._run(f"SELECT version FROM {PREFIX}catalog")[0][0])
+
+    def queue(self) -> list[tuple[int, str, int | None]]:
+        """Committed unfinished messages: (seq, state, token)."""
+        return [tuple(row) for row in self._run(f"SELECT seq, state, token FROM {PREFIX}queue ORDER BY seq")]
+
+    def open_cases(self) -> list[int]:
+        """Open cases of quarantine."""
+        rows = self._run(f"SELECT id FROM {PREFIX}quarantine WHERE resolution IS NULL ORDER BY id")
+        return [row[0] for row in rows]
+
+    def open_effects(self) -> list[tuple[str, int]]:
+        """(key, seq) of effects whose outcome is not recorded and whose message is not running."""
+        rows = self._run(
+            f"SELECT e.key, e.seq FROM {PREFIX}effect e JOIN {PREFIX}queue q ON q.seq = e.seq "
+            "WHERE NOT e.done AND q.token IS NULL ORDER BY e.key"
+        )
+        return [tuple(row) for row in rows]
+
+    def tables(self) -> dict[str, list[dict[str, Any]]]:
+        """Everything that is committed."""
+        found = {name: self._dump(PREFIX + name) for name in TABLES}
+        found["effect_log"] = self._dump("effect_log")
+        return found
+
+    def _dump(self, table: str) -> list[dict[str, Any]]:
+        cursor = sqlite3.Cursor(self._probe).execute(f"SELECT * FROM {table} ORDER BY 1")
+        names = [column[0] for column in cursor.description]
+        return [dict(zip(names, row, strict=True)) for row in cursor]
+
+
+class LiteSession:
+    """An actor's connection; it can be cut."""
+
+    def __init__(self, database: LiteDatabase, name: str, connection: HandlerConnection) -> None:
+        self.database, self.name, self.connection = database, name, connection
+        self.broken = False
+        self.patience = PATIENCE
+        connection.armed = None
+        self._real = SqliteSession(database.statements, self._now, connection, reopen=lambda: connection)
+
+    def _now(self) -> int:
+        return self.database.clock.wall()
+
+    @property
+    def idle(self) -> bool:
+        """Whether no transaction is open."""
+        return not self.connection.in_transaction
+
+    def perform(self, request: Any) -> Any:
+        """Perform one request; raises `Blocked` when another actor is writing."""
+        if isinstance(request, Reconnect):
+            self.cut()
+            self.broken = False
+            return True
+        if self.broken:
+            raise StoreUnavailable("the connection is gone")
+        if not isinstance(request, Begin | Commit | Rollback):
+            self._wait_for_writer()
+        try:
+            return self._write(request) if isinstance(request, Write) else self._real.perform(request)
+        finally:
+            self._note_writer()
+
+    def _write(self, request: Write) -> None:
+        self.connection.in_handler = True
+        try:
+            self.connection.execute(_INSERT, request.row)
+        finally:
+            self.connection.in_handler = False
+
+    def _wait_for_writer(self) -> None:
+        writer = self.database.writer
+        if writer is not None and writer is not self:
+            raise Blocked
+
+    def _note_writer(self) -> None:
+        if self.connection.in_transaction:
+            self.database.writer = self
+        elif self.database.writer is self:
+            self.database.writer = None
+            self.database.epoch += 1
+
+    @property
+    def changed(self) -> int:
+        """How many rows the last writing statement changed."""
+        row = sqlite3.Cursor(self.connection).execute("SELECT changes()").fetchone()
+        return int(row[0])
+
+    def peek_state(self, seq: int) -> str:
+        """The state of a row as this transaction sees it."""
+        sql = f"SELECT state FROM {PREFIX}queue WHERE seq = ?"
+        row = sqlite3.Cursor(self.connection).execute(sql, (seq,)).fetchone()
+        return str(row[0]) if row else ""
+
+    def give_up(self) -> None:
+        """It waited too long for a lock: the statement failed, nothing else happened."""
+
+    def abort(self) -> None:
+        """The database rolls the transaction back; the connection stays."""
+        self.connection.armed = None
+        if self.connection.in_transaction:
+            sqlite3.Cursor(self.connection).execute("ROLLBACK")
+        self._note_writer()
+
+    def cut(self) -> None:
+        """The connection is lost, and with it whatever is not committed."""
+        self.abort()
+        self.broken = True

@@ -1,0 +1,81 @@
+"""`python -m simulation.mutants`: every known-bad variant must be caught, by the violation it was made for."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+import time
+from dataclasses import dataclass
+
+from simulation.checks import violations
+from simulation.lite import LiteDatabase
+from simulation.runner import MODES
+from simulation.sabotage import Stale, edited
+from simulation.variants import VARIANTS, Variant
+from simulation.workload import disturb, scenario
+from simulation.world import World
+
+ENOUGH = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How a variant fared."""
+
+    name: str
+    caught: bool
+    text: str
+
+
+def judge(variant: Variant, seeds: int) -> Verdict:
+    """Run a variant until it is caught, or the seeds are used up."""
+    others: set[str] = set()
+    try:
+        database = LiteDatabase(_statements(variant), schema=variant.schema)
+    except Stale as error:
+        return Verdict(variant.name, caught=False, text=f"does not apply: {error}")
+    with variant.patch():
+        for seed in range(seeds):
+            for mode in MODES:
+                drawn = scenario(seed, mode, variant.focus, variant.stress)
+                if variant.trouble:
+                    disturb(drawn)
+                world = World(drawn, database)
+                kinds = {violation.kind for violation in violations(world.run())}
+                hit = kinds & set(variant.expected)
+                if hit:
+                    return Verdict(variant.name, caught=True, text=f"seed {seed}, {mode}: {', '.join(sorted(hit))}")
+                others |= kinds
+    return Verdict(variant.name, caught=False, text=f"not in {seeds} seeds; saw {sorted(others) or 'nothing'}")
+
+
+def _statements(variant: Variant) -> dict[str, tuple[str, ...]] | None:
+    return edited(variant.edits) if variant.edits else None
+
+
+def _judge(work: tuple[int, int]) -> Verdict:
+    return judge(VARIANTS[work[0]], work[1])
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Judge all of them, and answer the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m simulation.mutants", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=400, help="how many seeds a variant gets at most")
+    parser.add_argument("--only", default="", help="part of a name")
+    parser.add_argument("--processes", type=int, default=2)
+    options = parser.parse_args(arguments)
+    chosen = [(at, options.seeds) for at, variant in enumerate(VARIANTS) if options.only in variant.name]
+    began, caught = time.monotonic(), 0
+    # A fresh process each: what a variant replaces must not reach the next one.
+    with multiprocessing.get_context("fork").Pool(options.processes, maxtasksperchild=1) as pool:
+        for verdict in pool.imap(_judge, chosen, chunksize=1):
+            caught += verdict.caught
+            print(f"{'caught' if verdict.caught else 'MISSED':8} {verdict.name}: {verdict.text}", flush=True)
+    print(f"{time.monotonic() - began:.1f} s")
+    print(f"mutants: {caught} of {len(chosen)} caught")
+    return 1 if caught < len(chosen) or len(chosen) < (1 if options.only else ENOUGH) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,228 @@
+"""Watches what actors do: writes the history and counts how often each hard state was reached."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from onceward.errors import GuardFailed
+from onceward.flow import Call, Commit, Query
+from onceward.identity import body_hash
+from onceward.message import Message
+from simulation.history import History, Holders, Run
+
+if TYPE_CHECKING:
+    from simulation.requests import Script
+    from simulation.tasks import Task
+
+FENCED = {"finish", "settle", "postpone", "release", "release_some"}
+CLAIMS = {"claim", "claim_outgoing", "claim_solo"}
+Look = Callable[["Task", Any, Any, Any], None]
+Factory = Callable[["Task", Call, list[Run]], "Script"]
+
+
+class Observer:
+    """The eyes of one history."""
+
+    def __init__(self, history: History, database: Any) -> None:
+        self.history, self._database = history, database
+        self.counters: Counter[str] = Counter()
+        self.step = 0
+        self.script: Factory | None = None
+        self._claiming: set[Any] = set()
+        self._leaving: dict[Any, list[int]] = {}
+        self._redriven: set[int] = set()
+        self._looks: dict[str, Look] = {
+            "park": self._park,
+            "claim_solo": self._claim_solo,
+            "promote": self._promote,
+            "add_attempt": self._attempt,
+            "add_audit": self._audit,
+            "beat": self._beat,
+            "redrive": self._redrive,
+            "forget_worker": self._forget_worker,
+            "take_over": self._take_over,
+            "adopt": lambda _t, _s, _p, answer: self.sometimes("unhandled message adopted") if answer else None,
+            "remove_unhandled": lambda *_: self.sometimes("unhandled message handed to others"),
+            "hold": lambda *_: self.sometimes("gap: held"),
+            "postpone": lambda _t, _s, _p, answer: self.sometimes("postponed, not charged") if answer else None,
+            "settle": lambda _t, _s, _p, answer: None if answer else self.sometimes("zombie settle rejected"),
+            "detach": lambda _t, _s, _p, answer: self.sometimes("dead message left its key") if answer else None,
+            "release_some": lambda _t, _s, _p, answer: self.sometimes("rest of a batch released") if answer else None,
+            "release": lambda _t, _s, _p, answer: self.sometimes("unknown claim let go") if answer else None,
+            "key_has_rows": lambda _t, _s, _p, answer: self.sometimes("inline: key busy") if answer[0][0] else None,
+            "requeue_own": lambda *_: self.sometimes("inline: known after failure"),
+            "effect": lambda _t, _s, _p, answer: self.sometimes("once: record found") if answer else None,
+        }
+
+    def sometimes(self, name: str) -> None:
+        """A state worth reaching was reached."""
+        self.counters[name] += 1
+
+    def begin_call(self, task: Task, call: Call) -> tuple[list[Run], Script]:
+        """A handler starts: a record for each message, and the script it follows."""
+        messages: list[Message] = call.message if isinstance(call.message, list) else [call.message]
+        lane, process = task.lane, task.process
+        assert lane is not None
+        assert process is not None
+        assert self.script is not None
+        runs = []
+        for message in messages:
+            number = message.data.get("n") if isinstance(message.data, dict) else None
+            runs.append(
+                Run(
+                    step=self.step,
+                    seq=message.seq,
+                    consumer=message.consumer,
+                    source=message.source,
+                    id=message.id,
+                    key=message.data.get("key") if isinstance(message.data, dict) else message.key,
+                    number=number,
+                    body_hash=body_hash(message.body),
+                    attempt=message.attempt,
+                    alone=lane.alone and len(messages) == 1,
+                    process=process.name,
+                    worker=lane.owner or process.worker,
+                )
+            )
+        self.history.runs += runs
+        if len(messages) > 1:
+            self.sometimes("batch of several")
+        if not lane.alone:
+            self.sometimes("group of several")
+        return runs, self.script(task, call, runs)
+
+    def run_ended(self, run: Run, outcome: str) -> None:
+        """A handler has ended."""
+        run.outcome, run.ended = outcome, self.step
+
+    def forget(self, session: Any) -> None:
+        """The transaction of a session is gone."""
+        self._leaving.pop(session, None)
+        self._claiming.discard(session)
+
+    def refused(self, part: Any, error: Exception) -> None:
+        """A request was answered with an error of the database itself."""
+        if isinstance(error, GuardFailed) and getattr(part, "name", "") == "finish":
+            self.sometimes("zombie finish rejected")
+
+    def performed(self, task: Task, session: Any, part: Any, answer: Any, *, began: bool) -> None:
+        """A request was performed."""
+        if isinstance(part, Commit):
+            self.history.departed += self._leaving.pop(session, [])
+            if session in self._claiming:
+                self._claiming.discard(session)
+                self.history.holders.append(Holders(self.step, self._database.notes()))
+            return
+        name = getattr(part, "name", "")
+        if name in FENCED:
+            self._fenced(name, part, answer)
+        if name in CLAIMS and answer:
+            self._claimed(part, answer)
+            self._claiming.add(session)
+            if began:
+                self.sometimes("claim rides with a finish")
+        elif name in CLAIMS and _has_open_circuit(task):
+            self.sometimes("circuit open")
+        elif name == "receive":
+            self._receive(session, part, answer)
+        look = self._looks.get(name)
+        if look is not None:
+            look(task, session, part, answer)
+
+    def _fenced(self, name: str, part: Query, answer: Any) -> None:
+        """A guarded write took place: was the row really ours, by what is committed?"""
+        params = part.params
+        touched = params["seqs"] if name == "finish" else [row[0] for row in answer]
+        if not touched:
+            return
+        tokens = set(params["tokens"]) if name == "release" else {params["token"]}
+        ours = {note[3] for note in self._database.notes() if note[1] == params["worker"] and note[2] in tokens}
+        for seq in touched:
+            if seq not in ours:
+                self.history.misdeeds.append(("old token", f"{name} of message {seq} without its note"))
+
+    def _claimed(self, part: Query, answer: Any) -> None:
+        noted = {
+            note[3] for note in self._database.notes() if note[1:3] != (part.params["worker"], part.params["token"])
+        }
+        for row in answer:
+            if row[0] in noted:
+                self.history.misdeeds.append(("stolen note", f"message {row[0]} was claimed while it was noted"))
+
+    def _redrive(self, _task: Task, _session: Any, part: Query, answer: Any) -> None:
+        states = {seq: (state, token) for seq, state, token in self._database.queue()}
+        if answer and states.get(part.params["seq"]) != ("dead", None):
+            self.history.misdeeds.append(("redrive of the living", f"message {part.params['seq']} was not dead"))
+
+    def _forget_worker(self, _task: Task, session: Any, part: Query, _answer: Any) -> None:
+        self._leaving.setdefault(session, []).append(part.params["worker"])
+
+    def _receive(self, session: Any, part: Any, answer: Any) -> None:
+        if part.shared.get("token") is not None and answer:
+            self._claiming.add(session)
+            self.sometimes("inline: stored first")
+        outdated = part.shared.get("catalog")
+        if not answer and outdated is not None and outdated != self._database.catalog_version():
+            self.sometimes("outdated catalog")
+        if part.shared["state"] is None and answer:
+            self.sometimes("inline: in one transaction")
+
+    def received(self, status: str, seq: int) -> None:
+        """A receipt was returned."""
+        self.sometimes(f"receipt: {status}")
+        if status == "duplicate":
+            if any(note[3] == seq for note in self._database.notes()):
+                self.sometimes("duplicate while in flight")
+            if seq in self._redriven and any(row[0] == seq for row in self._database.queue()):
+                self.sometimes("duplicate after redrive")
+
+    def redriven(self, seq: int) -> None:
+        """A dead message got a new budget."""
+        self._redriven.add(seq)
+        self.sometimes("redriven")
+
+    def _park(self, _task: Task, session: Any, _part: Query, answer: Any) -> None:
+        for seq, *_ in answer:
+            waits = session.peek_state(seq) == "waiting"
+            self.sometimes("parked" if waits else "stepped back behind a later one")
+
+    def _claim_solo(self, _task: Task, _session: Any, _part: Query, answer: Any) -> None:
+        if answer:
+            self.sometimes("suspect runs alone")
+
+    def _promote(self, _task: Task, session: Any, _part: Query, _answer: Any) -> None:
+        if session.changed:
+            self.sometimes("key handed over")
+
+    def _attempt(self, _task: Task, _session: Any, part: Query, _answer: Any) -> None:
+        if part.params["kind"] == "crash":
+            self.sometimes("crash charged" if part.params["charged"] else "crash in company, not charged")
+        elif part.params["error"].startswith("VersionGap"):
+            self.sometimes("gap: deadline over")
+        else:
+            self.sometimes("attempt charged")
+
+    def _audit(self, _task: Task, _session: Any, part: Query, _answer: Any) -> None:
+        self.sometimes(f"audit: {part.params['action']}")
+
+    def _beat(self, _task: Task, _session: Any, _part: Query, answer: Any) -> None:
+        if not answer:
+            self.sometimes("declared dead, registers anew")
+
+    def _take_over(self, task: Task, _session: Any, part: Query, _answer: Any) -> None:
+        self.sometimes("take-over")
+        scheduler_tasks = self.tasks() if self.tasks else []
+        for other in scheduler_tasks:
+            owned = other.lane is not None and other.lane.owner == part.params["worker"]
+            if other is not task and owned and other.frames and other.frames[-1].kind == "handler":
+                self.sometimes("take-over while its handler runs")
+
+    tasks: Callable[[], list[Task]] | None = None
+
+
+def _has_open_circuit(task: Task) -> bool:
+    if task.process is None:
+        return False
+    return any(handler.breaker is not None and handler.breaker.is_open for handler in task.process.context.registry)

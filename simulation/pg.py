@@ -1,0 +1,285 @@
+"""The PostgreSQL side of the simulation: the real session, the real SQL, real locks; only the clock is virtual.
+
+Each actor's connection has a thread, and the scheduler hands one request at a time to one of them. A statement that
+must wait for a lock is recognised by the server itself (`pg_blocking_pids`), so what happens depends on the seed and
+not on how fast the machine is. Many transactions are open at once: this backend reaches what SQLite's single writer
+cannot: late commits, row locks, key locks, deadlocks.
+"""
+
+from __future__ import annotations
+
+import datetime  # noqa: ICN001 - the module is passed on
+import re
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+
+from onceward.errors import StoreUnavailable
+from onceward.flow import Begin, Each, Query, Reconnect, Rollback
+from onceward.stores.postgres.session import PostgresSession
+from onceward.stores.postgres.store import PostgresStore
+from onceward.stores.statements import load
+from simulation.clock import START, Clock
+from simulation.lite import PREFIX, TABLES
+from simulation.requests import Blocked, Write
+
+GLANCE = 0.003
+"""Seconds before the server is asked whether a statement waits for a lock."""
+DETECTED = 1.0
+"""Seconds in which the server has found a deadlock."""
+EFFECTS = """CREATE TABLE IF NOT EXISTS effect_log (
+    id bigserial PRIMARY KEY, consumer text NOT NULL, source text NOT NULL, message text NOT NULL,
+    seq bigint NOT NULL, key text, number bigint, hash bytea NOT NULL, attempt integer NOT NULL)"""
+_INSERT = (
+    "INSERT INTO effect_log (consumer, source, message, seq, key, number, hash, attempt) VALUES "
+    "(%(consumer)s, %(source)s, %(message)s, %(seq)s, %(key)s, %(number)s, %(hash)s, %(attempt)s)"
+)
+_REAL_TIME = re.compile(r"\b(?:clock_timestamp|statement_timestamp|now)\(\)")
+_MARK_ONLY = "SELECT set_config('onceward.mark', %(mark)s, true)"
+
+
+def virtual(statements: dict[str, str]) -> dict[str, str]:
+    """The same statements under a virtual clock and without limits in real time."""
+    found = {name: _REAL_TIME.sub("to_timestamp(%(now)s::float8)", text) for name, text in statements.items()}
+    return {**found, "begin_limits": _MARK_ONLY}
+
+
+class PgDatabase:
+    """One database on a real server, used by one history after the other."""
+
+    name = "postgres"
+    single_writer = False
+
+    def __init__(self, url: str) -> None:
+        store = PostgresStore(url, PREFIX)
+        store.migrate()
+        self.store = store
+        self._probe = psycopg.connect(url, autocommit=True)
+        self._probe.execute(EFFECTS)
+        self.statements = virtual({name: parts[0] for name, parts in load("postgres", PREFIX).items()})
+        self.clock = Clock()
+        self.epoch = 0
+        self._pool: list[PgSession] = []
+        self.sessions: list[PgSession] = []
+
+    def run(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        """Look at what is committed."""
+        return self._probe.execute(sql, parameters or None).fetchall()
+
+    def reset(self, clock: Clock) -> None:
+        """Begin a new history with empty tables."""
+        for session in list(self.sessions):
+            self.give_back(session)
+        self.clock, self.epoch = clock, 0
+        names = ", ".join([f"{PREFIX}{table}" for table in TABLES[1:]] + ["effect_log"])
+        self._probe.execute(f"TRUNCATE {names} RESTART IDENTITY")
+        self._probe.execute(f"UPDATE {PREFIX}catalog SET version = 1, last_crash_at = NULL")
+        self._probe.execute(f"ALTER SEQUENCE {PREFIX}seq RESTART")
+
+    def session(self, name: str) -> PgSession:
+        """A connection of its own for an actor."""
+        session = self._pool.pop() if self._pool else PgSession(self)
+        session.name, session.broken = name, False
+        self.sessions.append(session)
+        return session
+
+    def give_back(self, session: PgSession) -> None:
+        """The actor is gone; its connection may serve another."""
+        session.cut()
+        self.sessions.remove(session)
+        self._pool.append(session)
+
+    def blockers(self, pid: int) -> list[int]:
+        """Who holds what a connection waits for."""
+        return list(self.run("SELECT pg_blocking_pids(%s)", pid)[0][0])
+
+    def ended(self) -> None:
+        """A transaction has ended: whoever waited for it goes on or waits for another."""
+        self.epoch += 1
+        for session in self.sessions:
+            session.come_to_rest()
+
+    def in_deadlock(self, pid: int) -> bool:
+        """Whether a connection waits, in the end, for itself."""
+        seen: set[int] = set()
+        front = self.blockers(pid)
+        while front:
+            one = front.pop()
+            if one == pid:
+                return True
+            if one not in seen:
+                seen.add(one)
+                front += self.blockers(one)
+        return False
+
+    def notes(self) -> list[tuple[int | None, int, int, int]]:
+        """Committed notes: (key hash, worker, token, seq)."""
+        rows = self.run(f"SELECT key_hash, worker, token, seq FROM {PREFIX}queue WHERE token IS NOT NULL ORDER BY seq")
+        return [(row[0], row[1], row[2], row[3]) for row in rows]
+
+    def has_effect_intent(self, key: str) -> bool:
+        """Whether the intent of an external call is committed."""
+        return bool(self.run(f"SELECT 1 FROM {PREFIX}effect WHERE key = %s", key))
+
+    def has_outgoing(self, message_id: str) -> bool:
+        """Whether an outgoing message is committed."""
+        return bool(self.run(f"SELECT 1 FROM {PREFIX}body WHERE id = %s", message_id))
+
+    def catalog_version(self) -> int:
+        """The committed version of the catalog."""
+        return int(self.run(f"SELECT version FROM {PREFIX}catalog")[0][0])
+
+    def queue(self) -> list[tuple[int, str, int | None]]:
+        """Committed unfinished messages: (seq, state, token)."""
+        return [
+            (row[0], row[1], row[2]) for row in self.run(f"SELECT seq, state, token FROM {PREFIX}queue ORDER BY seq")
+        ]
+
+    def open_cases(self) -> list[int]:
+        """Open cases of quarantine."""
+        return [row[0] for row in self.run(f"SELECT id FROM {PREFIX}quarantine WHERE resolution IS NULL ORDER BY id")]
+
+    def open_effects(self) -> list[tuple[str, int]]:
+        """(key, seq) of effects whose outcome is not recorded and whose message is not running."""
+        rows = self.run(
+            f"SELECT e.key, e.seq FROM {PREFIX}effect e JOIN {PREFIX}queue q ON q.seq = e.seq "
+            "WHERE NOT e.done AND q.token IS NULL ORDER BY e.key"
+        )
+        return [(row[0], row[1]) for row in rows]
+
+    def tables(self) -> dict[str, list[dict[str, Any]]]:
+        """Everything that is committed."""
+        found = {name: self._dump(PREFIX + name) for name in TABLES}
+        found["effect_log"] = self._dump("effect_log")
+        return found
+
+    def _dump(self, table: str) -> list[dict[str, Any]]:
+        cursor = self._probe.execute(f"SELECT * FROM {table} ORDER BY 1")
+        names = [column.name for column in cursor.description or ()]
+        return [{name: _plain(value) for name, value in zip(names, row, strict=True)} for row in cursor]
+
+
+def _plain(value: Any) -> Any:
+    """Times as microseconds, as SQLite has them."""
+    return round(value.timestamp() * 1_000_000) if isinstance(value, datetime.datetime) else value
+
+
+class PgSession:
+    """An actor's connection and its thread; it can be cut."""
+
+    patience = 20.0
+    changed = 0
+
+    def __init__(self, database: PgDatabase) -> None:
+        self.database, self.name, self.broken = database, "", False
+        self._thread = ThreadPoolExecutor(1)
+        self._real = PostgresSession(
+            database.statements, database.store.open_connection(), reopen=database.store.open_connection
+        )
+        self._pid = self._real.connection.info.backend_pid
+        self._pending: Future[Any] | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether no transaction is open."""
+        return self._pending is None and self._real.idle
+
+    def perform(self, request: Any) -> Any:
+        """Perform one request; raises `Blocked` while it waits for a lock."""
+        if isinstance(request, Reconnect):
+            self.cut()
+            self.broken = False
+            return True
+        if self.broken:
+            raise StoreUnavailable("the connection is gone")
+        if isinstance(request, Begin):
+            return self._real.perform(request)
+        if self._pending is None:
+            self._pending = self._thread.submit(self._action(request))
+        was_open = not self._real.idle or not isinstance(request, Rollback)
+        if not self.come_to_rest():
+            self._break_deadlock()
+        pending, self._pending = self._pending, None
+        try:
+            return pending.result()
+        finally:
+            if was_open and self._real.idle:
+                self.database.ended()
+
+    def _action(self, request: Any) -> Callable[[], Any]:
+        now = {"now": START + self.database.clock.now + self.database.clock.offset}
+        if isinstance(request, Query):
+            request = replace(request, params={**request.params, **now})
+        elif isinstance(request, Each):
+            request = replace(request, shared={**request.shared, **now})
+        if isinstance(request, Write):
+            return lambda: self._write(request)
+        return lambda: self._real.perform(request)
+
+    def _write(self, request: Write) -> None:
+        connection = self._real.connection
+        connection.in_handler = True
+        try:
+            connection.execute(_INSERT, request.row)
+        except psycopg.Error as error:
+            raise StoreUnavailable(str(error)) from error
+        finally:
+            connection.in_handler = False
+
+    def come_to_rest(self) -> bool:
+        """Wait until the running statement has ended (True) or waits for somebody (False)."""
+        if self._pending is None:
+            return True
+        while True:
+            try:
+                self._pending.exception(timeout=GLANCE)
+            except TimeoutError:
+                if self.database.blockers(self._pid):
+                    return False
+            else:
+                return True
+
+    def _break_deadlock(self) -> None:
+        """Wait with the others; where they wait for each other, the server ends one of them."""
+        assert self._pending is not None
+        if not self.database.in_deadlock(self._pid):
+            raise Blocked
+        try:
+            self._pending.exception(timeout=DETECTED)
+        except TimeoutError:
+            self.database.ended()
+            raise Blocked from None
+
+    def peek_state(self, seq: int) -> str:
+        """The state of a row as this transaction sees it."""
+        sql = f"SELECT state FROM {PREFIX}queue WHERE seq = %s"
+        row = psycopg.Cursor(self._real.connection).execute(sql, (seq,)).fetchone()
+        return str(row[0]) if row else ""
+
+    def give_up(self) -> None:
+        """It waited too long for a lock: the statement is cancelled, and the transaction with it."""
+        self._cancel()
+
+    def _cancel(self) -> None:
+        if self._pending is not None:
+            while not self._pending.done():
+                self.database.run("SELECT pg_cancel_backend(%s)", self._pid)
+                self.come_to_rest()
+            self._pending = None
+
+    def abort(self) -> None:
+        """The database rolls the transaction back; the connection stays."""
+        self._cancel()
+        open_before = not self._real.idle
+        self._real.connection.armed = None
+        if open_before:
+            self._real.perform(Rollback())
+            self.database.ended()
+
+    def cut(self) -> None:
+        """The connection is lost, and with it whatever is not committed."""
+        self.abort()
+        self.broken = True

@@ -1,0 +1,84 @@
+"""Runs many histories, on several cores, and adds up what they found."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from simulation.checks import violations
+from simulation.lite import LiteDatabase
+from simulation.workload import scenario
+from simulation.world import World
+
+MODES = ("safety", "liveness")
+CHUNK = 25
+
+
+@dataclass(slots=True)
+class Found:
+    """What one or more histories found."""
+
+    histories: int = 0
+    steps: int = 0
+    counters: Counter[str] = field(default_factory=Counter)
+    failures: list[tuple[int, str, str, list[str]]] = field(default_factory=list)
+    """(seed, mode, store, violations)"""
+
+    def add(self, other: Found) -> None:
+        """Put two together."""
+        self.histories += other.histories
+        self.steps += other.steps
+        self.counters += other.counters
+        self.failures += other.failures
+
+
+_databases: dict[str, Any] = {}
+
+
+def database(store: str) -> Any:
+    """The database of this process; one history uses it at a time. A store is "sqlite", or the URL of PostgreSQL."""
+    if store not in _databases:
+        _databases[store] = LiteDatabase() if store == "sqlite" else _postgres(store)
+    return _databases[store]
+
+
+def _postgres(url: str) -> Any:
+    from simulation.pg import PgDatabase  # noqa: PLC0415 - the driver loads on demand
+
+    return PgDatabase(url)
+
+
+def run_one(seed: int, mode: str, store: str, *, trace: bool = False) -> tuple[World, list[str]]:
+    """One history and what is wrong with it."""
+    world = World(scenario(seed, mode), database(store), trace=trace)
+    history = world.run()
+    return world, [str(violation) for violation in violations(history)]
+
+
+def run_chunk(work: tuple[list[int], tuple[str, ...], tuple[str, ...]]) -> Found:
+    """Some seeds, one after the other."""
+    seeds, modes, stores = work
+    found = Found()
+    for seed in seeds:
+        for mode in modes:
+            for store in stores:
+                world, wrong = run_one(seed, mode, store)
+                found.histories += 1
+                found.steps += world.history.steps
+                found.counters += world.counters
+                if wrong:
+                    found.failures.append((seed, mode, store, wrong))
+    return found
+
+
+def run_many(seeds: range, modes: tuple[str, ...], stores: tuple[str, ...], *, processes: int = 2) -> Iterator[Found]:
+    """All seeds, a chunk at a time, on some cores."""
+    chunks = [(list(seeds[at : at + CHUNK]), modes, stores) for at in range(0, len(seeds), CHUNK)]
+    if processes <= 1 or len(chunks) <= 1:
+        yield from map(run_chunk, chunks)
+        return
+    with multiprocessing.get_context("fork").Pool(processes) as pool:
+        yield from pool.imap_unordered(run_chunk, chunks)

@@ -1,0 +1,249 @@
+"""Notes, leases, zombies: a message has one worker at a time, and outlives it (R11, R12, R16; HZ-30-34, HZ-50; I7)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+
+import psycopg
+import pytest
+
+from onceward import Message, Settings
+from onceward.steps import presence
+from tests.contract.behaviour import Sql, Steps, Until, wrote
+from tests.contract.harness import QUICK, Kind, Shop, arguments
+from tests.contract.health import threads
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def quick(store_url: str, kind: Kind) -> Iterator[Shop]:
+    """A shop whose workers are declared dead after a second."""
+    with Shop(store_url, kind, settings=QUICK) as shop:
+        yield shop
+
+
+def die_holding(shop: Shop, *ids: str) -> int:
+    """A worker that noted these messages and has not renewed its lease since; answers its number."""
+    register = presence.register(shop.inbox.context, process=f"dead-{ids}", host="elsewhere", pid=1, inline=False)
+    worker: int = shop.step(register)
+    past = "0" if shop.dialect == "sqlite" else "'epoch'"
+    for message_id in ids:
+        seq = shop.seqs[message_id]
+        shop.sql(f"UPDATE {shop.prefix}queue SET worker = {worker}, token = 77 WHERE seq = {seq} AND token IS NULL")
+    shop.sql(f"UPDATE {shop.prefix}worker SET alive_until = {past} WHERE id = {worker}")
+    return worker
+
+
+def test_the_messages_of_a_silent_worker_are_taken_over(quick: Shop) -> None:
+    """R12: without a supervisor, whoever notices that a lease has run out runs its messages."""
+    quick.handle()
+    quick.receive("m1")
+    gone = die_holding(quick, "m1")
+    with quick.running():
+        wait_until(lambda: quick.status("m1") == "done")
+        assert [worker.id for worker in quick.inbox.workers() if worker.id == gone] == []
+    assert quick.effects() == ["m1"]
+    (crash,) = quick.story("m1").history
+    assert (crash.kind, crash.charged, crash.worker) == ("crash", True, gone)
+    assert "process 1 on elsewhere stopped renewing its lease" in crash.error
+
+
+def test_a_death_with_several_messages_charges_nobody(quick: Shop) -> None:
+    """R16, HZ-51: any of them may be the cause, so each runs alone next, and none is accused."""
+    quick.handle()
+    ids = [f"m{number}" for number in range(5)]
+    for message_id in ids:
+        quick.receive(message_id)
+    die_holding(quick, *ids[:4])
+    with quick.running():
+        wait_until(lambda: quick.effects() == ids)
+    for message_id in ids[:4]:
+        assert [(a.kind, a.charged) for a in quick.story(message_id).history] == [("crash", False)]
+    assert quick.story("m4").history == ()
+    alone = quick.sql(f"SELECT messages FROM {quick.prefix}run")
+    assert [count for (count,) in alone].count(1) >= 4
+
+
+def test_the_third_crash_alone_is_the_last(quick: Shop) -> None:
+    """R16, HZ-50: a message that kills its process is counted although nothing of its attempts was committed."""
+    quick.handle()
+    quick.receive("killer")
+    quick.receive("innocent")
+    with quick.visitor(settings=QUICK) as witness:
+        for crash in range(1, 4):
+            worker = die_holding(quick, "killer")
+            assert witness.step(presence.take_over_lapsed(witness.inbox.context, 0)) == 1
+            assert quick.story("killer").crashes == crash
+            assert worker not in [row.id for row in quick.inbox.workers()]
+    assert quick.status("killer") == "dead"
+    assert "crash 3 of 3" in quick.error("killer")
+    quick.drain()
+    assert quick.effects() == ["innocent"]
+    assert quick.inbox.redrive(quick.seqs["killer"]) == 1
+    quick.drain()
+    assert quick.effects() == ["innocent", "killer"]
+
+
+def test_a_worker_that_renews_its_lease_is_left_alone(quick: Shop) -> None:
+    """R12, HZ-31: a handler that runs for longer than the lease keeps its message."""
+    other = quick.another(settings=QUICK)
+    enough = threading.Event()
+
+    def slow(message: Message) -> Steps:
+        yield Until(enough.is_set)
+        yield wrote(message)
+
+    quick.handle(behaviour=slow)
+    other.handle()
+    with quick.running():
+        quick.receive("m1")
+        wait_until(lambda: quick.status("m1") == "running")
+        with other.running():
+            renewed = [lease_end(quick, quick.inbox.workers()[0].id)]
+            for _ in range(5):
+                wait_until(lambda: lease_end(quick, quick.inbox.workers()[0].id) > renewed[-1])
+                renewed.append(lease_end(quick, quick.inbox.workers()[0].id))
+            assert quick.status("m1") == "running"
+            enough.set()
+            wait_until(lambda: quick.status("m1") == "done")
+    assert (quick.effects(), quick.runs["m1"], other.runs["m1"], quick.count("attempt")) == (["m1"], 1, 0, 0)
+
+
+def lease_end(shop: Shop, worker: int) -> int:
+    value = "alive_until" if shop.dialect == "sqlite" else "(extract(epoch FROM alive_until) * 1000000)::bigint"
+    return int(shop.sql(f"SELECT {value} FROM {shop.prefix}worker WHERE id = {worker}")[0][0])
+
+
+@pytest.mark.parametrize("ending", ["returns", "raises"])
+def test_a_zombie_can_finish_nothing(quick: Shop, ending: str) -> None:
+    """R12, HZ-30, I7: declared dead while its handler ran, a worker's effects roll back, and it charges nobody."""
+    other = quick.another(settings=QUICK)
+    taken_over = threading.Event()
+
+    def stopped(message: Message) -> Steps:
+        if message.id == "m1":
+            yield Until(taken_over.is_set)
+        yield wrote(message, "zombie")
+        if ending == "raises" and message.id == "m1":
+            raise RuntimeError("too late")
+
+    quick.handle(behaviour=stopped)
+    other.handle()
+    with quick.running(process="zombie"):
+        seq = quick.receive("m1").seq
+        wait_until(lambda: quick.status(seq) == "running")
+        other.declare_dead("zombie")
+        other.drain()
+        assert quick.notes() == [("m1", "default")]
+        taken_over.set()
+        # It registers anew by itself and works on.
+        quick.receive("m2")
+        wait_until(lambda: quick.notes() == [("m1", "default"), ("m2", "zombie")])
+        assert [worker.process for worker in quick.inbox.workers()] == ["zombie.1"]
+    assert [(a.kind, a.charged) for a in quick.story(seq).history] == [("crash", True)]
+
+
+def test_a_zombie_loses_only_what_was_taken(quick: Shop) -> None:
+    """HZ-30: of a group, the whole transaction rolls back; every message of it has one effect in the end."""
+    taken_over = threading.Event()
+    other = quick.another(settings=QUICK)
+
+    def stopped(message: Message) -> Steps:
+        if message.id == "m0":
+            yield Until(taken_over.is_set)
+        yield wrote(message)
+
+    quick.handle(behaviour=stopped)
+    other.handle()
+    quick.receive_many(arguments(f"m{number}") for number in range(6))
+    with quick.running(process="zombie"):
+        wait_until(lambda: quick.count("queue", "token IS NOT NULL") == 6)
+        other.declare_dead("zombie")
+        other.drain()
+        taken_over.set()
+        quick.receive("m6")
+        wait_until(lambda: "m6" in quick.effects())
+    assert quick.effects() == [f"m{number}" for number in range(7)]
+    assert {a.charged for n in range(6) for a in quick.story(quick.inbox.find("stripe", f"m{n}")[0]).history} == {False}
+
+
+def test_a_worker_whose_row_is_gone_registers_anew(quick: Shop) -> None:
+    """R12: idle when it was declared dead, it claims nothing under its old number."""
+    quick.handle()
+    with quick.running(process="idle"):
+        (worker,) = quick.inbox.workers()
+        quick.declare_dead("idle")
+        quick.receive("m1")
+        wait_until(lambda: quick.status("m1") == "done")
+        assert quick.story("m1").finished_by != worker.id
+    assert quick.effects() == ["m1"]
+
+
+def test_a_graceful_stop_leaves_nothing_behind(shop: Shop) -> None:
+    """R12: what runs is finished, what was only claimed is given back uncharged, the worker row is gone."""
+    enough = threading.Event()
+
+    def slow(message: Message) -> Steps:
+        yield Until(enough.is_set)
+        yield wrote(message)
+
+    shop.handle(behaviour=slow)
+    shop.receive_many(arguments(f"m{number}") for number in range(10))
+    with shop.running():
+        wait_until(lambda: shop.count("queue", "token IS NOT NULL") == 10)
+        shop.inbox.stop()
+        enough.set()
+    assert (shop.inbox.workers(), shop.count("queue", "token IS NOT NULL"), shop.count("attempt")) == ([], 0, 0)
+    shop.drain()
+    assert shop.effects() == sorted(f"m{number}" for number in range(10))
+
+
+def test_a_stop_does_not_wait_for_ever(store_url: str, kind: Kind) -> None:
+    """R12: a handler that does not end in time is given up; its message is free and its effects roll back."""
+    settings = Settings(stop_timeout=timedelta(milliseconds=200))
+    enough, stopped = threading.Event(), threading.Event()
+
+    def stubborn(message: Message) -> Steps:
+        yield Until(lambda: enough.is_set() or stopped.is_set())
+        yield wrote(message, "too late" if stopped.is_set() else "in time")
+
+    with Shop(store_url, "def", settings=settings) as shop:
+        shop.handle(behaviour=stubborn, kind=kind)
+        shop.receive("m1")
+        with shop.running():
+            wait_until(lambda: shop.status("m1") == "running")
+            shop.inbox.stop()
+            wait_until(lambda: shop.inbox.workers() == [])
+            assert shop.status("m1") == "due"
+            stopped.set()
+        enough.set()
+        wait_until(lambda: not any(t.name.startswith(("onceward-lane", "onceward-async")) for t in threads()))
+        assert shop.effects() == []
+        stopped.clear()
+        shop.drain()
+        assert shop.notes() == [("m1", "in time")]
+
+
+BAD_PLANS = [f"enable_{way}" for way in ("hashjoin", "mergejoin", "seqscan", "material", "sort", "memoize")]
+
+
+def test_no_plan_claims_more_than_the_limit(postgres_url: str, kind: Kind) -> None:
+    """HZ-33: with every join but the nested loop switched off, a claim of three is a claim of three."""
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        for switch in BAD_PLANS:
+            connection.execute(f"ALTER DATABASE {connection.info.dbname} SET {switch} = off".encode())
+    with Shop(postgres_url, kind) as shop:
+        noted: set[int] = set()
+
+        def counting(message: Message) -> Steps:
+            ((count,),) = yield Sql(f"SELECT count(*) FROM {shop.prefix}queue WHERE token IS NOT NULL")
+            noted.add(count)
+            yield wrote(message)
+
+        shop.handle(behaviour=counting, group=3, key="k")
+        shop.receive_many(arguments(f"m{n:02}", more={"data": {"k": n} if n % 2 else {}}) for n in range(40))
+        shop.drain()
+        assert shop.effects() == [f"m{n:02}" for n in range(40)]
+        assert max(noted) == 3

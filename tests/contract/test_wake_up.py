@@ -1,0 +1,114 @@
+"""A new message is picked up at once; polling is the fallback (R22, HZ-64)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from onceward import Reject, Settings
+from tests.contract.behaviour import effect, raising
+from tests.contract.caller import own_transaction
+from tests.contract.harness import QUICK, Kind, Shop, arguments
+from tests.waiting import wait_until
+
+HARDLY_EVER = Settings(poll=timedelta(minutes=10))
+
+
+@pytest.fixture
+def sleepy(store_url: str, kind: Kind) -> Iterator[Shop]:
+    """A shop whose workers look by themselves only every ten minutes."""
+    with Shop(store_url, kind, settings=HARDLY_EVER) as shop:
+        yield shop
+
+
+moody = raising(lambda: Reject("not now"))
+
+
+def done(shop: Shop, *ids: str) -> None:
+    wait_until(lambda: set(ids) <= set(shop.effects()), message=f"{ids} done")
+
+
+def test_a_message_from_another_process_is_picked_up_at_once(sleepy: Shop) -> None:
+    """R22: however it comes in, and again and again."""
+    sleepy.handle()
+    receiver = sleepy.another(settings=HARDLY_EVER)
+    with sleepy.running():
+        for number in range(3):
+            receiver.receive(f"single {number}")
+            done(sleepy, f"single {number}")
+        receiver.receive_many([arguments("batch 1"), arguments("batch 2")])
+        done(sleepy, "batch 1", "batch 2")
+        with own_transaction(receiver, commit=True) as own:
+            own.receive("joined")
+        done(sleepy, "joined")
+        receiver.process("from process")  # it has no handler there
+        done(sleepy, "from process")
+        sleepy.receive("own")
+        done(sleepy, "own")
+
+
+def test_an_operators_action_is_picked_up_at_once(sleepy: Shop) -> None:
+    """R22: a redrive, a discarded head and an accepted body are work too."""
+    refused = ["m1"]
+    sleepy.handle(key="k", behaviour=lambda message: moody(message) if message.id in refused else effect(message))
+    operator = sleepy.another(settings=HARDLY_EVER)
+    with sleepy.running():
+        for message_id in ("m1", "m2"):
+            sleepy.receive(message_id, data={"k": 1})
+        wait_until(lambda: sleepy.status("m2") == "waiting" and sleepy.status("m1") == "dead")
+        refused.clear()
+        operator.inbox.redrive(sleepy.seqs["m1"])
+        done(sleepy, "m1", "m2")
+        sleepy.receive("m3", data="first")
+        done(sleepy, "m3")
+        operator.receive("m3", data="other")
+        operator.inbox.resolve(operator.inbox.quarantine()[0].case, "accept-as-new")
+        wait_until(lambda: len(sleepy.effects()) == 4)
+
+
+def test_a_released_successor_is_picked_up_at_once(sleepy: Shop) -> None:
+    """R18, R22: when an operator discards the head, what waited behind it runs."""
+    sleepy.handle(key="k", behaviour=lambda message: moody(message) if message.id == "m1" else effect(message))
+    operator = sleepy.another(settings=HARDLY_EVER)
+    with sleepy.running():
+        for message_id in ("m1", "m2"):
+            sleepy.receive(message_id, data={"k": 1})
+        wait_until(lambda: sleepy.status("m2") == "waiting" and sleepy.status("m1") == "dead")
+        operator.inbox.discard(sleepy.seqs["m1"])
+        done(sleepy, "m2")
+
+
+def test_a_lost_listener_comes_back(postgres_url: str, kind: Kind) -> None:
+    """HZ-64: the connection that listens is killed; it listens again, and looks for what it missed."""
+    with Shop(postgres_url, kind, settings=HARDLY_EVER) as shop:
+        shop.handle()
+        receiver = shop.another(settings=HARDLY_EVER)
+        listening = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'"
+        with shop.running():
+            receiver.receive("m1")
+            done(shop, "m1")
+            for (pid,) in wait_until(lambda: shop.sql(listening)):
+                shop.sql("SELECT pg_terminate_backend(%s)", pid)
+            receiver.receive("m2")
+            done(shop, "m2")
+
+
+def test_polling_alone_is_enough(store_url: str, kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R22, HZ-64: with no notification at all, messages and retries are found by looking."""
+
+    class Deaf:
+        def close(self) -> None:
+            """Nothing to stop."""
+
+    with Shop(store_url, kind, settings=QUICK) as shop:
+        monkeypatch.setattr(shop.inbox.store, "watch", lambda _: Deaf())
+        monkeypatch.setattr(shop.inbox.store, "ring", lambda: None)
+        shop.handle(behaviour=raising(lambda: RuntimeError("not yet"), attempts=1))
+        with shop.running():
+            for number in range(3):
+                shop.receive(f"m{number}")
+                wait_until(lambda n=number: shop.status(f"m{n}") == "retrying")  # type: ignore[misc]
+                shop.hurry()
+                done(shop, f"m{number}")

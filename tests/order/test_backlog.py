@@ -1,0 +1,123 @@
+"""Twenty thousand messages behind one dead head: claiming costs what is due, not what waits (R18, R33)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.contract.harness import Shop
+from tests.order.ledger import Clerk, handle_all, receive
+
+MANY = 20_000
+
+
+@pytest.fixture
+def crowded(postgres_url: str, clerk: Clerk) -> Iterator[Shop]:
+    """A shop on PostgreSQL with a dead head and a crowd that waits behind it."""
+    with Shop(postgres_url, "def") as shop:
+        shop.sql("CREATE TABLE journal (n bigserial, message_id text, key text, seen integer)")
+        handle_all(shop, clerk)
+        receive(shop, "head", data={"reject": True})
+        receive(shop, "pattern")
+        shop.drain()
+        assert shop.status("pattern") == "waiting"
+        _multiply(shop)
+        yield shop
+
+
+def _multiply(shop: Shop) -> None:
+    """As many rows as it takes, each like the one that waits."""
+    p, seq = shop.prefix, shop.seqs["pattern"]
+    more = f"FROM {p}{{}} t, generate_series(1, {MANY - 1}) AS g WHERE t.seq = {seq}"
+    shop.sql(
+        f"INSERT INTO {p}ledger SELECT 100000 + g, consumer, source, id || int4send(g), hash, received_at "
+        + more.format("ledger")
+    )
+    shop.sql(
+        f"INSERT INTO {p}body SELECT 100000 + g, source, id || g, type, version, key, headers, body, destination,"
+        " cause, received_at " + more.format("body")
+    )
+    shop.sql(
+        f"INSERT INTO {p}queue SELECT 100000 + g, subscription, key_hash, 100000 + g, sequence, outgoing, state,"
+        " due_at, worker, token, attempts, crashes, solo " + more.format("queue")
+    )
+    shop.sql(f"SELECT setval('{p}seq', 200000)")
+    shop.sql(f"ANALYZE {p}queue")
+    shop.sql(f"ANALYZE {p}body")
+
+
+def scans(shop: Shop, name: str, *, generic: bool, **params: Any) -> dict[str, set[str]]:
+    """How the planner reads the queue for a statement: the kinds of scans, and the indexes they use."""
+    text = shop.inbox.store._statements[name]  # type: ignore[attr-defined]
+    order: list[str] = []
+
+    def numbered(found: re.Match[str]) -> str:
+        if found[1] not in order:
+            order.append(found[1])
+        return f"${order.index(found[1]) + 1}"
+
+    prepared = re.sub(r"%\((\w+)\)[sb]", numbered, text).replace("%%", "%")
+    with psycopg.connect(shop.url) as connection:
+        connection.execute(f"SET plan_cache_mode = force_{'generic' if generic else 'custom'}_plan".encode())
+        connection.execute(f"PREPARE statement AS {prepared}".encode())
+        marks = ", ".join(["%s"] * len(order))
+        cursor = psycopg.ClientCursor(connection)
+        cursor.execute(f"EXPLAIN (FORMAT JSON) EXECUTE statement ({marks})".encode(), [params[n] for n in order])
+        (plan,) = cursor.fetchall()[0]
+        connection.rollback()
+    found: dict[str, set[str]] = {"nodes": set(), "indexes": set()}
+    _collect(plan[0]["Plan"], f"{shop.prefix}queue", found)
+    return found
+
+
+def _collect(node: dict[str, Any], table: str, found: dict[str, set[str]]) -> None:
+    if node.get("Relation Name") == table and "Scan" in node["Node Type"]:
+        found["nodes"].add(node["Node Type"])
+    if "Index Name" in node:
+        found["indexes"].add(node["Index Name"].removeprefix("onceward_"))
+    for child in node.get("Plans", ()):
+        _collect(child, table, found)
+
+
+def test_claiming_reads_indexes_only(crowded: Shop) -> None:
+    """Whichever plan the server keeps for a prepared statement, and although its statistics know the crowd alone.
+
+    Claims read the small indexes of what is due. Looking for a predecessor, done for each keyed message of a claim, for
+    an inline one and after each removal, reads its own key.
+    """
+    receive(crowded, "free", key="free")
+    subscription = crowded.inbox.context.cache.catalog.by_type["opened"][0].id
+    claim = {"worker": 1, "token": 1, "limit": 100, "floor": 0, "subscriptions": [subscription]}
+    key = crowded.sql(f"SELECT key_hash FROM {crowded.prefix}queue WHERE seq = %s", crowded.seqs["free"])[0][0]
+    reading: list[tuple[str, dict[str, Any]]] = [
+        ("claim", claim),
+        ("claim_outgoing", claim),
+        ("park", {"seqs": [crowded.seqs["free"]], "worker": 1, "token": 1}),
+        ("promote", {"key_hashes": [key]}),
+        ("key_has_rows", {"key_hash": key}),
+    ]
+    slow = []
+    for generic in (False, True):
+        for statement, params in reading:
+            found = scans(crowded, statement, generic=generic, **params)
+            if "Seq Scan" in found["nodes"]:
+                slow.append((statement, "generic" if generic else "custom"))
+            if statement == "claim":
+                assert {"queue_ready", "queue_due"} <= found["indexes"]
+            if statement == "claim_outgoing":
+                assert {"queue_outgoing", "queue_due"} <= found["indexes"]
+    assert slow == [], "these read the whole queue"
+
+
+def test_other_keys_go_on_and_one_command_resolves_the_chain(crowded: Shop) -> None:
+    """R18: the crowd is counted, another key is handled, and a release lets the first of them go on."""
+    receive(crowded, "free", key="free")
+    assert crowded.drain() == 1
+    assert crowded.inbox.stats().waiting == MANY
+    assert crowded.inbox.release(crowded.seqs["head"]) == 1
+    assert crowded.status("pattern") == "due"
+    assert crowded.inbox.stats().waiting == MANY - 1

@@ -1,0 +1,223 @@
+"""Versions of a type: handlers for each, upcasters between them, and what nobody knows is dead, unread (R20)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from onceward import ConfigurationError, Message, one_row
+from tests.contract.behaviour import Steps, wrote
+from tests.contract.harness import LATER, TYPE, Shop
+from tests.order.conftest import everywhere
+from tests.order.ledger import Clerk, journal, statuses
+
+
+def telling(message: Message) -> Steps:
+    """A behaviour whose effect says what the handler saw."""
+    yield wrote(message, f"v{message.version} {json.dumps(message.data, sort_keys=True)}")
+
+
+def handle(shop: Shop, *versions: int, **options: Any) -> None:
+    """Register a handler for each of the versions; their effects say which one ran."""
+    for version in versions:
+
+        def behaviour(message: Message, version: int = version) -> Steps:
+            yield wrote(message, f"handler {version}")
+
+        shop.handle(behaviour=behaviour, version=version, **options)
+
+
+@everywhere
+def test_each_version_has_its_own_handler(shop: Shop) -> None:
+    """Also when they come in one group, and inline."""
+    handle(shop, 1, 2, 5)
+    for version in (1, 2, 5):
+        shop.receive(f"stored {version}", version=version)
+    shop.drain()
+    for version in (1, 2, 5):
+        assert shop.process(f"inline {version}", version=version).finished
+    assert shop.notes() == [
+        *((f"inline {version}", f"handler {version}") for version in (1, 2, 5)),
+        *((f"stored {version}", f"handler {version}") for version in (1, 2, 5)),
+    ]
+
+
+@everywhere
+def test_upcasters_lead_to_the_next_handler(shop: Shop) -> None:
+    """Version 1 becomes 2, then 3, where a handler is; what was stored stays as it came."""
+    shop.handle(behaviour=telling, version=3)
+    shop.inbox.upcast(TYPE, 1)(lambda data: {**data, "currency": "EUR"})
+    shop.inbox.upcast(TYPE, 2)(lambda data: {"amount": data})
+    shop.receive("old", data={"value": 7}, version=1)
+    shop.receive("newer", data={"value": 8, "currency": "USD"}, version=2)
+    shop.receive("newest", data={"amount": {}}, version=3)
+    shop.drain()
+    shop.process("inline", data={"value": 9}, version=1)
+    assert shop.notes() == [
+        ("inline", 'v3 {"amount": {"currency": "EUR", "value": 9}}'),
+        ("newer", 'v3 {"amount": {"currency": "USD", "value": 8}}'),
+        ("newest", 'v3 {"amount": {}}'),
+        ("old", 'v3 {"amount": {"currency": "EUR", "value": 7}}'),
+    ]
+    story = shop.story("old")
+    assert (story.version, story.body) == (1, b'{"value":7}')
+
+
+def test_a_handler_of_the_very_version_comes_before_an_upcaster(shop: Shop) -> None:
+    """Version 1 is handled as it is; version 2, which has no handler, becomes 3."""
+    handle(shop, 1, 3)
+    for version in (1, 2):
+        shop.inbox.upcast(TYPE, version)(lambda data: data)
+    for version in (1, 2, 3):
+        shop.receive(f"m{version}", version=version)
+    shop.drain()
+    assert shop.notes() == [("m1", "handler 1"), ("m2", "handler 3"), ("m3", "handler 3")]
+
+
+@pytest.mark.parametrize("version", [0, 3, 2**31 - 1])
+def test_an_unknown_version_is_dead_and_says_what_is_known(shop: Shop, version: int) -> None:
+    """Never half-read: no handler sees it; the reason names the versions that are handled and upcast."""
+    handle(shop, 2, 4)
+    shop.inbox.upcast(TYPE, 1)(lambda data: data)
+    shop.receive("stored", version=version)
+    shop.drain()
+    assert not shop.process("inline", version=version).finished
+    for message_id in ("stored", "inline"):
+        assert shop.status(message_id) == "dead"
+        error = shop.error(message_id)
+        assert f"nobody handles version {version} of 'order.paid'" in error
+        assert "handled versions: 2, 4; upcasters: 1" in error
+    assert shop.effects() == []
+
+
+def test_a_release_that_knows_the_version_takes_it_up(shop: Shop) -> None:
+    """R18: a redrive, by a process that has the handler, and it is done."""
+    handle(shop, 1)
+    shop.receive("m1", version=2)
+    shop.drain()
+    assert shop.status("m1") == "dead"
+    newer = shop.another()
+    handle(newer, 1, 2)
+    assert newer.inbox.redrive(shop.seqs["m1"]) == 1
+    newer.drain()
+    assert shop.notes() == [("m1", "handler 2")]
+
+
+@everywhere
+def test_an_upcaster_that_raises_is_an_attempt_of_its_message(shop: Shop) -> None:
+    """Charged, told, retried; nobody else of its group is touched."""
+    failures = ["not yet", "not yet"]
+
+    def upcaster(data: Any) -> Any:
+        if data["id"] == "bad" and failures:
+            raise ValueError(failures.pop())
+        return data
+
+    shop.inbox.upcast(TYPE, 1)(upcaster)
+    handle(shop, 2)
+    for message_id in ("good", "bad", "better"):
+        shop.receive(message_id)
+    shop.drain()
+    assert statuses(shop, ["good", "bad", "better"]) == {"good": "done", "bad": "retrying", "better": "done"}
+    assert shop.error("bad") == "ValueError: not yet"
+    shop.finish()
+    assert [entry.attempt for entry in shop.story("bad").history] == [1, 2]
+    assert shop.status("bad") == "done"
+
+
+def test_an_upcaster_that_always_raises_uses_up_the_budget(shop: Shop) -> None:
+    """R13: three attempts, then dead; inline counts as the first."""
+
+    def upcaster(data: Any) -> Any:
+        raise KeyError(data["id"])
+
+    shop.inbox.upcast(TYPE, 1)(upcaster)
+    handle(shop, 2)
+    shop.receive("stored")
+    assert not shop.process("inline").finished
+    shop.finish()
+    for message_id in ("stored", "inline"):
+        assert shop.status(message_id) == "dead"
+        assert [entry.error.partition(" (")[0] for entry in shop.story(message_id).history] == [
+            f"KeyError: '{message_id}'"
+        ] * 3
+
+
+def test_an_upcaster_that_changes_its_argument_changes_nothing_else(shop: Shop) -> None:
+    """A retry starts from the stored body again."""
+
+    def upcaster(data: Any) -> Any:
+        data["count"] += 1
+        return data
+
+    def behaviour(message: Message) -> Steps:
+        yield wrote(message, f"count {message.data['count']}")
+        if message.attempt == 1:
+            raise RuntimeError("not yet")
+
+    shop.inbox.upcast(TYPE, 1)(upcaster)
+    shop.handle(behaviour=behaviour, version=2)
+    shop.receive("m1", data={"count": 1})
+    shop.finish()
+    assert shop.notes() == [("m1", "count 2")]
+
+
+def test_versions_of_a_type_share_their_keys(shop: Shop, clerk: Clerk) -> None:
+    """R17: order is per key, not per version."""
+    for version in (1, 2):
+        shop.handle(behaviour=clerk, version=version, key="k", retry=LATER)
+    for number, version in enumerate((1, 2, 1, 2)):
+        shop.receive(f"m{number}", data={"k": "k", "fail": int(number == 1)}, version=version)
+    shop.drain()
+    assert journal(shop) == ["m0"]
+    shop.finish()
+    assert journal(shop) == ["m0", "m1", "m2", "m3"]
+
+
+@everywhere
+def test_a_version_in_the_handler_s_own_row_decides_by_one_statement(shop: Shop) -> None:
+    """R19: `one_row` starts a retry where nothing was changed, because the message it builds on is not there yet."""
+    shop.sql("CREATE TABLE orders (version integer)")
+    shop.sql("INSERT INTO orders VALUES (0)")
+
+    def handler(message: Message, tx: Any) -> None:
+        version = message.data["version"]
+        one_row(tx.execute(f"UPDATE orders SET version = {version} WHERE version = {version - 1}"))
+
+    async def async_handler(message: Message, tx: Any) -> None:
+        version = message.data["version"]
+        one_row(await tx.execute(f"UPDATE orders SET version = {version} WHERE version = {version - 1}"))
+
+    shop.inbox.on(TYPE, retry=LATER)(handler if shop.kind == "def" else async_handler)
+    for version in (2, 1):
+        shop.receive(f"m{version}", data={"version": version})
+    shop.drain()
+    assert statuses(shop, ["m1", "m2"]) == {"m1": "done", "m2": "retrying"}
+    assert "changed 0 rows instead of one" in shop.error("m2")
+    shop.finish()
+    assert shop.sql("SELECT version FROM orders") == [(2,)]
+
+
+def test_contradictions_are_refused_when_they_are_registered(shop: Shop) -> None:
+    """Before anything runs, with the names of both."""
+
+    def first(message: Message, tx: Any) -> None: ...
+
+    async def second(message: Message, tx: Any) -> None: ...
+
+    shop.inbox.on(TYPE, key="k")(first)
+    with pytest.raises(ConfigurationError, match="both handle version 1"):
+        shop.inbox.on(TYPE, key="k")(first)
+    with pytest.raises(ConfigurationError, match="the same key="):
+        shop.inbox.on(TYPE, version=2, key="other")(first)
+    with pytest.raises(ConfigurationError, match="the same sequence="):
+        shop.inbox.on(TYPE, version=2, key="k", sequence="n")(first)
+    with pytest.raises(ConfigurationError, match="the same on_dead="):
+        shop.inbox.on(TYPE, version=2, key="k", on_dead="continue")(first)
+    with pytest.raises(ConfigurationError, match="both be def or both be async def"):
+        shop.inbox.on(TYPE, version=2, key="k")(second)
+    shop.inbox.upcast(TYPE, 1)(lambda data: data)
+    with pytest.raises(ConfigurationError, match=r"version 1 of 'order\.paid' has an upcaster already"):
+        shop.inbox.upcast(TYPE, 1)(lambda data: data)

@@ -1,0 +1,142 @@
+"""Processes that die around an external call: what was recorded is used, what was begun is parked (R27)."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onceward import Settings
+from tests.contract.behaviour import Do, wrote
+from tests.contract.harness import Shop
+from tests.order.conftest import everywhere
+from tests.order.nursery import Nursery, lines
+from tests.outbox.program import calling
+
+
+class Scene:
+    """A shop whose workers die around a call, and the file in which the calls are."""
+
+    def __init__(self, shop: Shop, nursery: Nursery, folder: Path) -> None:
+        self.shop, self._nursery, self._folder = shop, nursery, folder
+        self.path = str(folder / "calls")
+
+    @property
+    def calls(self) -> list[dict[str, Any]]:
+        """The calls that reached the other side."""
+        return lines(self.path)
+
+    def die(self, moment: str, **arguments: Any) -> None:
+        """Run a process that dies at a moment, and do for it what a supervisor does."""
+        child = self._nursery.start(
+            "tests.outbox.program:once",
+            self._folder,
+            url=self.shop.url,
+            kind=self.shop.kind,
+            path=self.path,
+            die=moment,
+            **arguments,
+        )
+        assert child.end() == -signal.SIGKILL, child.errors
+        for row in self.shop.inbox.workers():
+            if row.pid == child.pid:
+                self.shop.declare_dead(row.process)
+
+    def go_on(self, *, idempotent: bool = False) -> None:
+        """What a healthy process does then."""
+        self.shop.handle("charge", calling(self.path, idempotent=idempotent))
+        self.shop.finish()
+
+
+@pytest.fixture
+def scene(shop: Shop, nursery: Nursery, tmp_path: Path) -> Scene:
+    """A shop whose workers die."""
+    return Scene(shop, nursery, tmp_path)
+
+
+@everywhere
+@pytest.mark.parametrize("moment", ["before", "in"])
+def test_a_death_between_intent_and_result_leaves_an_unknown_outcome(scene: Scene, moment: str) -> None:
+    """Whether the call had reached the other side or not, nobody here knows: dead, listed, and a person settles it."""
+    shop = scene.shop
+    shop.receive("m1", "charge")
+    scene.die(moment)
+    made = len(scene.calls)
+    assert made == (moment == "in")
+    scene.go_on()
+    assert shop.status("m1") == "dead"
+    assert "nobody knows whether it happened" in shop.error("m1")
+    assert len(scene.calls) == made
+    (effect,) = shop.inbox.effects()
+    assert (effect.seq, effect.name) == (shop.seqs["m1"], "charge")
+    happened = moment == "in"
+    result = {"charge": "found"} if happened else None
+    assert shop.inbox.settle_effect(shop.seqs["m1"], "charge", happened=happened, result=result)
+    shop.inbox.redrive(shop.seqs["m1"])
+    shop.finish()
+    assert shop.notes() == [("m1", "found" if happened else "ch_m1")]
+    assert len(scene.calls) == 1
+
+
+@everywhere
+def test_a_death_after_the_result_is_recorded_repeats_nothing(scene: Scene) -> None:
+    """The retry gets the record."""
+    shop = scene.shop
+    shop.receive("m1", "charge")
+    scene.die("after")
+    scene.go_on()
+    assert shop.notes() == [("m1", "ch_m1")]
+    assert len(scene.calls) == 1
+    assert shop.inbox.effects() == []
+
+
+def test_an_idempotent_call_is_repeated_after_a_death(scene: Scene) -> None:
+    """Under the same key, so that the other side can tell."""
+    shop = scene.shop
+    shop.receive("m1", "charge")
+    scene.die("in")
+    scene.go_on(idempotent=True)
+    assert shop.notes() == [("m1", "ch_m1")]
+    assert len(scene.calls) == 2
+    assert len({call["key"] for call in scene.calls}) == 1
+
+
+def test_a_running_call_is_not_listed_as_unknown(scene: Scene) -> None:
+    """`effects()` is for people: a call that a living worker is making now needs nobody."""
+    shop = scene.shop
+    listed: list[int] = []
+
+    def behaviour(message: Any) -> Any:
+        yield Do(lambda _: message.once("charge", lambda: listed.append(len(shop.inbox.effects()))))
+        yield wrote(message)
+
+    shop.handle("charge", behaviour)
+    shop.receive("m1", "charge")
+    shop.drain()
+    assert listed == [0]
+
+
+@pytest.fixture
+def inline(postgres_url: str, nursery: Nursery, tmp_path: Path) -> Iterator[Scene]:
+    """On PostgreSQL, where inline handlers may call."""
+    with Shop(postgres_url, "def", settings=Settings()) as shop:
+        yield Scene(shop, nursery, tmp_path)
+
+
+def test_a_death_inline_leaves_an_unknown_outcome(inline: Scene) -> None:
+    """R03, R27: the sender delivers again; nothing is called twice, and the message that is stored can be settled."""
+    shop = inline.shop
+    inline.die("in", inline="m1")
+    shop.handle("charge", calling(inline.path))
+    assert not shop.process("m1", "charge").finished
+    shop.finish()
+    assert shop.status("m1") == "dead"
+    assert len(inline.calls) == 1
+    assert [effect.seq for effect in shop.inbox.effects()] == [shop.seqs["m1"]]
+    assert shop.inbox.settle_effect(shop.seqs["m1"], "charge", happened=True, result={"charge": "found"})
+    shop.inbox.redrive(shop.seqs["m1"])
+    shop.finish()
+    assert shop.notes() == [("m1", "found")]

@@ -1,0 +1,29 @@
+"""What docs/testing.md shows is what the example prints."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_page_shows_what_the_example_prints() -> None:
+    run = subprocess.run(
+        [sys.executable, ROOT / "examples" / "careless.py"], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    page = (ROOT / "docs" / "testing.md").read_text()
+    blocks = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == 3
+    printed = run.stdout.splitlines()
+    for line in "".join(blocks).splitlines():
+        assert line in printed, line
+
+
+def test_the_page_shows_the_handlers_of_the_example() -> None:
+    page = (ROOT / "docs" / "testing.md").read_text()
+    example = (ROOT / "examples" / "careless.py").read_text()
+    for statement in re.findall(r"^    (tx\.execute\(.*\)|charge = .*)$", page, re.MULTILINE):
+        assert statement.replace("provider.", "self.provider.") in example, statement
