@@ -1,7 +1,8 @@
 """A process dies at every point of every way through the code; afterwards everything is as if it had not.
 
-R53, HZ-20, HZ-23, C01-C06, C20, C22, C38; invariants I1, I2, I3, I5, I6, I9, I13, I16 of the hazard list. A sample
-of the points is taken in each run; ONCEWARD_CRASH_SAMPLE=all visits all of them, twice.
+R53, HZ-20, HZ-23, C01-C06, C20, C22, C38; invariants I1-I6, I9, I11, I13 and I16 of the hazard list. Each run takes a
+sample of the points (four of each play, or ONCEWARD_CRASH_SAMPLE); ONCEWARD_CRASH_SAMPLE=all visits every one. The seed
+is in the summary and in every failure; ONCEWARD_CRASH_SEED repeats a run.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 PLAYS = [(name, kind) for name, scenario in SCENARIOS.items() for kind in scenario.kinds]
 STORES = ("sqlite", "postgres")
+NO_HEARTBEAT = 3600
+"""A lease in seconds, so long that no heartbeat comes between the requests that are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,7 @@ class Play:
             act="rehearse",
             output=self._ground.new_output(),
             kind=self._kind,
-            numbers=dict(self.scenario.numbers),
+            numbers={"lease": NO_HEARTBEAT, **self.scenario.numbers},
             point=(point.number, point.moment) if point else None,
             arguments={"scenario": self._name, "relay": self.scenario.relay},
         )
@@ -162,15 +165,13 @@ def test_a_process_may_die_anywhere(
     rng = random.Random(f"{drawn} {name} {kind} {stage.dialect}")
     play = Play(name, kind, stage, zygote)
     violations = []
-    runs = 0
+    tally = Counter({"points": 0, "deaths": 0, "missed": 0, "violations": 0})
 
     def attempt(point: Point | None, requests: list[str]) -> Child:
-        nonlocal runs
-        runs += 1
         child = play.perform(point)
         recovery = rng.choice(RECOVERIES)
         try:
-            assert child.end() == (-signal.SIGKILL if point else 0), f"it did not get there\n{child.errors()}"
+            _count_end(child, point, tally)
             play.check_death(child)
             play.recover(recovery)
         except AssertionError as error:
@@ -182,11 +183,17 @@ def test_a_process_may_die_anywhere(
     points = chosen(requests, rng)
     for point in points:
         attempt(point, requests)
-    total = 2 * len(requests)
-    record_property(
-        TALLY, {"points": total, "visited": len(points), "runs": runs, "violations": len(violations), "seed": drawn}
-    )
-    assert not violations, f"seed {drawn}: {len(violations)} of {runs} runs\n" + "\n\n".join(violations)
+    tally.update(points=2 * len(requests), violations=len(violations))
+    record_property(TALLY, {**tally, "seed": drawn})
+    found = "\n\n".join(violations)
+    assert not violations, f"seed {drawn}: {len(violations)} of {len(points) + 1} plays\n{found}"
+
+
+def _count_end(child: Child, point: Point | None, tally: Counter[str]) -> None:
+    """It died where it should, or got through: where it looks for work by the clock, the last requests may vary."""
+    assert child.end() in ((0, -signal.SIGKILL) if point else (0,)), f"it ended with {child.end()}\n{child.errors()}"
+    if point:
+        tally["deaths" if child.end() else "missed"] += 1
 
 
 # Statements that no scenario can bring about: they need a handler that ends its transaction behind onceward's back.
@@ -224,25 +231,19 @@ def test_a_migration_may_die_anywhere(
     for point in points:
         assert migrate(point).end() == -signal.SIGKILL
         with Service(store_url) as service:
+            assert _is_whole_or_missing(service.inbox), point
             service.inbox.migrate()
             assert service.inbox.receive(**message("m1")).status == "accepted", point
             assert service.inbox.migrate() == []
-    record_property(
-        TALLY, {"points": 2 * len(requests), "visited": len(points), "runs": len(points) + 1, "seed": drawn}
-    )
+    record_property(TALLY, {"points": 2 * len(requests), "deaths": len(points), "seed": drawn})
 
 
-@pytest.mark.timeout(3600)
-def test_a_dead_migration_leaves_nothing_half_done(store_url: str, tmp_path: Path, zygote: Zygote) -> None:
-    """R35, HZ-67: whoever starts before the next migration is told, by name, that there are no tables."""
-    job = Job(url=store_url, act="migrate", output=str(tmp_path / "counting"))
-    requests = zygote.run(job).hear("requests")["requests"]["names"]
-    _remove_everything(store_url)
-    last = Point(max(n for n, request in enumerate(requests, 1) if "CREATE INDEX" in request), "after")
-    job = Job(url=store_url, act="migrate", output=str(tmp_path / "dying"), point=(last.number, last.moment))
-    assert zygote.run(job).end() == -signal.SIGKILL
-    with Inbox(store_url) as inbox, pytest.raises(SchemaMissing):
-        inbox.stats()
+def _is_whole_or_missing(inbox: Inbox) -> bool:
+    """Whoever starts before the next migration finds every table, or is told that there are none."""
+    try:
+        return inbox.stats().done == 0
+    except SchemaMissing:
+        return True
 
 
 def _remove_everything(url: str) -> None:

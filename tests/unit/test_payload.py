@@ -144,6 +144,9 @@ def test_many_brackets_are_not_depth() -> None:
         (b'"\\u0000"', "u0000"),
         (b'{"\\u0000":1}', "u0000"),
         (b'"\\\\\\u0000"', "u0000"),
+        (b'"\\ud800"', "half a character"),
+        (b'{"a":["\\udc00\\ud800"]}', "half a character"),
+        (b'{"\\ud83d":1}', "half a character"),
         (b'"\x00"', "not JSON"),
         (b'"\n"', "not JSON"),
         (b"", "not JSON"),
@@ -163,6 +166,11 @@ def test_what_parsers_disagree_about_is_refused(body: bytes, reason: str) -> Non
     with pytest.raises(InvalidMessage) as caught:
         payload.decode(body)
     assert reason in str(caught.value)
+
+
+def test_a_whole_character_in_two_escapes_is_fine() -> None:
+    """What JSON can only write as a pair is one character."""
+    assert payload.decode(b'"\\ud83d\\ude00"') == "\U0001f600"
 
 
 @pytest.mark.parametrize("body", [b'"\\\\u0000"', b'"u0000"', b'{"a\\\\u0000":"\\\\\\\\u0000"}'])

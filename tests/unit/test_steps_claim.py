@@ -200,6 +200,19 @@ class TestNumbers:
         assert sorted(one.seq for one in batch) == [7, 8, 9]
         assert script.params("progress") == [{"seqs": [7]}]
 
+    def test_messages_without_a_number_do_not_disturb_the_count(self) -> None:
+        """Another type of the same key is not counted: the numbers go on from what is applied, whoever comes first."""
+        for place in (1, 99):
+            uncounted = claim_row(3, subscription=2, type="sent", hashed=70, key="k", place=place)
+            script, batch = self.claim(uncounted, self.row(8, 5), self.row(9, 6), applied={70: 4})
+            assert script.params("hold") == []
+            assert sorted((one.seq, one.stale) for one in batch) == [(3, False), (8, False), (9, False)]
+
+    def test_behind_one_that_was_given_up_the_count_goes_on(self) -> None:
+        """The next number does not wait for what will not come; it runs behind it, or is released with it."""
+        _, batch = self.claim(self.row(8, 6, age=60.0), self.row(9, 7), applied={70: 3})
+        assert [(one.seq, one.problem is None) for one in batch] == [(8, False), (9, True)]
+
     def test_parked_ones_are_not_asked_about(self) -> None:
         """Behind an earlier row of the key a number says nothing yet."""
         script, batch = self.claim(self.row(8, 6), applied={70: 3}, parked=(8,))
