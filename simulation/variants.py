@@ -133,11 +133,11 @@ def _key_not_checked(*_arguments: Any) -> Generator[Any, Any, str]:
 
 receive_original = receive.receive
 meet_again_original = receive.meet_again
-finish_original = attempt._finish  # noqa: SLF001 - where such a mistake would be made
+finish_original = attempt._finish
 attempt_original = attempt.attempt
 decide_original = retry.decide
-in_sequence_original = claim._in_sequence  # noqa: SLF001 - as above
-turn_original = process._turn  # noqa: SLF001 - as above
+in_sequence_original = claim._in_sequence
+turn_original = process._turn
 
 
 def _patched(original: Any, replacement: Any) -> Callable[[], AbstractContextManager[None]]:
