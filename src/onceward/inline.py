@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -34,6 +35,7 @@ class Inline:
         self._context, self._store, self._introduce = context, store, introduce
         self._presence: Presence | None = None
         self._pid = 0
+        self._lock = threading.Lock()
 
     def process(self, delivery: Delivery) -> dict[str, Receipt]:
         """Run every handler of this process for the delivery; a receipt per consumer."""
@@ -106,10 +108,12 @@ class Inline:
         return (yield from process(lane, delivery, is_async=is_async))
 
     def _registered(self) -> Presence:
-        if self._presence is None or self._pid != os.getpid():  # a forked child is a process of its own
-            self._presence, self._pid = Presence(self._context, self._store), os.getpid()
-        self._presence.start(inline=True)
-        return self._presence
+        with self._lock:
+            if self._presence is None or self._pid != os.getpid():  # a forked child is a process of its own
+                self._presence, self._pid = Presence(self._context, self._store), os.getpid()
+            presence = self._presence
+        presence.start(inline=True)
+        return presence
 
     def _watching(self, lane: Lane, session: Session, watch: Watch) -> Callable[[Any], Any]:
         lane.effects = sync_effects(lane, self._store, lambda: session.idle)

@@ -54,19 +54,19 @@ def decode(body: bytes) -> Any:
         raise InvalidMessage(f"the body is not JSON: {error}") from None
     if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
         _check_depth(data)
-    if b"\\u" in body and _has_half_character(data):
-        raise InvalidMessage("the body holds half a character (a lone surrogate such as \\ud800)")
+    if b"\\u" in body:
+        _refuse_half_characters(data)
     if b"\\u0000" in body and _NUL_ESCAPE.search(body):
         raise InvalidMessage("the body holds the character \\u0000, which databases cannot keep in text")
     return data
 
 
-def _has_half_character(data: Any) -> bool:
+def _refuse_half_characters(data: Any) -> None:
     try:
         json.dumps(data, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return True
-    return False
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(error.object[error.start]):04x}"
+        raise InvalidMessage(f"the body holds half a character, the lone surrogate {half}") from None
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -125,11 +125,19 @@ class Presence:
         thread.join()
         assert self._session is not None  # noqa: S101 - set by start
         try:
-            run_sync(presence.say_goodbye(self._context, self._worker), self._session.perform)
+            self._say_goodbye(self._session)
         except StoreError as error:
             log.warning("could not say goodbye (%s); messages in hand come back when the lease runs out", error)
         finally:
             self._session.close()
+
+    def _say_goodbye(self, session: Session) -> None:
+        try:
+            run_sync(presence.say_goodbye(self._context, self._worker), session.perform)
+        except StoreUnavailable:  # perhaps only this connection is gone, as after a restart of the server
+            if not session.perform(RECONNECT):
+                raise
+            run_sync(presence.say_goodbye(self._context, self._worker), session.perform)
 
     def _register(self) -> None:
         assert self._session is not None  # noqa: S101 - set by start

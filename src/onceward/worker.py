@@ -51,6 +51,7 @@ class Worker:
         self._stop = threading.Event()
         self._wake = Wake()
         self._presence = Presence(context, store, process=process)
+        self._bell: Bell | None = None
         self._threads: list[threading.Thread] = []
         self._finished: list[int] = []
         self._problems: list[BaseException] = []
@@ -67,44 +68,35 @@ class Worker:
 
     def run(self) -> int:
         """Work until stopped (or until idle), with an event loop of its own for async handlers."""
-        self._begin()
         try:
-            bell = self._bell()
-            try:
-                if self._lanes(is_async=True):
-                    self._start(lambda: asyncio.run(self._async_lanes()), "onceward-async")
-                self._start_threads()
-                self._join()
-            finally:
-                self.request_stop()
-                bell.close()
+            self._begin()
+            if self._lanes(is_async=True):
+                self._start(lambda: asyncio.run(self._async_lanes()), "onceward-async")
+            self._start_threads()
+            self._join()
         finally:
-            self._presence.stop()
+            self.request_stop()
+            self._end()
         self._raise_problem()
         return self.finished
 
     async def run_async(self) -> int:
         """As `run`, with async handlers on the running event loop; a cancellation stops gracefully."""
-        await asyncio.to_thread(self._begin)
+        beginning = asyncio.ensure_future(asyncio.to_thread(self._begin))
         try:
-            bell = await asyncio.to_thread(self._bell)
-            try:
-                self._start_threads()
-                await self._async_lanes()
-                while any(thread.is_alive() for thread in self._threads):  # noqa: ASYNC110 - threads, not tasks
-                    await asyncio.sleep(0.01)
-            finally:
-                self.request_stop()
-                await asyncio.shield(asyncio.to_thread(self._join))
-                await asyncio.shield(asyncio.to_thread(bell.close))
+            await asyncio.shield(beginning)
+            self._start_threads()
+            await self._async_lanes()
+            while any(thread.is_alive() for thread in self._threads):  # noqa: ASYNC110 - threads, not tasks
+                await asyncio.sleep(0.01)
         finally:
-            await asyncio.shield(asyncio.to_thread(self._presence.stop))
+            self.request_stop()
+            await asyncio.wait([beginning])  # its thread goes on when we are cancelled; end what it has begun
+            beginning.exception()
+            await asyncio.shield(asyncio.to_thread(self._join))
+            await asyncio.shield(asyncio.to_thread(self._end))
         self._raise_problem()
         return self.finished
-
-    def _bell(self) -> Bell:
-        # Whoever only drains never waits for new messages.
-        return _NoBell() if self._until_idle else self._store.watch(self._wake.ring)
 
     def _begin(self) -> None:
         with self._store.session() as session:
@@ -113,6 +105,13 @@ class Worker:
                 pass
         self._presence.also(lambda: fan_out(self._context))
         self._presence.start()
+        if not self._until_idle:  # whoever only drains never waits for new messages
+            self._bell = self._store.watch(self._wake.ring)
+
+    def _end(self) -> None:
+        if self._bell is not None:
+            self._bell.close()
+        self._presence.stop()
 
     def _lanes(self, *, is_async: bool) -> list[Lane]:
         """The lanes of a kind: some for the handlers, one for the relay."""
@@ -212,11 +211,6 @@ class Worker:
             raise
         else:
             await session.close()
-
-
-class _NoBell:
-    def close(self) -> None:
-        """Nothing to stop."""
 
 
 class _SyncPerformer:

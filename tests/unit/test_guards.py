@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -10,6 +12,11 @@ from hypothesis import strategies as st
 
 from onceward.errors import ContractViolation
 from onceward.stores.calls import refuse_transaction_control
+from onceward.stores.postgres.script import statements
+from onceward.stores.sqlite.session import statement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ENDS = [
     "COMMIT",
@@ -66,7 +73,6 @@ FINE = [
     "PREPARE plan AS SELECT 1",
     "EXECUTE plan",
     "SELECT CASE WHEN true THEN 1 END",
-    "CREATE TRIGGER t AFTER INSERT ON a BEGIN SELECT 1; END",
     "CREATE FUNCTION f() RETURNS void LANGUAGE plpgsql AS $$ BEGIN END $$",
     "DO $$ BEGIN PERFORM 1; END $$",
     "UPDATE t SET state = 'end'",
@@ -91,47 +97,111 @@ BEFORE = [
 ]
 
 
+def on_sqlite(sql: str) -> None:
+    """What a handler's statement goes through on SQLite, which takes one in a string."""
+    refuse_transaction_control(statement(sql))
+
+
+def on_postgres(sql: str) -> None:
+    """What a handler's statements go through on PostgreSQL, which takes several in a string."""
+    for one in statements(sql):
+        refuse_transaction_control(one)
+
+
+@pytest.fixture(params=[on_sqlite, on_postgres])
+def refuse(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """The judge of each store."""
+    judge: Callable[[str], None] = request.param
+    return judge
+
+
 @pytest.mark.parametrize("sql", ENDS)
 @pytest.mark.parametrize("before", BEFORE)
-def test_a_statement_that_ends_the_transaction_is_refused(before: str, sql: str) -> None:
+def test_a_statement_that_ends_the_transaction_is_refused(refuse: Callable[[str], None], before: str, sql: str) -> None:
     """Whatever stands before it: spaces, comments, lines. The error says what to do instead."""
     with pytest.raises(ContractViolation, match=r"returning commits, raising rolls back.*savepoint"):
-        refuse_transaction_control(before + sql)
+        refuse(before + sql)
 
 
 @pytest.mark.parametrize("sql", FINE)
 @pytest.mark.parametrize("before", BEFORE)
-def test_every_other_statement_is_left_alone(before: str, sql: str) -> None:
+def test_every_other_statement_is_left_alone(refuse: Callable[[str], None], before: str, sql: str) -> None:
     """The words may stand in strings, comments, names and the middle of a statement; savepoints are welcome."""
-    refuse_transaction_control(before + sql)
+    refuse(before + sql)
 
 
-def test_the_error_names_the_word() -> None:
+def test_the_error_names_the_word(refuse: Callable[[str], None]) -> None:
     """The reader finds the line by its word."""
     with pytest.raises(ContractViolation, match="the handler ran ROLLBACK;"):
-        refuse_transaction_control("  rollback")
+        refuse("  rollback")
     with pytest.raises(ContractViolation, match="the handler ran COMMIT;"):
-        refuse_transaction_control("commit")
+        refuse("commit")
 
 
 @pytest.mark.parametrize("sql", ["; COMMIT", ";;ROLLBACK", " ; -- x\n COMMIT", ";BEGIN"])
-def test_an_empty_statement_in_front_hides_nothing(sql: str) -> None:
+def test_an_empty_statement_in_front_hides_nothing(refuse: Callable[[str], None], sql: str) -> None:
     """SQLite skips a leading semicolon and runs what follows, so it is looked at too."""
     with pytest.raises(ContractViolation):
-        refuse_transaction_control(sql)
+        refuse(sql)
 
 
-def test_many_comments_take_no_time() -> None:
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT 1; COMMIT; BEGIN",
+        "SELECT 1;COMMIT",
+        "SELECT ';'; ROLLBACK",
+        "SELECT $$;$$; END",
+        "SELECT $a$ $$ ; $a$; END",
+        r"SELECT E'\''; COMMIT; --'",
+        "SELECT 1 /* ; */ ; COMMIT",
+        "/* a /* nested */ comment */ COMMIT",
+        'SELECT 1 AS "a"";"; COMMIT',
+    ],
+)
+def test_a_statement_behind_another_is_looked_at(sql: str) -> None:
+    """PostgreSQL runs all that stand in one string."""
+    with pytest.raises(ContractViolation):
+        on_postgres(sql)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT 1; SELECT 2",
+        "SELECT 'a; COMMIT'",
+        "SELECT '''; COMMIT; '''",
+        r"SELECT E'\'; COMMIT; '",
+        "SELECT $$; COMMIT; $$; SELECT 2",
+        "SELECT $a$; COMMIT; $$ $a$",
+        'SELECT 1 AS "; COMMIT; "',
+        "/* a /* nested; */ COMMIT */ SELECT 1",
+        "SELECT 1 /* ; COMMIT */",
+        "SELECT 1; -- COMMIT",
+        "SELECT 'never closed; COMMIT",
+        "SELECT $1; SELECT $2",
+    ],
+)
+def test_what_only_looks_like_a_statement_is_none(sql: str) -> None:
+    """In literals, names, comments and bodies of functions the words are text."""
+    on_postgres(sql)
+
+
+def test_a_trigger_may_begin_and_end() -> None:
+    """On SQLite its body stands in the open."""
+    on_sqlite("CREATE TRIGGER t AFTER INSERT ON a BEGIN SELECT 1; END")
+
+
+def test_many_comments_take_no_time(refuse: Callable[[str], None]) -> None:
     """Generated SQL may carry any number of comments; looking past them takes time in proportion."""
     started = time.perf_counter()
-    refuse_transaction_control("/**/" * 22 + "SELECT 1")
+    refuse("/**/" * 22 + "SELECT 1")
     assert time.perf_counter() - started < 0.3
 
 
 @given(st.text("-/*\n; cCoOmMiItTeEnNdD'", max_size=14))
 def test_any_text_is_answered(sql: str) -> None:
     """Nothing but the refusal ever comes out."""
-    try:
-        refuse_transaction_control(sql)
-    except ContractViolation:
-        return
+    for judge in (on_sqlite, on_postgres):
+        with suppress(ContractViolation):
+            judge(sql)

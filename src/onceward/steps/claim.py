@@ -114,10 +114,13 @@ def _in_sequence(lane: Lane, token: int, rows: list[Row]) -> Flow[list[Kept]]:
         seq, key_hash, number = row[0], row[2], row[4]
         left: float | None = None
         if key_hash not in held:  # behind one that is held, everything of its key waits
-            wanted = following.setdefault(key_hash, applied[seq] + 1) if number is not None else 0
-            if number is None or number <= wanted:
-                following[key_hash] = max(following.get(key_hash, 0), (number or 0) + 1)
-                kept.append((row, Verdict(stale=number is not None and number < wanted)))
+            if number is None:
+                kept.append((row, PASS))
+                continue
+            wanted = following.setdefault(key_hash, applied[seq] + 1)
+            if number <= wanted:
+                following[key_hash] = max(wanted, number + 1)
+                kept.append((row, Verdict(stale=number < wanted)))
                 continue
             left = _patience(lane, row)
             if left <= 0:

@@ -50,18 +50,16 @@ def overrun(seconds: float) -> HandlerTimeout:
     return HandlerTimeout(f"the handler ran longer than its timeout of {seconds:g} s")
 
 
-# Atomic and possessive: what was read as a comment is never read again in another way, however many there are.
-_COMMENTS = r"(?>\s|\ufeff|;|--[^\n]*|/\*.*?\*/)*+"
-_ENDS_TRANSACTION = re.compile(
-    _COMMENTS + r"(?:(BEGIN|START\s+TRANSACTION|COMMIT|END|ABORT|PREPARE\s+TRANSACTION)\b"
+_CONTROL = re.compile(
+    r"(?:(BEGIN|START\s+TRANSACTION|COMMIT|END|ABORT|PREPARE\s+TRANSACTION)\b"
     r"|(ROLLBACK)\b(?!(?:\s+(?:TRANSACTION|WORK))?\s+TO\b))",
-    re.IGNORECASE | re.DOTALL,
+    re.IGNORECASE,
 )
 
 
-def refuse_transaction_control(sql: str) -> None:
-    """Refuse a handler's own BEGIN, COMMIT or ROLLBACK at the line where it stands."""
-    found = _ENDS_TRANSACTION.match(sql)
+def refuse_transaction_control(statement: str) -> None:
+    """Refuse a handler's own BEGIN, COMMIT or ROLLBACK at the line where it stands; comments before it are cut off."""
+    found = _CONTROL.match(statement)
     if found:
         word = found.group(1) or found.group(2)
         raise ContractViolation(

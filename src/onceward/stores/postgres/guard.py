@@ -24,6 +24,7 @@ from onceward.errors import (
     TransactionAborted,
 )
 from onceward.stores.calls import refuse_transaction_control
+from onceward.stores.postgres.script import statements
 
 Statement = tuple[str, Mapping[str, Any] | None]
 
@@ -48,12 +49,8 @@ class Guard:
             raise ContractViolation("tx was used outside of its handler; its transaction is over")
         if self.overrun:
             raise HandlerTimeout("the handler has run longer than its timeout")
-        if isinstance(query, str):
-            refuse_transaction_control(query)
-        elif isinstance(query, bytes):
-            refuse_transaction_control(query.decode(errors="replace"))
-        elif isinstance(query, sql.Composable):
-            refuse_transaction_control(query.as_string(None))
+        for statement in statements(_text(query)):
+            refuse_transaction_control(statement)
         if self.armed is None and self.info.transaction_status == TransactionStatus.IDLE:
             raise ContractViolation("the transaction has ended before the handler did")
 
@@ -79,6 +76,12 @@ class Guard:
         """The statements that begin the transaction, once."""
         armed, self.armed = self.armed, None
         return armed or []
+
+
+def _text(query: Any) -> str:
+    if isinstance(query, sql.Composable):
+        return query.as_string(None)
+    return query.decode(errors="replace") if isinstance(query, bytes) else str(query)
 
 
 class _GuardedCursor:

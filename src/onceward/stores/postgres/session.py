@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
 import psycopg
 from psycopg import errors as pg
@@ -32,6 +32,7 @@ class _PostgresSession:
     ) -> None:
         self._statements = statements
         self._reopen = reopen
+        self._worn = False
         self.connection = connection
 
     @property
@@ -91,8 +92,21 @@ class _PostgresSession:
         """Our own statements are few and planned once; a connection behind a pooler ignores the wish."""
         return True if statement[1] is not None and not self._joined else None
 
+    def _replaces(self, request: Any) -> bool:
+        """Whether the connection is replaced rather than rolled back, which has the same effect.
+
+        psycopg takes every statement of a pipeline for prepared, also those that the server passed over because one
+        before them had failed; it would send the next of them by a name that the server does not know.
+        """
+        return isinstance(request, Rollback) and self._worn and not self._joined
+
     def _is_infrastructure(self, error: BaseException) -> bool:
         return is_infrastructure(error, self.connection)
+
+
+def _lost() -> NoReturn:
+    """Raise where the connection that should replace a worn one cannot be had."""
+    raise StoreUnavailable("PostgreSQL cannot be reached; closing the connection has rolled back")
 
 
 def _check_commit(statement: Statement, status: str | None) -> None:
@@ -108,6 +122,8 @@ class PostgresSession(_PostgresSession):
             return self._call(request)
         if isinstance(request, Reconnect):
             return self._reconnect()
+        if self._replaces(request):
+            return [] if self._reconnect() else _lost()
         plan, answered_by = self._plan(request if isinstance(request, tuple) else (request,))
         try:
             rows = self._send(plan)
@@ -128,8 +144,9 @@ class PostgresSession(_PostgresSession):
                     except psycopg.Error as error:  # keep it: leaving the pipeline only says "aborted"
                         first = error
             except psycopg.Error as error:
-                raise first or error from None
+                first = first or error
             if first:
+                self._worn = True
                 raise first
         answers = []
         for statement, cursor in zip(plan, cursors, strict=True):
@@ -149,6 +166,7 @@ class PostgresSession(_PostgresSession):
         self.close()
         try:
             self.connection = self._reopen() if self._reopen else self.connection
+            self._worn = False
         except StoreUnavailable:
             return False
         return True
@@ -173,6 +191,8 @@ class AsyncPostgresSession(_PostgresSession):
             return await self._call(request)
         if isinstance(request, Reconnect):
             return await self._reconnect()
+        if self._replaces(request):
+            return [] if await self._reconnect() else _lost()
         plan, answered_by = self._plan(request if isinstance(request, tuple) else (request,))
         try:
             rows = await self._send(plan)
@@ -193,8 +213,9 @@ class AsyncPostgresSession(_PostgresSession):
                     except psycopg.Error as error:  # keep it: leaving the pipeline only says "aborted"
                         first = error
             except psycopg.Error as error:
-                raise first or error from None
+                first = first or error
             if first:
+                self._worn = True
                 raise first
         answers = []
         for statement, cursor in zip(plan, cursors, strict=True):
@@ -214,6 +235,7 @@ class AsyncPostgresSession(_PostgresSession):
         await self.close()
         try:
             self.connection = await self._reopen() if self._reopen else self.connection
+            self._worn = False
         except StoreUnavailable:
             return False
         return True

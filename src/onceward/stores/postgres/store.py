@@ -15,7 +15,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 
-from onceward.errors import ConfigurationError, StoreUnavailable
+from onceward.errors import ConfigurationError
 from onceward.stores import migrate
 from onceward.stores.postgres.bell import PostgresBell, Ringer
 from onceward.stores.postgres.guard import AsyncHandlerConnection, Guard, HandlerConnection, refused, unreachable
@@ -35,6 +35,23 @@ _DEAD_PEER = {
 }
 
 
+class _Pool(ConnectionPool[HandlerConnection]):
+    @staticmethod
+    def check_connection(conn: Any) -> None:
+        # As psycopg's own check, past the guard, which would take it for a handler that has ended.
+        conn.set_autocommit(True)
+        psycopg.Cursor(conn).execute("")
+        conn.set_autocommit(False)
+
+
+class _AsyncPool(AsyncConnectionPool[AsyncHandlerConnection]):
+    @staticmethod
+    async def check_connection(conn: Any) -> None:
+        await conn.set_autocommit(True)
+        await psycopg.AsyncCursor(conn).execute("")
+        await conn.set_autocommit(False)
+
+
 class PostgresStore:
     """An inbox in a PostgreSQL database."""
 
@@ -49,7 +66,7 @@ class PostgresStore:
             reason = str(error).replace(url, migrate.masked(url)).strip()
             raise ConfigurationError(f"{migrate.masked(url)!r} is not a PostgreSQL URL: {reason}") from None
         # Prepared statements are session state, which transaction pooling does not keep: off until proven direct.
-        self._options: dict[str, Any] = {"autocommit": False, "prepare_threshold": None}
+        self._options: dict[str, Any] = {"autocommit": True, "prepare_threshold": None}
         self._statements = {name: parts[0] for name, parts in load(self.dialect, prefix).items()}
         self._lock = threading.Lock()
         self._checked = False
@@ -58,8 +75,8 @@ class PostgresStore:
     def _forget(self) -> None:
         """Start without connections: at first, and in a forked child, where the parent's are not ours."""
         self._pid = os.getpid()
-        self._pool: ConnectionPool[HandlerConnection] | None = None
-        self._pools: dict[asyncio.AbstractEventLoop, AsyncConnectionPool[AsyncHandlerConnection]] = {}
+        self._pool: _Pool | None = None
+        self._pools: dict[asyncio.AbstractEventLoop, _AsyncPool] = {}
         self._ringer: Ringer | None = None
         self._wakes: set[Callable[[], None]] = set()
 
@@ -105,21 +122,20 @@ class PostgresStore:
         session = PostgresSession(self._statements, connection, reopen=self.open_connection)
         try:
             yield session
-        except StoreUnavailable:
-            pool.check()  # after a restart of the server every idle connection is stale, not only this one
-            raise
         finally:
-            session.connection.armed = None
-            if not session.idle:
-                session.close()
-            pool.putconn(session.connection)
+            connection.armed = None
+            if session.connection is not connection or not session.idle:
+                session.close()  # the pool wants back the one it gave, which a reconnect has closed
+            pool.putconn(connection)
+            if connection.closed:
+                pool.check()  # after a restart of the server every idle connection is stale, not only this one
 
-    def _sync_pool(self) -> ConnectionPool[HandlerConnection]:
+    def _sync_pool(self) -> _Pool:
         with self._lock:
             if self._pid != os.getpid():
                 self._forget()
             if self._pool is None:
-                self._pool = ConnectionPool(
+                self._pool = _Pool(
                     self._conninfo,
                     connection_class=HandlerConnection,
                     kwargs=self._options,
@@ -142,22 +158,25 @@ class PostgresStore:
         session = AsyncPostgresSession(self._statements, connection, reopen=self.open_async_connection)
         try:
             yield session
-        except StoreUnavailable:
-            await pool.check()
-            raise
         finally:
-            session.connection.armed = None
-            if not session.idle:
+            connection.armed = None
+            if session.connection is not connection or not session.idle:
                 session.abandon()
-            await asyncio.shield(pool.putconn(session.connection))
+            await asyncio.shield(self._give_back(pool, connection))
 
-    async def _async_pool(self) -> AsyncConnectionPool[AsyncHandlerConnection]:
+    @staticmethod
+    async def _give_back(pool: _AsyncPool, connection: AsyncHandlerConnection) -> None:
+        await pool.putconn(connection)
+        if connection.closed:
+            await pool.check()
+
+    async def _async_pool(self) -> _AsyncPool:
         loop = asyncio.get_running_loop()
         if self._pid != os.getpid():
             self._forget()
         if loop not in self._pools:
             self._pools = {known: pool for known, pool in self._pools.items() if not known.is_closed()}
-            pool = AsyncConnectionPool(
+            pool = _AsyncPool(
                 self._conninfo,
                 connection_class=AsyncHandlerConnection,
                 kwargs=self._options,
@@ -278,23 +297,23 @@ _WHO_ANSWERS = "SELECT pg_backend_pid()"
 
 
 def _settle_in(connection: HandlerConnection) -> None:
-    """Make a new connection ours: READ COMMITTED whatever the role's default is, and never autocommit.
+    """Make a new connection ours: READ COMMITTED whatever the role's default is, and no autocommit from here on.
 
     Statements are prepared where the server that answers is the one we connected to; a pooler hides who that is.
     """
-    connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
     answer = psycopg.Cursor(connection).execute(_WHO_ANSWERS).fetchone()
-    connection.rollback()
+    connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
+    connection.set_autocommit(False)
     if answer and answer[0] == connection.info.backend_pid:
         connection.prepare_threshold = 5
 
 
 async def _settle_in_async(connection: AsyncHandlerConnection) -> None:
     """As `_settle_in`, awaited."""
-    await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
     cursor = await psycopg.AsyncCursor(connection).execute(_WHO_ANSWERS)
     answer = await cursor.fetchone()
-    await connection.rollback()
+    await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
+    await connection.set_autocommit(False)
     if answer and answer[0] == connection.info.backend_pid:
         connection.prepare_threshold = 5
 

@@ -7,15 +7,26 @@ connection a handler gets begins the transaction at its first statement and refu
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
-from onceward.errors import ContractViolation, GuardFailed, StoreError, StoreUnavailable, TransactionAborted
+from onceward.errors import (
+    ContractViolation,
+    GuardFailed,
+    HandlerTimeout,
+    StoreError,
+    StoreUnavailable,
+    TransactionAborted,
+)
 from onceward.flow import Begin, Call, Commit, Each, Outcome, Query, Reconnect, Rollback
 from onceward.stores.calls import awaited_outcome, outcome, refuse_transaction_control
 
+# What may stand before a statement; SQLite's comments do not nest. Atomic and possessive: what was read as a comment is
+# never read again in another way, however many there are. A second statement in a string is an error of sqlite3's own.
+_BEFORE = re.compile(r"\A(?>\s|\ufeff|;|--[^\n]*|/\*.*?\*/)*+", re.DOTALL)
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _AWAY = {
     sqlite3.SQLITE_IOERR,
@@ -24,6 +35,11 @@ _AWAY = {
     sqlite3.SQLITE_READONLY,
     sqlite3.SQLITE_NOMEM,
 }
+
+
+def statement(sql: str) -> str:
+    """The statement in a query string, without what stands before its first word."""
+    return _BEFORE.sub("", sql, count=1)
 
 
 class HandlerCursor(sqlite3.Cursor):
@@ -53,7 +69,7 @@ class HandlerConnection(sqlite3.Connection):
         """Begin lazily, and keep the handler inside its one transaction."""
         if not self.in_handler:
             raise ContractViolation("tx was used outside of its handler; its transaction is over")
-        refuse_transaction_control(sql)
+        refuse_transaction_control(statement(sql))
         self.start()
         if not self.in_transaction:
             raise ContractViolation(
@@ -84,12 +100,16 @@ class HandlerConnection(sqlite3.Connection):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in ("isolation_level", "autocommit") and self.in_handler:
-            self._refuse(f"a change of {name}, which commits")
+            self.refuse(f"a change of {name}, which commits")
         super().__setattr__(name, value)
 
     def close(self) -> None:
         if self.in_handler:
-            self._refuse("close()")
+            self.refuse("close()")
+        # Whoever still holds a cursor, as a traceback does, would keep the connection and its lock alive after close().
+        with suppress(sqlite3.Error):  # closed already
+            if self.in_transaction:
+                sqlite3.Cursor(self).execute("ROLLBACK")
         super().close()
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
@@ -102,15 +122,16 @@ class HandlerConnection(sqlite3.Connection):
         return HandlerCursor(self).executescript(script)
 
     def commit(self) -> None:
-        self._refuse("commit()")
+        self.refuse("commit()")
 
     def rollback(self) -> None:
-        self._refuse("rollback()")
+        self.refuse("rollback()")
 
     def __enter__(self) -> NoReturn:
-        self._refuse("`with tx:`, which commits at its end")
+        self.refuse("`with tx:`, which commits at its end")
 
-    def _refuse(self, what: str) -> NoReturn:
+    def refuse(self, what: str) -> NoReturn:
+        """Raise: the handler tried to end its transaction."""
         raise ContractViolation(
             f"the handler called {what}; the transaction belongs to onceward: returning commits, raising rolls back"
         )
@@ -249,7 +270,10 @@ class AsyncSqliteSession:
         connection = self._session.connection
         assert isinstance(connection, HandlerConnection)  # noqa: S101 - handlers never run on joined sessions
         with connection.handling():
-            return await awaited_outcome(call, self._tx, is_infrastructure)
+            outcome = await awaited_outcome(call, self._tx, is_infrastructure)
+        if isinstance(outcome.error, HandlerTimeout):
+            connection.interrupt()  # the thread may still be busy with a statement nobody waits for
+        return outcome
 
     async def _reconnect(self) -> bool:
         await self.close()
@@ -262,7 +286,9 @@ class AsyncSqliteSession:
         return True
 
     def abandon(self) -> None:
-        # Queued behind whatever the thread is doing; closing rolls back.
+        # Queued behind whatever the thread is doing, which is cut short; closing rolls back.
+        with suppress(sqlite3.ProgrammingError):  # closed already
+            self._session.connection.interrupt()
         self._tx.stop()
 
     async def close(self) -> None:

@@ -83,17 +83,13 @@ class SqliteStore:
     async def async_connect(self) -> AsyncSqliteSession:
         self.check_schema()
         try:
-            import aiosqlite  # noqa: PLC0415 - only async work needs it
+            from onceward.stores.sqlite.aio import AsyncHandlerConnection  # noqa: PLC0415 - only async work needs it
         except ImportError as error:
             message = "async work on SQLite needs aiosqlite: pip install 'onceward[sqlite]'"
             raise ConfigurationError(message) from error
-        try:
-            tx = await aiosqlite.connect(self._target(), factory=HandlerConnection, **self._options())
-            inner: Any = tx  # see AsyncSqliteSession: there is no public way to run a function in its thread
-            connection = await inner._execute(lambda: self._prepared(inner._conn))  # noqa: SLF001 - see above
-        except sqlite3.Error as error:
-            raise translated(error) from error
-        session = SqliteSession(self._statements, self.clock, connection, reopen=self.open_connection)
+        tx = AsyncHandlerConnection(self.open_connection)
+        await tx
+        session = SqliteSession(self._statements, self.clock, tx.guarded, reopen=self.open_connection)
         return AsyncSqliteSession(tx, session, reopen=self.async_connect)
 
     @contextmanager

@@ -1,0 +1,43 @@
+"""The `tx` of an `async def` handler on SQLite: an aiosqlite connection that cannot end the transaction it is in."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from typing import Any, Self
+
+import aiosqlite
+
+from onceward.stores.sqlite.session import HandlerConnection
+
+
+class AsyncHandlerConnection(aiosqlite.Connection):
+    """Refuses what the connection in its thread cannot see; that one refuses the rest."""
+
+    def __init__(self, connector: Callable[[], sqlite3.Connection]) -> None:
+        super().__init__(connector, iter_chunk_size=64)
+
+    @property
+    def guarded(self) -> HandlerConnection:
+        """The connection in the thread."""
+        connection = self._conn
+        assert isinstance(connection, HandlerConnection)  # noqa: S101 - our connector makes no other
+        return connection
+
+    def stop(self) -> asyncio.Future[Any] | None:
+        self._refuse("stop()")
+        return super().stop()
+
+    async def close(self) -> None:
+        self._refuse("close()")
+        await super().close()
+
+    async def __aenter__(self) -> Self:
+        self._refuse("`async with tx:`, which closes the connection at its end")
+        await super().__aenter__()
+        return self
+
+    def _refuse(self, what: str) -> None:
+        if self._connection is not None and self.guarded.in_handler:
+            self.guarded.refuse(what)
