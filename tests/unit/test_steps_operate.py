@@ -14,7 +14,7 @@ from onceward.registry import Handler
 from onceward.steps.context import Context
 from onceward.steps.operate import Resolution, discard, redrive, release, resolve, settle_effect
 from tests.unit.builders import NOW, SERVICE, catalog, catalog_answers, context, delivery, handler
-from tests.unit.script import Lost, Script, Turns
+from tests.unit.script import Lost, Script
 
 WHO: dict[str, Any] = {"actor": "ann", "reason": "fixed"}
 
@@ -180,6 +180,7 @@ def case(seq: int = 7, **changes: Any) -> tuple[Any, ...]:
         "first_body": b"{}",
         "consumer": SERVICE,
         "first_id": "e1",
+        "key": None,
     }
     return tuple({**fields, **changes}.values())
 
@@ -225,14 +226,20 @@ class TestResolve:
         )
         assert script.params("resolve_quarantine")[0]["accepted_seq"] == 9
 
-    def test_every_consumer_gets_the_new_message(self) -> None:
-        """Whoever wants the type gets a row; the answer is the first one's number."""
+    def test_the_consumer_of_the_case_gets_the_new_message(self) -> None:
+        """Every consumer has a case of its own, and each is decided by itself."""
         here = context(handler(), handler(consumer="mail"))
         script = Script(
-            {"quarantined": [case()], "receive": Turns([(0, 9, NOW)], [(0, 10, NOW)]), "resolve_quarantine": [(3,)]}
+            {"quarantined": [case(consumer="mail")], "receive": [(0, 10, NOW)], "resolve_quarantine": [(3,)]}
         )
-        assert decide(here, script, "accept-as-new") == 9
-        assert [row["consumer"] for row in script.params("receive")] == [1, 3]
+        assert decide(here, script, "accept-as-new") == 10
+        assert [row["consumer"] for row in script.params("receive")] == [3]
+
+    def test_an_explicit_key_is_kept(self) -> None:
+        """The caller gave it with the second body."""
+        script = Script({"quarantined": [case(key="k")], "receive": [(0, 9, NOW)], "resolve_quarantine": [(3,)]})
+        assert decide(context(handler()), script, "accept-as-new") == 9
+        assert script.params("receive")[0]["key"] == "k"
 
     def test_a_case_that_is_not_open_is_left_alone(self) -> None:
         """Decided before: nothing happens."""

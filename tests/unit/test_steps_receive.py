@@ -158,7 +158,15 @@ class TestAgain:
         assert take(context(handler(), handler(version=2)), script, one) == [Receipt("mismatch", 7)]
         assert script.story == [STORED, LOOKED_UP, "begin quarantine commit"]
         assert script.params("quarantine") == [
-            {"seq": 7, "hash": one.hash, "type": "paid", "version": 2, "headers": '{"a":"b"}', "body": one.body}
+            {
+                "seq": 7,
+                "hash": one.hash,
+                "type": "paid",
+                "version": 2,
+                "key": None,
+                "headers": '{"a":"b"}',
+                "body": one.body,
+            }
         ]
 
     @pytest.mark.parametrize(

@@ -141,8 +141,11 @@ def _close(case: int, resolution: Resolution, accepted: int | None) -> Flow[bool
 
 
 def _accept(context: Context, row: tuple[Any, ...]) -> Flow[int | None]:
-    """The second body as a message of its own: its id is the first id and the hash of its bytes. None: outdated."""
-    _, _, digest, kind, version, headers, body, _, _, _, source, stored_id, _, _, _, first_id = row
+    """The second body as a message of its own, for the consumer that met it; None under an outdated catalog.
+
+    Its id is the first id and the hash of its bytes.
+    """
+    _, _, digest, kind, version, headers, body, _, _, _, source, stored_id, _, _, consumer, first_id, key = row
     original = first_id or identity.readable_id(bytes(stored_id))
     if len(original.encode()) > MAX_ORIGINAL:
         original = "sha256:" + identity.body_hash(original.encode()).hex()
@@ -152,21 +155,20 @@ def _accept(context: Context, row: tuple[Any, ...]) -> Flow[int | None]:
         type=kind,
         version=version,
         body=bytes(body),
+        key=key,
         headers=payload.decode_text(headers) if headers else None,
     )
     if source not in context.cache.catalog.names:
         names = yield Query("names")
         context.cache.catalog = context.cache.catalog.learned(names)
     catalog = context.cache.catalog
-    seqs = []
-    for target in targets(context, catalog, delivery):
-        one = record(0, delivery, target, catalog.names[delivery.source])
-        fresh = yield Each("receive", [one], {**READY, "catalog": catalog.version})
-        known = fresh or (yield Each("known", [identity_of(one)]))
-        if not known:
-            return None
-        seqs.append(int(known[0][1]))
-    return seqs[0]
+    # A consumer that has stopped to want the type is asked for no more: then it is for whoever wants it now.
+    wanted = targets(context, catalog, delivery)
+    target = next((one for one in wanted if one.consumer == consumer), wanted[0])
+    one = record(0, delivery, target, catalog.names[delivery.source])
+    fresh = yield Each("receive", [one], {**READY, "catalog": catalog.version})
+    known = fresh or (yield Each("known", [identity_of(one)]))
+    return int(known[0][1]) if known else None
 
 
 def _audit(action: str, seq: int, actor: str, reason: str) -> Query:

@@ -266,6 +266,7 @@ def meet_again(context: Context, delivery: Delivery, known: Known, copies: dict[
         "hash": delivery.hash,
         "type": delivery.type,
         "version": delivery.version,
+        "key": delivery.key,
         "headers": payload.encode_text(dict(delivery.headers)) if delivery.headers else None,
         "body": delivery.body,
     }

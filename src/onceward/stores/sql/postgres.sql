@@ -109,8 +109,8 @@ ON CONFLICT (seq) DO UPDATE SET copies = d.copies + excluded.copies, last_at = e
 
 -- name: quarantine
 -- Guard: unique (seq, hash). Never touches the first body; answers what an operator decided about this hash.
-INSERT INTO {prefix}quarantine AS x (seq, hash, type, version, headers, body, copies, first_at, last_at)
-VALUES (%(seq)s, %(hash)s, %(type)s, %(version)s, %(headers)s, %(body)s, 1, clock_timestamp(), clock_timestamp())
+INSERT INTO {prefix}quarantine AS x (seq, hash, type, version, key, headers, body, copies, first_at, last_at)
+VALUES (%(seq)s, %(hash)s, %(type)s, %(version)s, %(key)s, %(headers)s, %(body)s, 1, clock_timestamp(), clock_timestamp())
 ON CONFLICT (seq, hash) DO UPDATE SET copies = x.copies + 1, last_at = excluded.last_at
 RETURNING resolution, accepted_seq
 
@@ -515,7 +515,7 @@ VALUES (clock_timestamp(), %(actor)s, %(action)s, %(seq)s, %(reason)s)
 -- Open cases first come first.
 SELECT x.id, x.seq, x.hash, x.type, x.version, x.headers, x.body, x.copies,
        (extract(epoch FROM x.first_at) * 1000000)::bigint, (extract(epoch FROM x.last_at) * 1000000)::bigint,
-       n.name, l.id, l.hash, b.body, c.name, b.id
+       n.name, l.id, l.hash, b.body, c.name, b.id, x.key
 FROM {prefix}quarantine x
 JOIN {prefix}ledger l ON l.seq = x.seq
 JOIN {prefix}name n ON n.id = l.source

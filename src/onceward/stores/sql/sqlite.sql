@@ -83,8 +83,8 @@ ON CONFLICT (seq) DO UPDATE SET copies = copies + excluded.copies, last_at = exc
 
 -- name: quarantine
 -- Guard: unique (seq, hash). Never touches the first body; answers what an operator decided about this hash.
-INSERT INTO {prefix}quarantine (seq, hash, type, version, headers, body, copies, first_at, last_at)
-VALUES (:seq, :hash, :type, :version, :headers, :body, 1, :now, :now)
+INSERT INTO {prefix}quarantine (seq, hash, type, version, key, headers, body, copies, first_at, last_at)
+VALUES (:seq, :hash, :type, :version, :key, :headers, :body, 1, :now, :now)
 ON CONFLICT (seq, hash) DO UPDATE SET copies = copies + 1, last_at = excluded.last_at
 RETURNING resolution, accepted_seq
 
@@ -439,7 +439,7 @@ INSERT INTO {prefix}audit (at, actor, action, seq, reason) VALUES (:now, :actor,
 -- name: quarantined
 -- Open cases first come first.
 SELECT x.id, x.seq, x.hash, x.type, x.version, x.headers, x.body, x.copies, x.first_at, x.last_at,
-       n.name, l.id, l.hash, b.body, c.name, b.id
+       n.name, l.id, l.hash, b.body, c.name, b.id, x.key
 FROM {prefix}quarantine x
 JOIN {prefix}ledger l ON l.seq = x.seq
 JOIN {prefix}name n ON n.id = l.source

@@ -142,6 +142,7 @@ CREATE TABLE {prefix}quarantine (
     hash         bytea NOT NULL,
     type         text NOT NULL,
     version      integer NOT NULL,
+    key          text,
     headers      text,
     body         bytea NOT NULL,
     copies       bigint NOT NULL,

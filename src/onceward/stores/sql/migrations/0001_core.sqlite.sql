@@ -140,6 +140,7 @@ CREATE TABLE {prefix}quarantine (
     hash         blob NOT NULL,
     type         text NOT NULL,
     version      integer NOT NULL,
+    key          text,
     headers      text,
     body         blob NOT NULL,
     copies       integer NOT NULL,
