@@ -59,6 +59,16 @@ class Handler:
         object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.function))
 
     @property
+    def is_paused(self) -> bool:
+        """Whether its circuit is open."""
+        return self.pause_left > 0
+
+    @property
+    def pause_left(self) -> float:
+        """For how many seconds its circuit stays open."""
+        return self.breaker.seconds_left if self.breaker else 0.0
+
+    @property
     def name(self) -> str:
         """The function's name, for people."""
         return getattr(self.function, "__qualname__", repr(self.function))
@@ -130,6 +140,11 @@ class Registry:
     def of_type(self, consumer: str, message_type: str) -> Handler | None:
         """Any handler of the type, whatever the version: they share key and kind."""
         return self._by_type.get((consumer, message_type))
+
+    def all_paused(self, consumer: str, message_type: str) -> bool:
+        """Whether a type has handlers and each of its versions has its circuit open."""
+        mine = [h.is_paused for h in self._handlers.values() if (h.consumer, h.type) == (consumer, message_type)]
+        return bool(mine) and all(mine)
 
     def find(self, consumer: str, message_type: str, version: int) -> tuple[Handler, list[Upcaster]]:
         """The handler of a message and what brings its data up to that handler's version."""

@@ -39,6 +39,7 @@ SILENT = frozenset(
         "lock_worker",
         "postpone",
         "promote",
+        "ready_beyond",
         "release",
         "release_some",
         "remove_unhandled",

@@ -13,7 +13,7 @@ from onceward.retry import Reject
 from onceward.steps.attempt import Failed, Finished, attempt, forget_claims, reconnect, still_ours, undo
 from onceward.steps.claim import let_go, next_batch
 from onceward.steps.lane import Claimed, Lane
-from onceward.steps.settle import postpone, release, settle
+from onceward.steps.settle import postpone, put_off, release, settle
 
 
 def work(lane: Lane, *, until_idle: bool = False) -> Flow[int]:
@@ -64,8 +64,10 @@ def _recover(lane: Lane, trouble: StoreError) -> Flow[None]:
 
 def handle(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:
     """Run a batch to its end: in groups while all goes well, one by one where something fails."""
+    resting = yield from _let_rest(lane, batch)
     aside = _with_followers([message for message in batch if message.problem], batch)
-    pending = [message for message in batch if message not in aside]
+    aside = [message for message in aside if message not in resting]
+    pending = [message for message in batch if message not in aside and message not in resting]
     failures = 0
     following: list[Claimed] = []
     while pending or aside:
@@ -100,6 +102,18 @@ def handle(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:
             pending = [message for message in group + pending if message not in suspects]
     let_go(lane, batch[0].token)
     return following
+
+
+def _let_rest(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:
+    """Put off what must not run: a claim goes by type, and may bring a version whose handler has paused."""
+    pauses = {message: message.handler.pause_left for message in batch if message.handler}
+    paused = [message for message in batch if pauses.get(message)]
+    if not paused:
+        return []
+    behind = [message for message in _with_followers(paused, batch) if message not in paused]
+    yield from put_off(lane, paused, min(pauses[message] for message in paused))
+    yield from release(lane, behind)
+    return paused + behind
 
 
 def _next_group(pending: list[Claimed], aside: list[Claimed], *, alone: bool) -> list[Claimed]:
@@ -144,6 +158,4 @@ def _report_success(group: list[Claimed]) -> None:
 
 def _held_back(messages: list[Claimed], handler: Handler | None) -> list[Claimed]:
     """The messages of a handler whose circuit has opened."""
-    if handler is None or handler.breaker is None or not handler.breaker.is_open:
-        return []
-    return [message for message in messages if message.handler is handler]
+    return [message for message in messages if handler and handler.is_paused and message.handler is handler]

@@ -52,9 +52,13 @@ def postpone(lane: Lane, message: Claimed, error: BaseException) -> Flow[None]:
     if timedelta(seconds=message.age) >= policy.max_age:
         yield from settle(lane, message, error)
         return
-    delay = random.uniform(0.05, 1.0)  # noqa: S311 - spreads load, keeps no secret
-    params = {"seqs": [message.seq], "worker": message.worker, "token": message.token, "delay": delay}
-    yield from once(lane.context, Query("postpone", params))
+    yield from put_off(lane, [message], random.uniform(0.05, 1.0))  # noqa: S311 - spreads load, keeps no secret
+
+
+def put_off(lane: Lane, messages: Sequence[Claimed], delay: float) -> Flow[None]:
+    """Give messages back, uncharged, not to be claimed for so many seconds."""
+    note = {"worker": messages[0].worker, "token": messages[0].token}
+    yield from once(lane.context, Query("postpone", {"seqs": [m.seq for m in messages], **note, "delay": delay}))
 
 
 def release(lane: Lane, messages: Sequence[Claimed]) -> Flow[None]:

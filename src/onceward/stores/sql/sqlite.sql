@@ -167,6 +167,18 @@ SELECT q.seq, q.subscription, q.key_hash, q.place, q.sequence, q.attempts, b.sou
 FROM {prefix}queue q JOIN {prefix}body b ON b.seq = q.seq
 WHERE q.worker = :worker AND q.token = :token
 
+-- name: ready_beyond
+-- Where a claim that found nothing goes on. No row: nothing is ready, or the worker's own row is gone; always one of the two here,
+-- where no key is locked by others.
+-- Relies on queue_ready.
+SELECT max(seq) FROM (
+    SELECT seq FROM {prefix}queue
+    WHERE state = 'ready' AND token IS NULL AND NOT solo AND NOT outgoing AND seq >= :floor
+      AND subscription IN (SELECT value FROM json_each(:subscriptions))
+    ORDER BY seq LIMIT :limit
+) AS looked_at
+HAVING count(*) > 0 AND EXISTS (SELECT 1 FROM {prefix}worker WHERE id = :worker)
+
 -- name: suspects
 -- Whether a message waits that must run alone. Relies on queue_solo.
 SELECT EXISTS (
@@ -321,7 +333,7 @@ SELECT DISTINCT b.type FROM {prefix}queue q JOIN {prefix}body b ON b.seq = q.seq
 
 -- name: unhandled
 -- Relies on queue_aside.
-SELECT q.seq, b.source, b.id, b.type, b.version, b.key, b.headers, b.body, l.consumer, l.id, l.hash
+SELECT q.seq, b.source, b.id, b.type, b.version, b.key, b.headers, b.body, l.consumer, l.id, l.hash, q.place
 FROM {prefix}queue q JOIN {prefix}body b ON b.seq = q.seq JOIN {prefix}ledger l ON l.seq = q.seq
 WHERE q.state = 'unhandled' AND b.type IN (SELECT value FROM json_each(:types))
 ORDER BY q.seq LIMIT 100
