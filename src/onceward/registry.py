@@ -22,6 +22,8 @@ OUTBOX = "onceward.outbox"
 """The consumer of every outgoing message: the relay. The outbox is the inbox of the relay."""
 
 ANY_TYPE = "*"
+DEFAULT = "default"
+"""The destination of outgoing messages that name none."""
 
 HandlerFunction = Callable[[Any, Any], Any]
 Upcaster = Callable[[Any], Any]
@@ -51,6 +53,8 @@ class Handler:
     on_dead: Literal["block", "continue"] = "block"
     """Whether a dead message holds up what comes after it in its key."""
     breaker: Breaker | None = None
+    policies: Mapping[str, RetryPolicy] = field(default_factory=dict)
+    """The relay's: what `retry` is, for each destination."""
     external: bool = False
     """Its effects are outside the transaction (the relay): what succeeded before a failure stays finished."""
     is_async: bool = field(init=False)
@@ -67,6 +71,10 @@ class Handler:
     def pause_left(self) -> float:
         """For how many seconds its circuit stays open."""
         return self.breaker.seconds_left if self.breaker else 0.0
+
+    def policy(self, destination: str | None) -> RetryPolicy:
+        """How a message is tried again; an outgoing one as its destination wants it."""
+        return self.policies.get(destination or DEFAULT, self.retry)
 
     @property
     def name(self) -> str:

@@ -34,6 +34,7 @@ SILENT = frozenset(
         "forget_bodies",
         "forget_worker",
         "hold",
+        "keep_effects",
         "let_go",
         "lock_keys",
         "lock_worker",

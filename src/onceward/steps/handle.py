@@ -76,30 +76,29 @@ def handle(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:
             break
         group = _next_group(pending, aside, alone=failures > 1)
         outcome = yield from attempt(lane, group, ride=not pending and not aside)
+        failed: Failed | None = None
         if isinstance(outcome, Finished):
             lane.finished += outcome.count
             _report_success(group[: outcome.count])
             lane.group = min(lane.group + max(1, lane.group // 10), lane.largest_group)
             pending[:0] = group[outcome.count :]
-            following = outcome.following
+            following, failed = outcome.following, outcome.failed
         elif isinstance(outcome.error, ClaimLost):
             mine = yield from still_ours(lane, group[0])
             pending = [message for message in group + pending if message.seq in mine]
             aside = [message for message in aside if message.seq in mine]
-        elif len(group) == 1:
-            yield from _settle_one(lane, group[0], outcome)
-            rest = pending + aside
-            followers = [message for message in rest if message.follows(group[0])]
-            behind = _with_followers(followers + _held_back(rest, group[0].handler), rest)
-            yield from release(lane, behind)
-            pending = [message for message in pending if message not in behind]
-            aside = [message for message in aside if message not in behind]
+        elif len(group) == 1 or (outcome.culprit and outcome.culprit.external):
+            pending[:0], failed = group, outcome
         else:
             failures += 1
             lane.group = max(1, lane.group // 2)
             suspects = _suspects(outcome, group, pending)
             aside = sorted(aside + suspects, key=lambda message: (message.place, message.seq))
             pending = [message for message in group + pending if message not in suspects]
+        if failed:
+            gone = yield from _settle_one(lane, failed.culprit or group[0], failed, pending + aside)
+            pending = [message for message in pending if message not in gone]
+            aside = [message for message in aside if message not in gone]
     let_go(lane, batch[0].token)
     return following
 
@@ -139,8 +138,18 @@ def _with_followers(chosen: list[Claimed], among: list[Claimed]) -> list[Claimed
     return [message for message in among if message in chosen or any(message.follows(one) for one in chosen)]
 
 
-def _settle_one(lane: Lane, message: Claimed, failed: Failed) -> Flow[None]:
-    """A message failed alone: charge it, or try again soon where the database was at fault."""
+def _settle_one(lane: Lane, message: Claimed, failed: Failed, held: list[Claimed]) -> Flow[list[Claimed]]:
+    """A message failed, by itself: charge it, and give back what must not run now. Answers what is no longer held."""
+    yield from _charge(lane, message, failed)
+    rest = [one for one in held if one is not message]
+    followers = [one for one in rest if one.follows(message)]
+    behind = _with_followers(followers + _held_back(rest, message.handler), rest)
+    yield from release(lane, behind)
+    return [message, *behind]
+
+
+def _charge(lane: Lane, message: Claimed, failed: Failed) -> Flow[None]:
+    """Charge a message, or try again soon where the database was at fault."""
     if failed.infrastructure:
         yield from postpone(lane, message, failed.error)
         return

@@ -416,8 +416,12 @@ ON CONFLICT (key) DO NOTHING
 RETURNING key
 
 -- name: effect
--- What is known of an effect.
-SELECT done, result FROM {prefix}effect WHERE key = :key
+-- What is known of an effect. It belongs to whoever asks now: the attempt that began it may have been inline, and undone with its number.
+UPDATE {prefix}effect SET seq = :seq WHERE key = :key RETURNING done, result
+
+-- name: keep_effects
+-- An inline attempt was undone and its message is stored under another number: its effects stay its own. Relies on effect_seq.
+UPDATE {prefix}effect SET seq = :stored WHERE seq = :seq
 
 -- name: effect_done
 -- Committed right after the call. Guard: not done before, so that the first result stands.
