@@ -1,6 +1,6 @@
 """Fixtures every test may use: a fresh database on each store, on real servers.
 
-Invariant: no two tests share a database, and a server is started only when a test asks for it. Each
+Invariant: no two tests share what is in a database, and a server is started only when a test asks for it. Each
 pytest-xdist worker has its own PostgreSQL cluster; what was used is reported at the end of the run.
 """
 
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 _USED = pytest.StashKey[Counter[str]]()
 _database_numbers = itertools.count(1)
+_empty_databases: list[str] = []
+"""Of this worker's cluster: nobody uses them and nothing is in them."""
+_pooled_databases: set[str] = set()
+"""Those to which PgBouncer keeps connections, so that they are not used again."""
 
 
 @pytest.fixture(scope="session")
@@ -41,11 +45,18 @@ def private_postgres(pytestconfig: pytest.Config) -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def postgres_database(postgres_server: PostgresServer) -> Iterator[str]:
-    """The name of a fresh, empty database, dropped after the test."""
-    name = f"test_{next(_database_numbers)}"
-    postgres_server.create_database(name)
+    """The name of an empty database; emptied after the test, for the next one."""
+    if _empty_databases:
+        name = _empty_databases.pop()
+    else:
+        name = f"test_{next(_database_numbers)}"
+        postgres_server.create_database(name)
     yield name
-    postgres_server.drop_database(name)
+    if name in _pooled_databases:
+        postgres_server.drop_database(name)
+    else:
+        postgres_server.empty_database(name)
+        _empty_databases.append(name)
 
 
 @pytest.fixture
@@ -65,6 +76,7 @@ def pgbouncer_server(pytestconfig: pytest.Config, postgres_server: PostgresServe
 @pytest.fixture
 def pgbouncer_url(pgbouncer_server: PgBouncer, postgres_database: str) -> str:
     """The address, behind PgBouncer, of the database `postgres_url` leads to directly."""
+    _pooled_databases.add(postgres_database)
     return pgbouncer_server.url(postgres_database)
 
 

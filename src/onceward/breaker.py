@@ -38,6 +38,11 @@ class Breaker:
         """Whether messages of this handler must wait."""
         return self.clock() < self._open_until
 
+    @property
+    def seconds_left(self) -> float:
+        """How long messages of this handler must still wait."""
+        return max(0.0, self._open_until - self.clock())
+
     def succeeded(self) -> None:
         """A message went through: everything is well."""
         with self._lock:

@@ -74,8 +74,8 @@ class Desk:
     ) -> bool:
         """Say what became of an external call, with its result if it happened; then redrive the message."""
         story = self.message(seq)
-        if story is None:
-            raise LookupError(f"there is no message {seq}")
+        if story is None or name not in (effect.name for effect in story.effects):
+            raise LookupError(f"message {seq} has no effect named {name!r}; inbox.effects() lists those that are open")
         key, who = identity.effect_key(story.consumer, story.source, story.id, name), actor or _user()
         return perform(
             self._store,

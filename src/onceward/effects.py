@@ -57,6 +57,7 @@ def _step(lane: Lane, message: Message, name: str, call: Callable[[], Any], *, i
 
 def _check(lane: Lane, store: Store, name: str, is_idle: Callable[[], bool]) -> None:
     if not lane.alone:
+        lane.needs_alone = True
         raise NeedsAlone
     if store.single_writer and not is_idle():
         raise ContractViolation(

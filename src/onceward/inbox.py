@@ -79,6 +79,7 @@ class Inbox(Desk):
         super().__init__(context, open_store(url, prefix, self.settings.lock_wait))
         self._introduced = 0
         self._sinks: dict[str, Sink] = {}
+        self._policies: dict[str, RetryPolicy] = {}
         self._inline = Inline(self._context, self._store, self._introduce)
         self._workers: set[Worker] = set()
         atexit.register(self._inline.close)
@@ -163,10 +164,13 @@ class Inbox(Desk):
         if name in self._sinks:
             raise ConfigurationError(f"there is a sink named {name!r} already")
         self._sinks[identity.check_name("sink", name)] = sink
+        if retry is not None:
+            self._policies[name] = retry
         self._context.registry.set_relay(
             relay_handler(
                 self._sinks,
-                retry=retry or RetryPolicy(attempts=20, max_age=timedelta(days=7)),
+                retry=RetryPolicy(attempts=20, max_age=timedelta(days=7)),
+                policies=self._policies,
                 timeout=self.settings.handler_timeout,
                 group=self.settings.group,
             )

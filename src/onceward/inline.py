@@ -145,6 +145,7 @@ class Inline:
             subscriptions=[],
             stopping=lambda: False,
             gate=presence.gate,
+            ring=self._store.ring,
         )
 
 

@@ -22,6 +22,8 @@ OUTBOX = "onceward.outbox"
 """The consumer of every outgoing message: the relay. The outbox is the inbox of the relay."""
 
 ANY_TYPE = "*"
+DEFAULT = "default"
+"""The destination of outgoing messages that name none."""
 
 HandlerFunction = Callable[[Any, Any], Any]
 Upcaster = Callable[[Any], Any]
@@ -51,12 +53,28 @@ class Handler:
     on_dead: Literal["block", "continue"] = "block"
     """Whether a dead message holds up what comes after it in its key."""
     breaker: Breaker | None = None
+    policies: Mapping[str, RetryPolicy] = field(default_factory=dict)
+    """The relay's: what `retry` is, for each destination."""
     external: bool = False
     """Its effects are outside the transaction (the relay): what succeeded before a failure stays finished."""
     is_async: bool = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.function))
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether its circuit is open."""
+        return self.pause_left > 0
+
+    @property
+    def pause_left(self) -> float:
+        """For how many seconds its circuit stays open."""
+        return self.breaker.seconds_left if self.breaker else 0.0
+
+    def policy(self, destination: str | None) -> RetryPolicy:
+        """How a message is tried again; an outgoing one as its destination wants it."""
+        return self.policies.get(destination or DEFAULT, self.retry)
 
     @property
     def name(self) -> str:
@@ -130,6 +148,11 @@ class Registry:
     def of_type(self, consumer: str, message_type: str) -> Handler | None:
         """Any handler of the type, whatever the version: they share key and kind."""
         return self._by_type.get((consumer, message_type))
+
+    def all_paused(self, consumer: str, message_type: str) -> bool:
+        """Whether a type has handlers and each of its versions has its circuit open."""
+        mine = [h.is_paused for h in self._handlers.values() if (h.consumer, h.type) == (consumer, message_type)]
+        return bool(mine) and all(mine)
 
     def find(self, consumer: str, message_type: str, version: int) -> tuple[Handler, list[Upcaster]]:
         """The handler of a message and what brings its data up to that handler's version."""

@@ -13,15 +13,20 @@ from datetime import timedelta
 from typing import Any
 
 from onceward.message import Message
-from onceward.registry import ANY_TYPE, OUTBOX, Handler
+from onceward.registry import ANY_TYPE, DEFAULT, OUTBOX, Handler
 from onceward.retry import RetryPolicy
 from onceward.sinks.protocol import Sink
 
-DEFAULT = "default"
 
-
-def relay_handler(sinks: Mapping[str, Sink], *, retry: RetryPolicy, timeout: timedelta, group: int) -> Handler:
-    """The handler that publishes; async when any sink is."""
+def relay_handler(
+    sinks: Mapping[str, Sink],
+    *,
+    retry: RetryPolicy,
+    policies: Mapping[str, RetryPolicy] | None = None,
+    timeout: timedelta,
+    group: int,
+) -> Handler:
+    """The handler that publishes; async when any sink is. `policies` are of destinations with their own."""
 
     def sink_of(message: Message) -> Sink:
         name = message.to or DEFAULT
@@ -49,6 +54,7 @@ def relay_handler(sinks: Mapping[str, Sink], *, retry: RetryPolicy, timeout: tim
         version=1,
         key=None,
         retry=retry,
+        policies=policies or {},
         timeout=timeout,
         group=group,
         raw=True,

@@ -136,6 +136,7 @@ class Worker:
             stopping=self._stop.is_set,
             gate=self._presence.gate,
             outgoing=outgoing,
+            ring=self._store.ring,
         )
 
     def _start_threads(self) -> None:

@@ -96,6 +96,7 @@ def test_claiming_reads_indexes_only(crowded: Shop) -> None:
     reading: list[tuple[str, dict[str, Any]]] = [
         ("claim", claim),
         ("claim_outgoing", claim),
+        ("ready_beyond", claim),
         ("park", {"seqs": [crowded.seqs["free"]], "worker": 1, "token": 1}),
         ("promote", {"key_hashes": [key]}),
         ("key_has_rows", {"key_hash": key}),

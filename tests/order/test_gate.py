@@ -108,10 +108,11 @@ def test_a_held_message_is_in_order(counting: Shop) -> None:
     """I9: it has a deadline, so somebody will move it; the doctor finds nothing wrong."""
     receive(counting, 2)
     counting.drain()
-    problems = [finding.what for finding in examine(counting.inbox) if finding.level == "error"]
+    of_the_server = [what for _, what, _ in counting.inbox.store.findings()]  # such as fsync, off for tests
+    found = [finding for finding in examine(counting.inbox) if finding.what not in of_the_server]
     receive(counting, 1)
     counting.drain()
-    assert problems == []
+    assert [finding.what for finding in found if finding.level == "error"] == []
 
 
 @everywhere
@@ -181,16 +182,16 @@ def test_discarding_a_held_message_counts_it_as_applied(counting: Shop) -> None:
 
 
 def test_discarding_a_successor_does_not_skip_the_head(counting: Shop) -> None:
-    """R18, R19: number 2 is unfinished; that 3 was given up does not make 2 stale."""
+    """R18, R19: number 2 is unfinished; giving up 3 would make it stale, so that is refused until 3 is the first."""
     receive(counting, 1)
     receive(counting, 2, fail=1)
     receive(counting, 3)
     counting.drain()
     assert statuses(counting, ["k2", "k3"]) == {"k2": "retrying", "k3": "waiting"}
-    assert counting.inbox.discard(counting.seqs["k3"]) == 1
+    assert counting.inbox.discard(counting.seqs["k3"]) == 0
     counting.finish()
-    assert counting.status("k2") == "done"
-    assert journal(counting) == ["k1", "k2"]
+    assert statuses(counting, ["k2", "k3"]) == {"k2": "done", "k3": "done"}
+    assert journal(counting) == ["k1", "k2", "k3"]
 
 
 def test_a_stale_number_is_skipped_and_never_runs(counting: Shop) -> None:

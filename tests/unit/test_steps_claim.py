@@ -17,6 +17,7 @@ from tests.unit.builders import WORKER, Clock, Stop, claim_row, context, handler
 from tests.unit.script import Lost, Script, Turns
 
 CLAIMED = "begin claim commit"
+IDLE = "begin claim ready_beyond commit"
 LOOKED = "begin suspects commit"
 
 
@@ -54,6 +55,33 @@ class TestClaim:
         assert Script({"claim": []}).run(next_batch(here)) == []
         assert here.open_tokens == set()
         assert here.gate.enter_alone("another")
+
+    def test_it_goes_on_behind_rows_whose_keys_are_locked(self) -> None:
+        """A claim finds nothing although rows are ready: others have their keys, and must not hide who comes after."""
+        here = lane(context(handler()), group=2)
+        here.floor = 3
+        script = Script({"claim": Turns([], [], [claim_row(9)]), "ready_beyond": Turns([(5,)], [(8,)])})
+        assert [one.seq for one in script.run(next_batch(here))] == [9]
+        assert [one["floor"] for one in script.params("claim")] == [3, 6, 9]
+        looked = {"worker": WORKER, "limit": 2, "subscriptions": [1]}
+        assert script.params("ready_beyond") == [{**looked, "floor": 3}, {**looked, "floor": 6}]
+        assert here.open_tokens == {3}
+
+    def test_it_begins_anew_when_nothing_is_behind_them(self) -> None:
+        """The next claim looks at them again: their keys may be free by then."""
+        here = lane(context(handler()))
+        here.floor = 3
+        script = Script({"claim": [], "ready_beyond": Turns([(5,)], [])})
+        assert script.run(next_batch(here)) == []
+        assert here.floor == 3
+
+    def test_the_relay_does_not_look_behind_locked_keys(self) -> None:
+        """Nobody holds a key of outgoing messages for longer than a claim."""
+        here = lane(context(relay()))
+        here.outgoing = True
+        script = Script({"claim_outgoing": []})
+        assert script.run(next_batch(here)) == []
+        assert script.story == ["begin claim_outgoing commit"]
 
     def test_rows_with_a_key_are_checked_in_a_new_statement(self) -> None:
         """Those that are not at the head of their key are parked before the commit, and not in the batch."""
@@ -270,11 +298,11 @@ class TestSweep:
         clock(here).now += SWEEP_SECONDS
         script = Script({"suspects": [(0,)], "claim": []})
         script.run(next_batch(here))
-        assert script.story == [LOOKED, CLAIMED]
+        assert script.story == [LOOKED, IDLE]
         assert script.params("suspects") == [{"subscriptions": [1]}]
         assert script.params("claim")[0]["floor"] == 0
         script.run(next_batch(here))
-        assert script.story == [LOOKED, CLAIMED, CLAIMED]
+        assert script.story == [LOOKED, IDLE, IDLE]
 
     def test_the_first_look_is_a_sweep(self) -> None:
         """A new lane begins at the beginning."""
@@ -282,7 +310,7 @@ class TestSweep:
         here.swept_at = float("-inf")
         script = Script({"suspects": [(0,)], "claim": []})
         script.run(next_batch(here))
-        assert script.story == [LOOKED, CLAIMED]
+        assert script.story == [LOOKED, IDLE]
 
 
 class TestSuspect:

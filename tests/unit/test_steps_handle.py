@@ -875,6 +875,19 @@ class TestCircuit:
         assert finished(script) == [[4]]
         assert self.breaker(by).is_open
 
+    def test_what_was_claimed_during_the_pause_is_put_off(self) -> None:
+        """A claim goes by type and brings all versions: those that pause wait uncharged, their keys behind them."""
+        by = self.breaking(1)
+        self.breaker(by).failed()
+        here, script = holding(by, BY), Script(answers())
+        script.run(handle(here, [claimed(1, by, key=70), claimed(2, BY, key=70), claimed(3, BY), claimed(4, by)]))
+        (put_off,) = script.params("postpone")
+        assert put_off["seqs"] == [1, 4]
+        assert 0 < put_off["delay"] <= 60
+        assert script.params("release_some")[0]["seqs"] == [2]
+        assert finished(script) == [[3]]
+        assert script.params("settle") == []
+
     def test_a_success_closes_the_count(self) -> None:
         """Only failures in a row open it."""
         by = self.breaking()

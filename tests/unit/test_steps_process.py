@@ -284,7 +284,7 @@ class TestFailure:
         """In a second transaction, as a failed first attempt; the caller may acknowledge."""
         script = Script(answers(call=Outcome(error=Retry("busy", after=9)), receive=Turns(STORED, [(0, 6, NOW)])))
         assert run(working(handler()), script) == {SERVICE: Receipt("accepted", 6)}
-        assert script.story == ["begin receive call rollback", "begin receive add_attempt commit"]
+        assert script.story == ["begin receive call rollback", "begin receive add_attempt keep_effects commit"]
         row = script.params("receive")[1]
         assert (row["state"], row["delay"], row["attempts"], row["body"]) == ("retry", 9.0, 1, delivery().body)
         (story,) = script.params("add_attempt")
@@ -322,7 +322,7 @@ class TestFailure:
         """It is somebody's type, so it is kept; the story lists the versions."""
         script = Script(answers())
         assert run(working(handler()), script, delivery(version=9)) == {SERVICE: Receipt("accepted", 5)}
-        assert script.story == ["begin receive rollback", "begin receive add_attempt commit"]
+        assert script.story == ["begin receive rollback", "begin receive add_attempt keep_effects commit"]
         assert "handled versions: 1" in script.params("add_attempt")[0]["error"]
 
     def test_a_body_that_cannot_be_read_is_stored_dead(self) -> None:
@@ -423,7 +423,7 @@ class TestContract:
         assert run(working(handler()), script) == {SERVICE: Receipt("accepted", 5)}
         assert script.story == [
             "begin receive call finish_inline rollback",
-            "begin receive requeue_own add_attempt commit",
+            "begin receive requeue_own add_attempt keep_effects commit",
         ]
         (own,) = script.params("requeue_own")
         assert (own["subscription"], own["state"], own["attempts"]) == (1, "dead", 1)

@@ -90,7 +90,7 @@ def waiting_row(seq: int = 1, *, consumer: int = 1, key: str | None = None, **ch
     """An unhandled row, as it is read."""
     one = delivery(**changes)
     headers = stored_headers(dict(one.headers))
-    return (seq, 2, one.id, one.type, one.version, key, headers, one.body, consumer, b"re1", one.hash)
+    return (seq, 2, one.id, one.type, one.version, key, headers, one.body, consumer, b"re1", one.hash, seq)
 
 
 LOOK = {"unhandled_types": [("paid",)], "receive": [(0, 5, NOW)], "catalog": [(1, 1e9)], "known": []}

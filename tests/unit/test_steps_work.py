@@ -20,6 +20,7 @@ from tests.unit.script import Lost, Script, Turns
 from tests.unit.world import Behaviour, Fault, World
 
 CLAIMED = "begin claim commit"
+IDLE = "begin claim ready_beyond commit"
 LOOKED = "begin suspects commit"
 
 
@@ -47,7 +48,7 @@ class TestLife:
         """For as long as the settings say, again and again, until it is stopped; then it is gone."""
         here, script = living(stop=Stop(after=3), poll=timedelta(seconds=7)), Script(answers())
         assert script.run(work(here)) == 0
-        assert script.story == [LOOKED, CLAIMED, "wait", CLAIMED, "wait", CLAIMED, "wait"]
+        assert script.story == [LOOKED, IDLE, "wait", IDLE, "wait", IDLE, "wait"]
         assert [request.seconds for request in script.all(Wait)] == [7.0] * 3
         assert is_left(here)
 
@@ -64,7 +65,7 @@ class TestLife:
         here = living()
         script = Script(answers(claim=Turns([claim_row(1)], [])))
         assert script.run(work(here, until_idle=True)) == 1
-        assert script.story == [LOOKED, CLAIMED, "begin call finish claim commit", CLAIMED, LOOKED, CLAIMED]
+        assert script.story == [LOOKED, CLAIMED, "begin call finish claim commit", IDLE, LOOKED, IDLE]
         assert script.params("claim")[-1]["floor"] == 0
         assert is_left(here)
 
@@ -139,7 +140,7 @@ class TestTrouble:
         assert script.story[1] == "reconnect"
         assert script.story[2] == "begin release commit"
         assert script.params("release") == [{"worker": WORKER, "tokens": [1]}]
-        assert CLAIMED in script.story[3:]
+        assert IDLE in script.story[3:]
         assert is_left(here)
 
     def test_nothing_to_let_go_is_no_trip(self) -> None:

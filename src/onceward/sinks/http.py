@@ -8,14 +8,15 @@ not followed.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import ipaddress
 import socket
 import time
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from urllib.parse import quote
 
 from onceward.errors import ConfigurationError
 from onceward.message import Message
@@ -29,6 +30,15 @@ except ImportError as error:
 _TRY_LATER = {408, 425, 429}
 _SUCCESS = range(200, 300)
 _REFUSED = range(400, 500)
+_PORTS = range(1, 65_536)
+_LONGEST_WAIT = 86_400
+_PLAIN = "".join(map(chr, range(0x20, 0x7F)))
+"""What a header may hold as it is."""
+
+# Gateways translate what is in the first to the IPv4 address in its last bytes; the others are nobody's in public,
+# though Python calls them global.
+_TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
+_NOT_PUBLIC = [ipaddress.ip_network(text) for text in ("::/96", "64:ff9b:1::/48", "fec0::/10")]
 
 
 class HttpSink:
@@ -42,9 +52,7 @@ class HttpSink:
         timeout: timedelta = timedelta(seconds=10),
         allow_private: bool = False,
     ) -> None:
-        self._url = httpx2.URL(url)
-        if self._url.scheme not in ("https", "http") or not self._url.host or self._url.userinfo:
-            raise ConfigurationError(f"{url!r} must be an http(s) URL with a host and without credentials")
+        self._url = _checked_url(url)
         if self._url.scheme == "http" and not allow_private:
             raise ConfigurationError(
                 f"{url!r} is not https; plain http is only for addresses of your own (allow_private=True)"
@@ -77,15 +85,15 @@ class HttpSink:
         return self._url.port or (443 if self._url.scheme == "https" else 80)
 
     def _headers(self, message: Message) -> dict[str, str]:
-        timestamp = str(int(time.time()))
-        passed = {name: value for name, value in message.headers.items() if _is_passed_on(name)}
+        timestamp, name = str(int(time.time())), header_text(message.id)
+        passed = {name: header_text(value) for name, value in message.headers.items() if _is_passed_on(name)}
         return {
             "content-type": "application/json",
             **passed,
-            "webhook-id": message.id,
+            "webhook-id": name,
             "webhook-timestamp": timestamp,
-            "webhook-signature": " ".join(sign(key, message.id, timestamp, message.body) for key in self._keys),
-            "webhook-type": message.type,
+            "webhook-signature": " ".join(sign(key, name, timestamp, message.body) for key in self._keys),
+            "webhook-type": header_text(message.type),
         }
 
     def close(self) -> None:
@@ -107,10 +115,37 @@ def checked_address(host: str, port: int, *, allow_private: bool) -> str:
         raise ConnectionError(f"{host!r} cannot be resolved: {error}") from error
     addresses = [ipaddress.ip_address(str(entry[4][0]).partition("%")[0]) for entry in found]
     for address in addresses:
-        plain = getattr(address, "ipv4_mapped", None) or address
-        if not allow_private and (not plain.is_global or plain.is_multicast):
+        if not allow_private and not is_public(address):
             raise Reject(f"{host!r} leads to {address}, which is not a public address; allow_private=True permits it")
     return str(addresses[0])
+
+
+def is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    """Whether an address is one that everybody may reach, also where it only wraps another."""
+    if isinstance(address, ipaddress.IPv6Address):
+        inside = address.ipv4_mapped or address.sixtofour
+        if address in _TRANSLATED:
+            inside = ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
+        if inside is not None:
+            return is_public(inside)
+        if any(address in network for network in _NOT_PUBLIC):
+            return False
+    return address.is_global and not address.is_multicast
+
+
+def header_text(value: str) -> str:
+    """A text as a header can carry it: as it is, or percent-encoded where it is more than plain ASCII."""
+    return value if set(value) <= set(_PLAIN) else quote(value, safe=_PLAIN.replace("%", ""), errors="replace")
+
+
+def _checked_url(text: str) -> httpx2.URL:
+    try:
+        url = httpx2.URL(text)
+    except httpx2.InvalidURL as error:
+        raise ConfigurationError(f"{text!r} must be an http(s) URL: {error}") from error
+    if url.scheme not in ("https", "http") or not url.host or url.userinfo or (url.port or 80) not in _PORTS:
+        raise ConfigurationError(f"{text!r} must be an http(s) URL with a host and without credentials")
+    return url
 
 
 def _secret_bytes(secret: str) -> bytes:
@@ -118,7 +153,7 @@ def _secret_bytes(secret: str) -> bytes:
     text = secret.removeprefix("whsec_")
     try:
         key = base64.b64decode(text, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:  # not base64, or not even ASCII
         raise ConfigurationError("a webhook secret must be base64, with or without whsec_ before it") from error
     if len(key) < 24:  # noqa: PLR2004 - the least that Standard Webhooks allows
         raise ConfigurationError("a webhook secret must have at least 24 bytes")
@@ -135,7 +170,18 @@ def _judge(response: httpx2.Response) -> None:
         return
     if status in _REFUSED and status not in _TRY_LATER:
         raise Reject(f"the receiver refused the message with status {status}")
-    after = response.headers.get("retry-after", "")
-    if after.isascii() and after.isdigit():
-        raise Retry(f"the receiver answered {status}", after=min(int(after[:6]), 86_400))
+    after = _seconds(response.headers.get("retry-after", ""))
+    if after is not None:
+        raise Retry(f"the receiver answered {status}", after=min(max(after, 0), _LONGEST_WAIT))
     raise ConnectionError(f"the receiver answered {status}")
+
+
+def _seconds(text: str) -> float | None:
+    """What a Retry-After header says: seconds, or a date; None where it says nothing that can be read."""
+    if text.isascii() and text.isdigit():
+        return int(text[:6])
+    try:
+        when = parsedate_to_datetime(text)
+    except (ValueError, OverflowError):
+        return None
+    return (when.replace(tzinfo=when.tzinfo or UTC) - datetime.now(UTC)).total_seconds()

@@ -30,20 +30,22 @@ from onceward.steps.receive import READY, Target, record
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
-    """The first `count` messages of a group are committed; `following` was claimed along with them."""
-
-    count: int
-    following: list[Claimed] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
 class Failed:
     """Everything was rolled back. `culprit` is the message that raised, where it is known."""
 
     error: BaseException
     culprit: Claimed | None
     infrastructure: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The first `count` messages of a group are committed; `following` was claimed along with them."""
+
+    count: int
+    following: list[Claimed] = field(default_factory=list)
+    failed: Failed | None = None
+    """Why it ended there: the next one failed outside the transaction, and what came before it stays."""
 
 
 def attempt(lane: Lane, group: list[Claimed], *, ride: bool) -> Flow[Finished | Failed]:
@@ -55,16 +57,18 @@ def attempt(lane: Lane, group: list[Claimed], *, ride: bool) -> Flow[Finished | 
     started = lane.context.clock()
     results: list[dict[str, Any]] = []
     count = 0
+    failed: Failed | None = None
     lane.alone = len(group) == 1
     yield lane.context.long(max(message.timeout for message in group), mark)
     for part in _calls(group):
         outcome = yield from _call(lane, part)
         failure = outcome.error if outcome.error is not None else _keep_results(part, outcome.value, results)
-        if failure is not None and count and part[0].external:
-            break  # what was published before it stays published
         if failure is not None:
+            failed = Failed(failure, part[0] if len(part) == 1 else None, outcome.infrastructure)
+            if count and part[0].external:
+                break  # what was published before it stays published
             yield from undo(lane)
-            return Failed(failure, part[0] if len(part) == 1 else None, outcome.infrastructure)
+            return failed
         count += len(part)
         if lane.context.clock() - started > patience:
             break
@@ -72,7 +76,9 @@ def attempt(lane: Lane, group: list[Claimed], *, ride: bool) -> Flow[Finished | 
         following = yield from _finish(lane, group[:count], results, mark, ride=ride and count == len(group))
     except (StoreError, ContractViolation) as error:
         return (yield from _explain(lane, group[:count], error))
-    return Finished(count, following)
+    if any(message.sent for message in group[:count]):
+        lane.ring()
+    return Finished(count, following, failed)
 
 
 def _calls(group: list[Claimed]) -> Iterator[list[Claimed]]:

@@ -24,17 +24,30 @@ def next_batch(lane: Lane) -> Flow[list[Claimed]]:
         batch = yield from _claim_suspect(lane)
         if batch or lane.wants_alone:
             return batch
+    passed = 0
     while lane.gate.enter(lane):
         token = lane.token()
         yield lane.context.short()
-        rows = yield claim_query(lane, token)
+        query = claim_query(lane, token, passed)
+        rows = yield query
         kept, parked = yield from heads(lane, token, rows)
+        beyond = [] if rows else (yield from _beyond(lane, query))
         yield COMMIT
         batch = as_batch(lane, token, kept)
-        if batch or not parked or lane.stopping():
+        if batch or not (parked or beyond) or lane.stopping():
             return batch
-        # Every row was parked: that is not idle, others may be behind them.
+        # Every row was parked, or its key was locked by others: that is not idle, more may be behind them.
+        passed = beyond[0][0] + 1 if beyond else passed
     return []
+
+
+def _beyond(lane: Lane, query: Query) -> Flow[list[Row]]:
+    """How far a claim that found nothing has looked; outgoing messages have no keys that are locked for long."""
+    if lane.outgoing:
+        return []
+    where = {name: query.params[name] for name in ("worker", "floor", "limit", "subscriptions")}
+    found: list[Row] = yield Query("ready_beyond", where)
+    return found
 
 
 def may_ride(lane: Lane) -> bool:
@@ -65,8 +78,11 @@ def _claim_suspect(lane: Lane) -> Flow[list[Claimed]]:
     return as_batch(lane, token, kept)
 
 
-def claim_query(lane: Lane, token: int) -> Query:
-    """The statement that claims; it may also ride in the transaction that finishes the group before."""
+def claim_query(lane: Lane, token: int, passed: int = 0) -> Query:
+    """The statement that claims; it may also ride in the transaction that finishes the group before.
+
+    It begins at the lane's floor, or behind what was just looked at in vain.
+    """
     lane.owner = lane.worker()
     if _sweep_is_due(lane):  # from zero: for late commits and released rows
         lane.swept_at = lane.context.clock()
@@ -77,7 +93,7 @@ def claim_query(lane: Lane, token: int) -> Query:
             "worker": lane.owner,
             "token": token,
             "limit": lane.group,
-            "floor": lane.floor,
+            "floor": max(lane.floor, passed),
             "subscriptions": served(lane),
         },
     )
@@ -157,11 +173,10 @@ def let_go(lane: Lane, *tokens: int) -> None:
 
 
 def served(lane: Lane) -> list[int]:
-    """The numbers of the subscriptions this lane has handlers for, without those whose circuit is open."""
+    """The numbers of the subscriptions this lane has handlers for, without those whose every version has paused."""
     registry = lane.context.registry
-    found = []
-    for subscription in lane.subscriptions:
-        handler = registry.of_type(subscription.consumer, subscription.type)
-        if handler is None or handler.breaker is None or not handler.breaker.is_open:
-            found.append(subscription.id)
-    return found
+    return [
+        subscription.id
+        for subscription in lane.subscriptions
+        if not registry.all_paused(subscription.consumer, subscription.type)
+    ]

@@ -26,7 +26,7 @@ def guarded(  # noqa: PLR0913 - what an effect is made of
         context, Query("intend", {"key": key, "seq": message.seq, "name": name, "worker": worker})
     )
     if not fresh:
-        (rows,) = yield from once(context, Query("effect", {"key": key}))
+        (rows,) = yield from once(context, Query("effect", {"key": key, "seq": message.seq}))
         if rows and rows[0][0]:
             return None if rows[0][1] is None else payload.decode_text(rows[0][1])
         if not idempotent:

@@ -13,7 +13,7 @@ from onceward.retry import Reject
 from onceward.steps.attempt import Failed, Finished, attempt, forget_claims, reconnect, still_ours, undo
 from onceward.steps.claim import let_go, next_batch
 from onceward.steps.lane import Claimed, Lane
-from onceward.steps.settle import postpone, release, settle
+from onceward.steps.settle import postpone, put_off, release, settle
 
 
 def work(lane: Lane, *, until_idle: bool = False) -> Flow[int]:
@@ -64,8 +64,10 @@ def _recover(lane: Lane, trouble: StoreError) -> Flow[None]:
 
 def handle(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:
     """Run a batch to its end: in groups while all goes well, one by one where something fails."""
+    resting = yield from _let_rest(lane, batch)
     aside = _with_followers([message for message in batch if message.problem], batch)
-    pending = [message for message in batch if message not in aside]
+    aside = [message for message in aside if message not in resting]
+    pending = [message for message in batch if message not in aside and message not in resting]
     failures = 0
     following: list[Claimed] = []
     while pending or aside:
@@ -74,32 +76,43 @@ def handle(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:
             break
         group = _next_group(pending, aside, alone=failures > 1)
         outcome = yield from attempt(lane, group, ride=not pending and not aside)
+        failed: Failed | None = None
         if isinstance(outcome, Finished):
             lane.finished += outcome.count
             _report_success(group[: outcome.count])
             lane.group = min(lane.group + max(1, lane.group // 10), lane.largest_group)
             pending[:0] = group[outcome.count :]
-            following = outcome.following
+            following, failed = outcome.following, outcome.failed
         elif isinstance(outcome.error, ClaimLost):
             mine = yield from still_ours(lane, group[0])
             pending = [message for message in group + pending if message.seq in mine]
             aside = [message for message in aside if message.seq in mine]
-        elif len(group) == 1:
-            yield from _settle_one(lane, group[0], outcome)
-            rest = pending + aside
-            followers = [message for message in rest if message.follows(group[0])]
-            behind = _with_followers(followers + _held_back(rest, group[0].handler), rest)
-            yield from release(lane, behind)
-            pending = [message for message in pending if message not in behind]
-            aside = [message for message in aside if message not in behind]
+        elif len(group) == 1 or (outcome.culprit and outcome.culprit.external):
+            pending[:0], failed = group, outcome
         else:
             failures += 1
             lane.group = max(1, lane.group // 2)
             suspects = _suspects(outcome, group, pending)
             aside = sorted(aside + suspects, key=lambda message: (message.place, message.seq))
             pending = [message for message in group + pending if message not in suspects]
+        if failed:
+            gone = yield from _settle_one(lane, failed.culprit or group[0], failed, pending + aside)
+            pending = [message for message in pending if message not in gone]
+            aside = [message for message in aside if message not in gone]
     let_go(lane, batch[0].token)
     return following
+
+
+def _let_rest(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:
+    """Put off what must not run: a claim goes by type, and may bring a version whose handler has paused."""
+    pauses = {message: message.handler.pause_left for message in batch if message.handler}
+    paused = [message for message in batch if pauses.get(message)]
+    if not paused:
+        return []
+    behind = [message for message in _with_followers(paused, batch) if message not in paused]
+    yield from put_off(lane, paused, min(pauses[message] for message in paused))
+    yield from release(lane, behind)
+    return paused + behind
 
 
 def _next_group(pending: list[Claimed], aside: list[Claimed], *, alone: bool) -> list[Claimed]:
@@ -125,8 +138,18 @@ def _with_followers(chosen: list[Claimed], among: list[Claimed]) -> list[Claimed
     return [message for message in among if message in chosen or any(message.follows(one) for one in chosen)]
 
 
-def _settle_one(lane: Lane, message: Claimed, failed: Failed) -> Flow[None]:
-    """A message failed alone: charge it, or try again soon where the database was at fault."""
+def _settle_one(lane: Lane, message: Claimed, failed: Failed, held: list[Claimed]) -> Flow[list[Claimed]]:
+    """A message failed, by itself: charge it, and give back what must not run now. Answers what is no longer held."""
+    yield from _charge(lane, message, failed)
+    rest = [one for one in held if one is not message]
+    followers = [one for one in rest if one.follows(message)]
+    behind = _with_followers(followers + _held_back(rest, message.handler), rest)
+    yield from release(lane, behind)
+    return [message, *behind]
+
+
+def _charge(lane: Lane, message: Claimed, failed: Failed) -> Flow[None]:
+    """Charge a message, or try again soon where the database was at fault."""
     if failed.infrastructure:
         yield from postpone(lane, message, failed.error)
         return
@@ -144,6 +167,4 @@ def _report_success(group: list[Claimed]) -> None:
 
 def _held_back(messages: list[Claimed], handler: Handler | None) -> list[Claimed]:
     """The messages of a handler whose circuit has opened."""
-    if handler is None or handler.breaker is None or not handler.breaker.is_open:
-        return []
-    return [message for message in messages if message.handler is handler]
+    return [message for message in messages if handler and handler.is_paused and message.handler is handler]

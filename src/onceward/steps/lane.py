@@ -12,13 +12,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onceward import identity, payload
-from onceward.errors import InvalidMessage, OutcomeUnknown
+from onceward.errors import InvalidMessage, NeedsAlone, OutcomeUnknown
 from onceward.flow import Call, Outcome
 from onceward.message import NO_HEADERS, Delivery
 from onceward.registry import Handler, Subscription
-from onceward.retry import VersionGap
+from onceward.retry import RetryPolicy, VersionGap
 from onceward.steps.context import Context
 from onceward.steps.receive import message_of
+
+
+def _nobody() -> None:
+    """Nobody waits."""
 
 
 class Gate:
@@ -125,6 +129,13 @@ class Claimed:
         return self.handler is not None and self.handler.on_dead == "continue"
 
     @property
+    def policy(self) -> RetryPolicy:
+        """How it is tried again."""
+        if self.handler is None:
+            return RetryPolicy()
+        return self.handler.policy(self.call.message.to if self.call and self.external else None)
+
+    @property
     def external(self) -> bool:
         """Whether its effects are outside the transaction."""
         return self.handler is not None and self.handler.external
@@ -152,12 +163,16 @@ class Lane:
     finished: int = 0
     outgoing: bool = False
     """It is a lane of the relay."""
+    ring: Callable[[], None] = _nobody
+    """Called when messages that a handler sent are committed, so that a relay need not look for them."""
     effects: Callable[..., Any] | None = None
     """What `message.once` calls."""
     alone: bool = True
     """The message that runs now has its transaction to itself."""
     unknown: str | None = None
     """The handler that runs now met an effect whose outcome nobody knows."""
+    needs_alone: bool = False
+    """The handler that runs now was told to run alone."""
     wants_alone: bool = False
     """A suspect waits, and this lane has asked the others to let it run alone."""
     owner: int = 0
@@ -171,10 +186,12 @@ class Lane:
 
     def begin_call(self) -> None:
         """A handler starts."""
-        self.unknown = None
+        self.unknown, self.needs_alone = None, False
 
     def end_call(self, outcome: Outcome) -> Outcome:
-        """A handler has ended; that an effect's outcome is unknown counts also when the handler swallowed it."""
+        """A handler has ended; what `once` told it counts also when the handler swallowed it."""
+        if self.needs_alone:
+            return Outcome(error=NeedsAlone())
         return outcome if self.unknown is None else Outcome(error=OutcomeUnknown(self.unknown))
 
     def token(self) -> int:

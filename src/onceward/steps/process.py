@@ -105,6 +105,8 @@ def _handle_inline(lane: Lane, delivery: Delivery, target: Target) -> Flow[Recei
     else:
         yield from _undo()
     if error is None:
+        if call.message.draft and call.message.draft.deliveries:
+            lane.ring()
         result = None if outcome.value is None else payload.decode_text(outcome.value)
         return Receipt("accepted", seq, finished=True, result=result)
     if outcome.infrastructure or isinstance(error, StoreUnavailable | StoreConflict):
@@ -252,6 +254,7 @@ def _store_failed(
             yield Query("promote", {"key_hashes": keys})
         story = attempt_row(context, stored, attempt=1, error=error, decision=decision, worker=lane.worker())
         yield Query("add_attempt", story)
+        yield Query("keep_effects", {"seq": seq, "stored": stored})
         yield COMMIT
         return Receipt("accepted", stored)
     yield COMMIT

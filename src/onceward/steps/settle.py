@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 from onceward.flow import COMMIT, ROLLBACK, Flow, Query
-from onceward.retry import Again, Dead, RetryPolicy, decide, text_of
+from onceward.retry import Again, Dead, decide, text_of
 from onceward.steps.context import Context, once
 from onceward.steps.lane import Claimed, Lane
 
@@ -48,13 +48,16 @@ def settle(lane: Lane, message: Claimed, error: BaseException) -> Flow[None]:
 
 def postpone(lane: Lane, message: Claimed, error: BaseException) -> Flow[None]:
     """The database was at fault: try again soon, uncharged, unless the message is too old by now."""
-    policy = message.handler.retry if message.handler else RetryPolicy()
-    if timedelta(seconds=message.age) >= policy.max_age:
+    if timedelta(seconds=message.age) >= message.policy.max_age:
         yield from settle(lane, message, error)
         return
-    delay = random.uniform(0.05, 1.0)  # noqa: S311 - spreads load, keeps no secret
-    params = {"seqs": [message.seq], "worker": message.worker, "token": message.token, "delay": delay}
-    yield from once(lane.context, Query("postpone", params))
+    yield from put_off(lane, [message], random.uniform(0.05, 1.0))  # noqa: S311 - spreads load, keeps no secret
+
+
+def put_off(lane: Lane, messages: Sequence[Claimed], delay: float) -> Flow[None]:
+    """Give messages back, uncharged, not to be claimed for so many seconds."""
+    note = {"worker": messages[0].worker, "token": messages[0].token}
+    yield from once(lane.context, Query("postpone", {"seqs": [m.seq for m in messages], **note, "delay": delay}))
 
 
 def release(lane: Lane, messages: Sequence[Claimed]) -> Flow[None]:
@@ -66,8 +69,7 @@ def release(lane: Lane, messages: Sequence[Claimed]) -> Flow[None]:
 
 def decision_for(message: Claimed, error: BaseException) -> Again | Dead:
     """What the handler's policy says."""
-    policy = message.handler.retry if message.handler else RetryPolicy()
-    return decide(policy, error, attempt=message.attempts + 1, age=timedelta(seconds=message.age))
+    return decide(message.policy, error, attempt=message.attempts + 1, age=timedelta(seconds=message.age))
 
 
 def columns(decision: Again | Dead) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def fan_out(context: Context) -> Flow[int]:
 
 def _fan_out_one(context: Context, row: tuple[Any, ...]) -> Flow[bool]:
     """Give every consumer its row; False when that was refused, and then nothing is changed."""
-    seq, source, message_id, message_type, version, key, headers, body, consumer, stored_id, digest = row
+    seq, source, message_id, message_type, version, key, headers, body, consumer, stored_id, digest, place = row
     catalog = context.cache.catalog
     delivery = Delivery(
         source=catalog.numbers[source],
@@ -74,6 +74,7 @@ def _fan_out_one(context: Context, row: tuple[Any, ...]) -> Flow[bool]:
         headers=payload.decode_text(headers) if headers else NO_HEADERS,
         body=bytes(body),
         hash=bytes(digest),
+        position=place,  # a copy is younger than what it is a copy of, and keeps its place all the same
     )
     own = None
     for target in targets(context, catalog, delivery):

@@ -131,8 +131,8 @@ RETURNING seq
 SELECT pg_try_advisory_xact_lock(%(key_hash)s::bigint)
 
 -- name: key_has_rows
--- A new statement, so that it sees what was committed before the key lock was taken. Relies on queue_key.
-SELECT EXISTS (SELECT FROM {prefix}queue WHERE key_hash = %(key_hash)s)
+-- A new statement, so that it sees what was committed before the key lock was taken. Relies on queue_key, as park does.
+SELECT (SELECT true FROM {prefix}queue WHERE key_hash = %(key_hash)s ORDER BY place, seq LIMIT 1) IS NOT NULL
 
 -- name: claim
 -- Guards: no note yet, row locked (locked ones are skipped), the worker's own row still there and kept from take-over until commit,
@@ -211,6 +211,17 @@ RETURNING q.seq, q.subscription, q.key_hash, q.place, q.sequence, q.attempts, b.
           b.headers, b.body, b.destination, (extract(epoch FROM b.received_at) * 1000000)::bigint,
           extract(epoch FROM clock_timestamp() - b.received_at)::float8
 
+-- name: ready_beyond
+-- Where a claim that found nothing goes on: the last of the rows that it looked at in vain, because their keys were locked by others
+-- (inline work holds its key while its handler runs). No row: nothing is ready, or the worker's own row is gone. Relies on queue_ready.
+SELECT max(seq) FROM (
+    SELECT seq FROM {prefix}queue
+    WHERE state = 'ready' AND token IS NULL AND NOT solo AND NOT outgoing AND seq >= %(floor)s
+      AND subscription = ANY(%(subscriptions)b::integer[])
+    ORDER BY seq LIMIT %(limit)s
+) AS looked_at
+HAVING count(*) > 0 AND EXISTS (SELECT FROM {prefix}worker WHERE id = %(worker)s)
+
 -- name: suspects
 -- Whether a message waits that must run alone. Relies on queue_solo.
 SELECT EXISTS (
@@ -221,17 +232,19 @@ SELECT EXISTS (
 -- name: park
 -- Guard: the key lock is held since the statement before, so this view is newer than the lock. A row stays claimed only when every
 -- earlier row of its key is in this claim and no other claim holds a row of the key. Behind an earlier row it waits; behind a noted
--- later one (which was committed first) it only loses its note, for nobody would promote it. Relies on queue_key and queue_noted.
+-- later one (which was committed first) it only loses its note, for nobody would promote it. Relies on queue_key and queue_noted:
+-- the order by place keeps the planner from reading the whole queue where its statistics know one large key.
 UPDATE {prefix}queue q
 SET worker = NULL, token = NULL,
     state = CASE WHEN o.earlier THEN 'waiting' ELSE q.state END,
     due_at = CASE WHEN o.earlier THEN NULL ELSE q.due_at END
 FROM (
-    SELECT m.seq, EXISTS (
-        SELECT FROM {prefix}queue e
+    SELECT m.seq, (
+        SELECT true FROM {prefix}queue e
         WHERE e.key_hash = m.key_hash AND (e.place, e.seq) < (m.place, m.seq)
           AND NOT coalesce(e.worker = %(worker)s AND e.token = %(token)s, false)
-    ) AS earlier, m.key_hash IN (
+        ORDER BY e.place, e.seq LIMIT 1
+    ) IS NOT NULL AS earlier, m.key_hash IN (
         SELECT n.key_hash FROM {prefix}queue n
         WHERE n.token IS NOT NULL AND n.key_hash IS NOT NULL
           AND NOT (n.worker = %(worker)s AND n.token = %(token)s)
@@ -387,7 +400,7 @@ SELECT DISTINCT b.type FROM {prefix}queue q JOIN {prefix}body b USING (seq) WHER
 
 -- name: unhandled
 -- Guard: row locked, state still unhandled. Relies on queue_aside.
-SELECT q.seq, b.source, b.id, b.type, b.version, b.key, b.headers, b.body, l.consumer, l.id, l.hash
+SELECT q.seq, b.source, b.id, b.type, b.version, b.key, b.headers, b.body, l.consumer, l.id, l.hash, q.place
 FROM {prefix}queue q JOIN {prefix}body b USING (seq) JOIN {prefix}ledger l USING (seq)
 WHERE q.state = 'unhandled' AND b.type = ANY(%(types)s::text[])
 ORDER BY q.seq LIMIT 100
@@ -475,8 +488,12 @@ ON CONFLICT (key) DO NOTHING
 RETURNING key
 
 -- name: effect
--- What is known of an effect.
-SELECT done, result FROM {prefix}effect WHERE key = %(key)s
+-- What is known of an effect. It belongs to whoever asks now: the attempt that began it may have been inline, and undone with its number.
+UPDATE {prefix}effect SET seq = %(seq)s WHERE key = %(key)s RETURNING done, result
+
+-- name: keep_effects
+-- An inline attempt was undone and its message is stored under another number: its effects stay its own. Relies on effect_seq.
+UPDATE {prefix}effect SET seq = %(stored)s WHERE seq = %(seq)s
 
 -- name: effect_done
 -- Committed right after the call. Guard: not done before, so that the first result stands.

@@ -167,6 +167,18 @@ SELECT q.seq, q.subscription, q.key_hash, q.place, q.sequence, q.attempts, b.sou
 FROM {prefix}queue q JOIN {prefix}body b ON b.seq = q.seq
 WHERE q.worker = :worker AND q.token = :token
 
+-- name: ready_beyond
+-- Where a claim that found nothing goes on. No row: nothing is ready, or the worker's own row is gone; always one of the two here,
+-- where no key is locked by others.
+-- Relies on queue_ready.
+SELECT max(seq) FROM (
+    SELECT seq FROM {prefix}queue
+    WHERE state = 'ready' AND token IS NULL AND NOT solo AND NOT outgoing AND seq >= :floor
+      AND subscription IN (SELECT value FROM json_each(:subscriptions))
+    ORDER BY seq LIMIT :limit
+) AS looked_at
+HAVING count(*) > 0 AND EXISTS (SELECT 1 FROM {prefix}worker WHERE id = :worker)
+
 -- name: suspects
 -- Whether a message waits that must run alone. Relies on queue_solo.
 SELECT EXISTS (
@@ -321,7 +333,7 @@ SELECT DISTINCT b.type FROM {prefix}queue q JOIN {prefix}body b ON b.seq = q.seq
 
 -- name: unhandled
 -- Relies on queue_aside.
-SELECT q.seq, b.source, b.id, b.type, b.version, b.key, b.headers, b.body, l.consumer, l.id, l.hash
+SELECT q.seq, b.source, b.id, b.type, b.version, b.key, b.headers, b.body, l.consumer, l.id, l.hash, q.place
 FROM {prefix}queue q JOIN {prefix}body b ON b.seq = q.seq JOIN {prefix}ledger l ON l.seq = q.seq
 WHERE q.state = 'unhandled' AND b.type IN (SELECT value FROM json_each(:types))
 ORDER BY q.seq LIMIT 100
@@ -404,8 +416,12 @@ ON CONFLICT (key) DO NOTHING
 RETURNING key
 
 -- name: effect
--- What is known of an effect.
-SELECT done, result FROM {prefix}effect WHERE key = :key
+-- What is known of an effect. It belongs to whoever asks now: the attempt that began it may have been inline, and undone with its number.
+UPDATE {prefix}effect SET seq = :seq WHERE key = :key RETURNING done, result
+
+-- name: keep_effects
+-- An inline attempt was undone and its message is stored under another number: its effects stay its own. Relies on effect_seq.
+UPDATE {prefix}effect SET seq = :stored WHERE seq = :seq
 
 -- name: effect_done
 -- Committed right after the call. Guard: not done before, so that the first result stands.
