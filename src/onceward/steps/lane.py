@@ -208,7 +208,7 @@ def claimed(lane: Lane, token: int, row: tuple[Any, ...], verdict: Verdict) -> C
             identity.key_text(handler.key(message))  # what fails here failed at receive; say why
         call = Call(handler, message)
     except Exception as error:  # noqa: BLE001 - whatever is wrong with it is recorded as its attempt
-        problem = error
+        problem = None if verdict.stale else error  # what is skipped need not be readable
         handler = handler or lane.context.registry.of_type(consumer, content[2])  # its type's policy holds all the same
     return Claimed(
         seq, lane.owner, token, key_hash, place, sequence, attempts, age, handler, call, problem, stale=verdict.stale
