@@ -30,10 +30,10 @@ class Gate:
         self._alone: object | None = None
 
     def enter(self, who: object) -> bool:
-        """Go in with the others; False while somebody is or wants to be alone."""
+        """Go in with the others, or stay; False while somebody is or wants to be alone."""
         with self._lock:
-            if self._alone is not None:
-                return False
+            if self._alone is not None:  # it waits for those inside: were they to wait too, nobody would ever move
+                return self._alone is not who and who in self._inside
             self._inside.add(who)
             return True
 
