@@ -93,7 +93,8 @@ def act(world: World, name: str, what: str, seq: int, *, out_of_order: bool) -> 
 def decide(world: World, name: str, case: int, resolution: operate.Resolution) -> Flow[None]:
     """Decide about a mismatch."""
     context = world.plain_context()
-    record = Action(world.scheduler.steps, resolution, -case, "unknown")
+    name_in_audit = "discard-mismatch" if resolution == "discard" else resolution
+    record = Action(world.scheduler.steps, name_in_audit, -case, "unknown")
     world.history.actions.append(record)
     try:
         answer = yield from twice(record, lambda: operate.resolve(context, case, resolution, actor=name, reason=CASE))

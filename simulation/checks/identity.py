@@ -29,7 +29,7 @@ def no_loss(facts: Facts) -> list[Violation]:
 
 
 def _in_quarantine(facts: Facts, seq: int, digest: bytes) -> bool:
-    if any(action.name == "discard" and action.seq < 0 for action in facts.history.actions):
+    if any(action.name == "discard-mismatch" for action in facts.history.actions):
         return True
     return any(row["seq"] == seq and bytes(row["hash"]) == digest for row in facts.history.tables["quarantine"])
 

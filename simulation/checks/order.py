@@ -84,7 +84,7 @@ def numbers_in_order(facts: Facts) -> list[Violation]:
             number = row["number"]
             if applied and number <= max(applied):
                 found.append(Violation("number order", f"number {number} of {key!r} took effect after a later one"))
-            if number > 1 and number - 1 not in applied | given_up:
+            if number > 1 and number - 1 not in applied | given_up and not _brought_back(facts, row["seq"]):
                 found.append(Violation("number gap", f"number {number} of {key!r} took effect without {number - 1}"))
             applied.add(number)
     return found
@@ -100,6 +100,12 @@ def _given_up(facts: Facts, consumer: str, key: str) -> set[int]:
         if continues or facts.was(seq, "discard", "release"):
             found.add(json.loads(bytes(body["body"])).get("n"))
     return found
+
+
+def _brought_back(facts: Facts, seq: int) -> bool:
+    """Whether a person redrove it after it had left its key: it runs whatever is missing before it."""
+    left = (facts.consumer(seq), facts.bodies[seq]["type"]) in facts.history.continuing or facts.was(seq, "release")
+    return left and facts.was(seq, "redrive")
 
 
 def one_holder_per_key(facts: Facts) -> list[Violation]:

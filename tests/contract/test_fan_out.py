@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import suppress
+
 import pytest
 
 from onceward import ConfigurationError
+from onceward.flow import Query, run_sync
 from onceward.steps.subscribe import fan_out
 from tests.contract.behaviour import raising, returning
 from tests.contract.harness import Shop, arguments
@@ -111,6 +115,44 @@ def test_many_unhandled_messages_are_adopted_in_order(shop: Shop) -> None:
     for parity in (0, 1):
         wanted = [message_id for message_id in ids if int(message_id[1:]) % 2 == parity]
         assert [m for m in journal(shop) if int(m[1:]) % 2 == parity] == wanted
+
+
+def test_a_message_that_moves_to_others_keeps_its_place(shop: Shop) -> None:
+    """R17: it came before one of its key that was stored when its type was known, and takes effect before it."""
+    open_journal(shop)
+    shop.receive("first", data={"k": "a"})
+    later = shop.another()
+    later.handle(consumer="billing", behaviour=journaling, key="k")
+    later.receive("other", "other.type")  # known to the database by now, not yet fanned out
+    later.receive("second", data={"k": "a"})
+    later.drain()
+    assert journal(shop) == ["first", "second"]
+
+
+def test_a_fan_out_waits_for_another(shop: Shop) -> None:
+    """R17: what is being fanned out is not passed by: whoever sees nothing left to do may run what came later."""
+    shop.receive("m1", data={"k": "a"})
+    later = shop.another()
+    later.handle(consumer="billing", key="k")
+    later.receive("other", "other.type")
+    context = later.inbox.context
+    seen: list[int] = []
+    with shop.inbox.store.session() as slow, later.inbox.store.session() as quick:
+        steps = fan_out(context)
+        request = next(steps)
+        while not (isinstance(request, Query) and request.name == "hand_on"):  # its rows are made, not yet committed
+            request = steps.send(slow.perform(request))
+        thread = threading.Thread(target=lambda: seen.append(run_sync(fan_out(context), quick.perform)))
+        thread.start()
+        thread.join(0.3)
+        assert seen == [], "it went by"
+        with suppress(StopIteration):
+            while True:
+                request = steps.send(slow.perform(request))
+        thread.join()
+    assert seen == [0]
+    later.drain()
+    assert shop.notes() == [("m1", "billing")]
 
 
 def test_an_unhandled_message_is_redelivered_before_it_is_adopted(shop: Shop) -> None:

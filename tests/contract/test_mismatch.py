@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from onceward.flow import Query, run_sync
+from onceward.message import Delivery
 from onceward.report import Mismatch
+from onceward.steps.receive import receive
 from tests.contract.behaviour import raising, returning
 from tests.contract.harness import Shop, in_threads
 
@@ -128,6 +131,8 @@ def test_discard_forgets_the_body_and_asks_again(shop: Shop) -> None:
     case = quarantined(shop)
     assert shop.inbox.resolve(case, "discard") == shop.seqs["m1"]
     assert shop.inbox.quarantine() == []
+    assert (shop.status("m1"), shop.inbox.stats().discarded) == ("done", 0)
+    assert shop.receive("m1", data=FIRST).finished
     assert shop.receive("m1", data=OTHER).status == "mismatch"
     assert only_case(shop).case != case
     assert shop.effects() == ["m1"]
@@ -141,7 +146,8 @@ def test_a_case_is_decided_once(shop: Shop) -> None:
         case = quarantined(shop, resolution)
         assert shop.inbox.resolve(case, resolution) is not None
         assert [shop.inbox.resolve(case, other) for other in resolutions] == [None] * 3
-        assert [action.action for action in shop.story(resolution).actions] == [resolution]
+        written = "discard-mismatch" if resolution == "discard" else resolution
+        assert [action.action for action in shop.story(resolution).actions] == [written]
     assert shop.inbox.resolve(999_999, "discard") is None
     assert shop.count("ledger") == 4
 
@@ -202,3 +208,72 @@ def test_each_consumer_compares_for_itself(shop: Shop) -> None:
     shop.drain()
     assert shop.notes() == [("m1", "billing"), ("m1", "stock")]
     assert sorted(case.consumer for case in shop.inbox.quarantine()) == ["billing", "stock"]
+
+
+def test_a_case_follows_its_message_to_another_consumer(shop: Shop) -> None:
+    """R07, I11: other bytes came while nobody knew the type; they can still be decided about when others take it up."""
+    shop.receive("m1", data=FIRST)
+    for _ in range(2):
+        assert shop.receive("m1", data=OTHER).status == "mismatch"
+    assert shop.receive("m1", data=FIRST).status == "duplicate"
+    later = shop.another()
+    later.handle(consumer="billing")
+    later.drain()
+    case = only_case(shop)
+    (row,) = shop.inbox.messages()
+    assert (case.consumer, case.copies, shop.story(row.seq).duplicates) == ("billing", 2, 1)
+    assert later.receive("m1", data=OTHER).status == "mismatch"
+    assert only_case(shop).copies == 3
+    assert later.inbox.resolve(case.case, "accept-as-new") is not None
+    later.drain()
+    assert len(shop.effects()) == 2
+    assert later.receive("m1", data=OTHER).finished
+
+
+def test_a_decision_follows_its_message_to_another_consumer(shop: Shop) -> None:
+    """R07: what was accepted while nobody knew the type is what later copies are duplicates of."""
+    shop.receive("m1", data=FIRST)
+    shop.receive("m1", data=OTHER)
+    assert shop.inbox.resolve(only_case(shop).case, "accept-as-new", actor="ann") is not None
+    later = shop.another()
+    later.handle(consumer="billing", behaviour=returning("ran"))
+    later.drain()
+    again = later.receive("m1", data=OTHER)
+    assert (again.status, again.finished, again.result) == ("duplicate", True, "ran")
+    first = next(row for row in shop.inbox.messages() if row.id == "m1")
+    assert [(one.actor, one.action) for one in shop.story(first.seq).actions] == [("ann", "accept-as-new")]
+    assert (len(shop.effects()), shop.inbox.quarantine()) == (2, [])
+
+
+def test_what_waited_is_not_lost_behind_other_bytes(shop: Shop) -> None:
+    """I1, I11: the id came again with other bytes after its type became known and before the first was fanned out."""
+    shop.receive("m1", data=FIRST)
+    later = shop.another()
+    later.handle(consumer="billing")
+    later.receive("other", "other.type")  # known to the database by now, not yet fanned out
+    assert later.receive("m1", data=OTHER).status == "accepted"
+    later.drain()
+    assert shop.effects() == ["m1"]
+    assert b'"value":10' in only_case(shop).other_body
+
+
+def test_no_case_is_opened_under_a_number_that_is_gone(shop: Shop) -> None:
+    """I11: a fan-out replaces the row between a receiver's look at it and its case."""
+    shop.receive("m1", data=FIRST)
+    later = shop.another()
+    later.handle(consumer="billing")
+    context = shop.inbox.context
+    delivery = Delivery.of(source="stripe", id="m1", type="order.paid", data=OTHER)
+
+    with shop.inbox.store.session() as session:
+
+        def perform(request: Any) -> Any:
+            if isinstance(request, tuple) and any(
+                isinstance(one, Query) and one.name == "quarantine" for one in request
+            ):
+                later.drain()
+            return session.perform(request)
+
+        (receipt,) = run_sync(receive(context, context.cache, [delivery]), perform)
+    assert receipt.status == "mismatch"
+    assert only_case(shop).consumer == "billing"

@@ -90,8 +90,7 @@ class FileSink:
 
 def into(inbox: Inbox, *, source: str) -> InboxSink:
     """A sink that leads into another inbox."""
-    receiver: Any = inbox
-    return InboxSink(receiver, source=source)
+    return InboxSink(inbox, source=source)
 
 
 def name_of(message: Message) -> str:

@@ -1,4 +1,4 @@
-"""The pytest plugin, in a pytest of its own."""
+"""The pytest plugin, in a pytest of its own, which finds it by its entry point."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 pytest_plugins = ["pytester"]
 
-OPTIONS = ("-p", "onceward.testing.plugin", "-p", "no:randomly", "-p", "no:xdist", "-q")
+OPTIONS = ("-p", "no:randomly", "-p", "no:xdist", "-q", "-o", "asyncio_default_fixture_loop_scope=function")
 
 SHOP = """
 import pytest
@@ -76,7 +76,7 @@ def test_a_careful_handler(shop, prove):
     assert len(prove(ORDER, check=paid).cases) > 25
 """
     )
-    outcome.runpytest_subprocess(*OPTIONS).assert_outcomes(passed=4)
+    outcome.runpytest_inprocess(*OPTIONS).assert_outcomes(passed=4)
 
 
 def test_async_tests_drain_too(outcome: pytest.Pytester) -> None:
@@ -93,7 +93,7 @@ async def test_drain(shop, drain):
     await shop.store.async_close()
 """
     )
-    result = outcome.runpytest_subprocess(*OPTIONS, "-o", "asyncio_mode=auto")
+    result = outcome.runpytest_inprocess(*OPTIONS, "-o", "asyncio_mode=auto")
     result.assert_outcomes(passed=1)
 
 
@@ -112,7 +112,7 @@ def test_careless(shop, prove):
     prove(ORDER, check=paid, external=lambda: mails)
 """
     )
-    result = outcome.runpytest_subprocess(*OPTIONS)
+    result = outcome.runpytest_inprocess(*OPTIONS)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
@@ -134,7 +134,7 @@ def test_not_recognised(inbox, deliver_twice, monkeypatch):
     deliver_twice(**ORDER)
 """
     )
-    result = outcome.runpytest_subprocess(*OPTIONS)
+    result = outcome.runpytest_inprocess(*OPTIONS)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*the second delivery was not recognised*"])
 
@@ -167,4 +167,4 @@ def test_tables_of_its_own(inbox):
         assert tx.execute(query).fetchone() == (1,)
 """
     )
-    outcome.runpytest_subprocess(*OPTIONS).assert_outcomes(passed=2)
+    outcome.runpytest_inprocess(*OPTIONS).assert_outcomes(passed=2)

@@ -33,6 +33,7 @@ SILENT = frozenset(
         "finish_inline",
         "forget_bodies",
         "forget_worker",
+        "hand_on",
         "hold",
         "keep_effects",
         "let_go",

@@ -60,6 +60,16 @@ class TestGate:
         assert not closed(gate)
         assert gate.enter(A)
 
+    def test_whoever_is_inside_may_stay(self) -> None:
+        """One that asks again while another waits to be alone is what that one waits for."""
+        gate = Gate()
+        gate.enter(A)
+        assert not gate.enter_alone(B)
+        assert gate.enter(A)
+        assert not gate.enter(C)
+        gate.leave(A)
+        assert gate.enter_alone(B)
+
     def test_one_who_is_inside_may_stay_alone(self) -> None:
         """Its own presence is no obstacle."""
         gate = Gate()

@@ -19,10 +19,11 @@ from tests.unit.script import Lost, Script
 WHO: dict[str, Any] = {"actor": "ann", "reason": "fixed"}
 
 
-FREE = (None, None, SERVICE, 0, None)
+FREE = (None, None, SERVICE, 0, None, None)
 HASH = identity.key_hash("p_", SERVICE, "k")
-KEYED = (HASH, "k", SERVICE, 0, None)
-LEFT_BEHIND = (None, "k", SERVICE, 0, None)
+KEYED = (HASH, "k", SERVICE, 0, None, None)
+LEFT_BEHIND = (None, "k", SERVICE, 0, None, None)
+COUNTED = (None, "k", SERVICE, 0, None, 3)
 
 
 class TestRedrive:
@@ -42,7 +43,7 @@ class TestRedrive:
         """Not dead any more, or finished: no line, and the answer says so."""
         script = Script({"key_of": found, "redrive": []})
         assert script.run(redrive(context(), 5, **WHO)) is False
-        assert script.story == ["begin key_of redrive commit"]
+        assert script.story == ["begin key_of redrive rollback"]
 
     def test_one_that_was_left_behind_is_refused(self) -> None:
         """Its key went on without it: running it now is out of order, and somebody must mean that."""
@@ -57,11 +58,25 @@ class TestRedrive:
         assert script.run(redrive(context(), 5, **WHO, out_of_order=True)) is True
         assert script.params("redrive") == [{"seq": 5, "key_hash": HASH, "seen_key": None}]
 
+    def test_its_number_counts_as_not_applied_again(self) -> None:
+        """Or it would be stale, and only skipped."""
+        script = Script({"key_of": [COUNTED], "redrive": [(5,)], "retreat": [(2,)]})
+        assert script.run(redrive(context(), 5, **WHO, out_of_order=True)) is True
+        assert script.story == ["begin key_of lock_keys redrive retreat add_audit commit"]
+        assert script.params("retreat") == [{"seq": 5, "key_hash": HASH}]
+
+    def test_a_number_that_was_passed_is_refused(self) -> None:
+        """A later one is applied: running this one now would break what numbers are for."""
+        script = Script({"key_of": [COUNTED], "redrive": [(5,)], "retreat": []})
+        with pytest.raises(ConfigurationError, match=r"number 3 of its key 'k'.*would only be skipped"):
+            script.run(redrive(context(), 5, **WHO, out_of_order=True))
+        assert script.story == ["begin key_of lock_keys redrive retreat rollback"]
+
     def test_outgoing_messages_have_keys_per_destination(self) -> None:
         """The same key to another sink is another key."""
         hashes = set()
         for destination in (None, "a", "b"):
-            script = Script({"key_of": [(None, "k", "onceward.outbox", 1, destination)], "redrive": [(5,)]})
+            script = Script({"key_of": [(None, "k", "onceward.outbox", 1, destination, None)], "redrive": [(5,)]})
             script.run(redrive(context(), 5, **WHO, out_of_order=True))
             hashes.add(script.params("redrive")[0]["key_hash"])
         assert len(hashes - {HASH}) == 3
@@ -100,7 +115,7 @@ class TestRelease:
         """Under the key lock: number given up, detached, the next promoted, the line written."""
         script = Script({"key_of": [KEYED], "detach": [(5,)]})
         assert script.run(release(context(), 5, **WHO)) is True
-        assert script.story == ["begin key_of lock_keys advance detach promote add_audit commit"]
+        assert script.story == ["begin key_of lock_keys detach advance promote add_audit commit"]
         assert script.params("add_audit") == [{"action": "release", "seq": 5, **WHO}]
 
     @pytest.mark.parametrize("found", [[], [FREE], [KEYED]])
@@ -206,6 +221,7 @@ class TestResolve:
         script = Script({"quarantined": [case()], "drop_quarantine": [(3,)]})
         assert decide(context(handler()), script, "discard") == 7
         assert script.story == ["begin quarantined drop_quarantine add_audit commit"]
+        assert script.params("add_audit") == [{"action": "discard-mismatch", "seq": 7, **WHO}]
 
     def test_accept_the_second_as_new(self) -> None:
         """A message of its own, with an id made of the first id and the hash of its bytes, in the same commit."""

@@ -108,9 +108,25 @@ class TestTakeOver:
         """At the limit, where its handler continues: under the key lock, after it is dead, and the next is promoted."""
         script = Script({"lapsed_workers": [(2, 0, 55, "host")], "noted_by": held, "detach": [(7,)]})
         script.run(take_over_lapsed(HERE, WORKER))
-        going_on = "take_over lock_keys advance detach promote forget_worker"
+        going_on = "lock_keys add_attempt take_over detach advance promote forget_worker"
         assert (going_on in script.story[0]) is detached
         assert ("detach" in script.story[0]) is detached
+
+    def test_the_keys_of_several_dead_are_locked_together_and_in_order(self) -> None:
+        """Whoever finishes a group locks its keys in order too: neither waits for the other in a circle."""
+        held = Turns([(7, 0, 2, 90, "continue")], [(8, 0, 2, 80, "continue")], [(9, 0, 2, 70, "continue")])
+        dead = [(worker, 0, 55, "host") for worker in (2, 3, 4)]
+        script = Script({"lapsed_workers": dead, "noted_by": held, "detach": [(7,)]})
+        script.run(take_over_lapsed(HERE, WORKER))
+        assert script.params("lock_keys") == [{"key_hashes": [70, 80, 90]}]
+        assert [one["key_hashes"] for one in script.params("promote")] == [[90], [80], [70]]
+
+    def test_a_number_behind_an_earlier_one_is_not_given_up(self) -> None:
+        """It stays dead in its key: counting it as applied would pass the earlier one by."""
+        held = [(7, 4, 2, 70, "continue")]
+        script = Script({"lapsed_workers": [(2, 0, 55, "host")], "noted_by": held, "detach": []})
+        script.run(take_over_lapsed(HERE, WORKER))
+        assert script.story[0].endswith("lock_keys add_attempt take_over detach forget_worker commit")
 
     def test_with_nothing_only_the_worker_goes(self) -> None:
         """An idle process leaves no story."""

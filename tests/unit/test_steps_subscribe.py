@@ -118,7 +118,7 @@ class TestFanOut:
         here = context(handler(key="order"))
         script = Script({**LOOK, "unhandled_types": [("paid",), ("unknown",)], "unhandled": [waiting_row(4)]})
         assert script.run(fan_out(here)) == 1
-        assert done(script) == "begin unhandled_types unhandled lock_keys adopt promote set_body_key commit"
+        assert done(script) == "begin unhandled_types unhandled lock_keys adopt set_body_key promote commit"
         assert script.params("unhandled") == [{"types": ["paid"]}]
         number = identity.key_hash("p_", SERVICE, "7")
         assert script.params("adopt") == [{"seq": 4, "subscription": 1, "key_hash": number, "sequence": None}]
@@ -133,6 +133,7 @@ class TestFanOut:
         (copy,) = script.params("receive")
         one = delivery()
         assert (copy["consumer"], copy["subscription"], copy["state"], copy["catalog"]) == (3, 2, "ready", 1)
+        assert copy["place"] == 4
         assert (copy["stored_id"], copy["hash"], copy["body"], copy["headers"]) == (
             b"re1",
             one.hash,
@@ -145,7 +146,8 @@ class TestFanOut:
         here = context(handler(consumer="mail"))
         script = Script({**LOOK, "unhandled": [waiting_row(4)]})
         assert script.run(fan_out(here)) == 1
-        assert done(script) == "begin unhandled_types unhandled receive remove_unhandled commit"
+        assert done(script) == "begin unhandled_types unhandled receive hand_on remove_unhandled commit"
+        assert script.params("hand_on") == [{"seq": 4, "heir": 5}]
         assert script.params("remove_unhandled") == [{"seq": 4}]
 
     def test_whoever_waits_behind_a_removed_row_goes_on(self) -> None:
@@ -153,7 +155,7 @@ class TestFanOut:
         here = context(handler(consumer="mail"))
         script = Script({**LOOK, "unhandled": [waiting_row(4, key="k")]})
         script.run(fan_out(here))
-        assert script.story[0].endswith("lock_keys remove_unhandled promote commit")
+        assert done(script).endswith("lock_keys receive hand_on remove_unhandled promote commit")
         number = identity.key_hash("p_", SERVICE, "k")
         assert script.params("lock_keys") == script.params("promote") == [{"key_hashes": [number]}]
 
@@ -165,6 +167,30 @@ class TestFanOut:
         script = Script({**LOOK, "unhandled": [waiting_row(4, key="k", consumer=number)]})
         script.run(fan_out(here))
         assert script.params("promote") == [{"key_hashes": [identity.key_hash("p_", "another service", "k")]}]
+
+    def test_all_keys_are_locked_together_and_in_order(self) -> None:
+        """Whoever finishes a group locks its keys in order too: neither waits for the other in a circle."""
+        here = context(handler(key="order"))
+        rows = [waiting_row(seq, data={"order": seq}) for seq in range(1, 9)]
+        script = Script({**LOOK, "unhandled": rows})
+        assert script.run(fan_out(here)) == 8
+        assert script.story[0].split().count("lock_keys") == 1
+        numbers = sorted(identity.key_hash("p_", SERVICE, str(seq)) for seq in range(1, 9))
+        assert script.params("lock_keys") == script.params("promote") == [{"key_hashes": numbers}]
+
+    def test_other_bytes_that_came_first_are_no_copy(self) -> None:
+        """Since the type is known, its id came again with other bytes: what waited goes to quarantine, not away."""
+        here = context(handler(consumer="mail"))
+        known = [(0, 9, b"x" * 32, 0, None)]
+        script = Script(
+            {**LOOK, "unhandled": [waiting_row(4)], "receive": [], "known": known, "quarantine": [(None, None)]}
+        )
+        assert script.run(fan_out(here)) == 1
+        assert (
+            done(script) == "begin unhandled_types unhandled receive known quarantine hand_on remove_unhandled commit"
+        )
+        (case,) = script.params("quarantine")
+        assert (case["seq"], case["body"], case["hash"]) == (9, delivery().body, delivery().hash)
 
     def test_names_of_new_sources_are_read_in_between(self) -> None:
         """A source that another process has added is looked up in the same transaction."""
@@ -206,7 +232,7 @@ class Ledger:
                 ],
                 "receive": self._receive,
                 "known": lambda request: [
-                    (record["ordinal"], 1, b"", 0, None)
+                    (record["ordinal"], 1, delivery().hash, 0, None)
                     for record in request.records
                     if (record["consumer"], record["stored_id"]) in self.copies
                 ],

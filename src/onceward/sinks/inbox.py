@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
-from onceward.message import Message
+from onceward.message import Arguments, Message
 
 
 class Receiver(Protocol):
     """What an inbox is to a sink."""
 
-    def receive(self, **message: Any) -> Any:
+    def receive(self, **message: Unpack[Arguments]) -> Any:
         """Store a message; returns when it is committed."""
 
 

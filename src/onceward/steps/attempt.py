@@ -91,15 +91,16 @@ def _calls(group: list[Claimed]) -> Iterator[list[Claimed]]:
 
 def _call(lane: Lane, part: list[Claimed]) -> Flow[Outcome]:
     """Call the handler for these messages, unless they are stale."""
-    fresh = [message.request.message for message in part if not message.stale]
-    if not fresh:
+    requests = [message.request for message in part if not message.stale]
+    if not requests:
         return Outcome()
+    fresh = [request.message for request in requests]
     for message in fresh:
         if message.draft:
             message.draft.begin()
     lane.begin_call()
-    request = part[0].request
-    outcome: Outcome = yield Call(request.handler, fresh) if request.handler.batch else request
+    first = requests[0]
+    outcome: Outcome = yield Call(first.handler, fresh) if first.handler.batch else first
     for message in fresh:
         if message.draft:
             message.draft.end()
@@ -111,7 +112,7 @@ def _keep_results(part: list[Claimed], value: Any, results: list[dict[str, Any]]
     if not fresh:
         return None
     try:
-        texts = result_texts(part[0].request.handler, len(fresh), value)
+        texts = result_texts(fresh[0].request.handler, len(fresh), value)
     except ContractViolation as violation:
         return violation
     results += [{"seq": m.seq, "result": text} for m, text in zip(fresh, texts, strict=True) if text is not None]

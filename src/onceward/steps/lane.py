@@ -34,10 +34,10 @@ class Gate:
         self._alone: object | None = None
 
     def enter(self, who: object) -> bool:
-        """Go in with the others; False while somebody is or wants to be alone."""
+        """Go in with the others, or stay; False while somebody is or wants to be alone."""
         with self._lock:
-            if self._alone is not None:
-                return False
+            if self._alone is not None:  # it waits for those inside: were they to wait too, nobody would ever move
+                return self._alone is not who and who in self._inside
             self._inside.add(who)
             return True
 
@@ -225,7 +225,7 @@ def claimed(lane: Lane, token: int, row: tuple[Any, ...], verdict: Verdict) -> C
             identity.key_text(handler.key(message))  # what fails here failed at receive; say why
         call = Call(handler, message)
     except Exception as error:  # noqa: BLE001 - whatever is wrong with it is recorded as its attempt
-        problem = error
+        problem = None if verdict.stale else error  # what is skipped need not be readable
         handler = handler or lane.context.registry.of_type(consumer, content[2])  # its type's policy holds all the same
     return Claimed(
         seq, lane.owner, token, key_hash, place, sequence, attempts, age, handler, call, problem, stale=verdict.stale

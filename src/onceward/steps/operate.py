@@ -13,7 +13,7 @@ from onceward.flow import COMMIT, ROLLBACK, Each, Flow, Query
 from onceward.message import Delivery
 from onceward.steps.attempt import outgoing_key_hash
 from onceward.steps.context import Context, know_names, load_catalog
-from onceward.steps.presence import detach
+from onceward.steps.presence import leave_key
 from onceward.steps.receive import READY, identity_of, record, targets
 
 MAX_ORIGINAL = 900
@@ -25,27 +25,41 @@ Resolution = Literal["keep-first", "accept-as-new", "discard"]
 def redrive(context: Context, seq: int, *, actor: str, reason: str, out_of_order: bool = False) -> Flow[bool]:
     """Give a dead message a new budget; False when it is not dead (any more).
 
-    One whose key went on without it is refused unless `out_of_order` says that this is meant.
+    One whose key went on without it is refused unless `out_of_order` says that this is meant, and refused all the same
+    when its number within the key has been passed: it would only be skipped.
     """
     yield context.short()
     found = yield Query("key_of", {"seq": seq})
+    seen_key = found[0][0] if found else None
     key_hash = _key_hash(context, found[0]) if found else None
-    if found and key_hash != found[0][0] and not out_of_order:
+    returns = key_hash != seen_key
+    counted = returns and found[0][5] is not None
+    if returns and not out_of_order:
         yield ROLLBACK
         raise ConfigurationError(
             f"message {seq} was left behind by its key {found[0][1]!r}: later ones may have run already. "
             "Redrive it with out_of_order=True (--out-of-order) if that is harmless, or discard it"
         )
-    rows = yield Query("redrive", {"seq": seq, "key_hash": key_hash, "seen_key": found[0][0] if found else None})
-    if rows:
-        yield _audit("redrive", seq, actor, reason)
+    if counted:
+        yield Query("lock_keys", {"key_hashes": [key_hash]})
+    rows = yield Query("redrive", {"seq": seq, "key_hash": key_hash, "seen_key": seen_key})
+    if not rows:
+        yield ROLLBACK
+        return False
+    if counted and not (yield Query("retreat", {"seq": seq, "key_hash": key_hash})):
+        yield ROLLBACK
+        raise ConfigurationError(
+            f"message {seq} is number {found[0][5]} of its key {found[0][1]!r}, and a later one is running, applied or "
+            "given up: it would only be skipped. Redrive the later ones that were given up first, or discard it"
+        )
+    yield _audit("redrive", seq, actor, reason)
     yield COMMIT
-    return bool(rows)
+    return True
 
 
 def _key_hash(context: Context, row: tuple[Any, ...]) -> int | None:
     """The key a message belongs to, also where it was detached from it."""
-    _, key, consumer, outgoing, destination = row
+    _, key, consumer, outgoing, destination, _ = row
     if key is None:
         return None
     if outgoing:
@@ -78,7 +92,8 @@ def release(context: Context, seq: int, *, actor: str, reason: str) -> Flow[bool
     found = yield Query("key_of", {"seq": seq})
     done = False
     if found and found[0][0] is not None:
-        done = yield from detach(seq, found[0][0])
+        yield Query("lock_keys", {"key_hashes": [found[0][0]]})
+        done = yield from leave_key(seq, found[0][0])
     if not done:
         yield ROLLBACK
         return False
@@ -125,7 +140,8 @@ def resolve(context: Context, case: int, resolution: Resolution, *, actor: str, 
         if not (yield from _close(case, resolution, accepted)):
             yield ROLLBACK
             return None
-        yield _audit(resolution, int(rows[0][1]), actor, reason)
+        # "discard" alone is what becomes of a message; here it is the second body that goes, and the first one stays.
+        yield _audit("discard-mismatch" if resolution == "discard" else resolution, int(rows[0][1]), actor, reason)
         yield COMMIT
         return accepted or int(rows[0][1])
     raise StoreConflict("subscriptions keep changing while a message is accepted; try again")

@@ -38,10 +38,10 @@ def take_over_lapsed(context: Context, worker: int) -> Flow[int]:
     """Take over whoever let its lease run out; answers how many workers that were."""
     yield context.short()
     dead = yield Query("lapsed_workers", {"worker": worker})
-    for number, inline, pid, host in dead:
-        yield from _take_over(
-            context, number, f"process {pid} on {host} stopped renewing its lease", inline=bool(inline)
-        )
+    yield from _take_over(
+        context,
+        [(number, inline, f"process {pid} on {host} stopped renewing its lease") for number, inline, pid, host in dead],
+    )
     yield COMMIT
     return len(dead)
 
@@ -50,8 +50,7 @@ def take_over_process(context: Context, process: str, cause: str) -> Flow[int]:
     """Take over a process that is known to be dead, by whoever saw it die; answers how many workers that were."""
     yield context.short()
     dead = yield Query("worker_of_process", {"process": process})
-    for number, inline, _, _ in dead:
-        yield from _take_over(context, number, cause, inline=bool(inline))
+    yield from _take_over(context, [(number, inline, cause) for number, inline, _, _ in dead])
     yield COMMIT
     return len(dead)
 
@@ -68,28 +67,43 @@ def release(context: Context, worker: int, tokens: set[int]) -> Flow[None]:
         yield from once(context, Query("release", {"worker": worker, "tokens": sorted(tokens)}))
 
 
-def _take_over(context: Context, worker: int, cause: str, *, inline: bool) -> Flow[None]:
-    held = yield Query("noted_by", {"worker": worker})
-    charge = 1 if len(held) == 1 else 0
-    limit = context.settings.crash_limit
-    for seq, attempts, crashes, _, _ in held:
-        crash = {"attempts": attempts, "crashes": crashes, "worker": worker, "cause": cause, "held": len(held)}
-        yield Query("add_attempt", _crash_row(context, seq, **crash))
-    yield Query("take_over", {"worker": worker, "charge": charge, "crash_limit": limit})
-    for seq, _, crashes, key_hash, on_dead in held:
-        if charge and crashes + 1 >= limit and key_hash is not None and on_dead == "continue":
-            yield from detach(seq, key_hash)
-    yield Query("forget_worker", {"worker": worker})
-    if inline:  # perhaps a message without a note was the cause: store first for a while
-        yield Query("touch_catalog", {"crash": True})
+def _take_over(context: Context, dead: list[tuple[int, bool, str]]) -> Flow[None]:
+    """Notes off, crashes charged, worker rows gone; the keys that lose a message are locked together, in order."""
+    left_behind = []
+    for worker, _, _ in dead:
+        left_behind.append((yield Query("noted_by", {"worker": worker})))
+    leaving = [_leaving(context, held) for held in left_behind]
+    keys = sorted({key_hash for _, key_hash in filter(None, leaving)})
+    if keys:
+        yield Query("lock_keys", {"key_hashes": keys})
+    for (worker, inline, cause), held, leaver in zip(dead, left_behind, leaving, strict=True):
+        for seq, attempts, crashes, _, _ in held:
+            crash = {"attempts": attempts, "crashes": crashes, "worker": worker, "cause": cause, "held": len(held)}
+            yield Query("add_attempt", _crash_row(context, seq, **crash))
+        charge = 1 if len(held) == 1 else 0
+        limit = context.settings.crash_limit
+        yield Query("take_over", {"worker": worker, "charge": charge, "crash_limit": limit})
+        if leaver is not None:
+            yield from leave_key(*leaver)
+        yield Query("forget_worker", {"worker": worker})
+        if inline:  # perhaps a message without a note was the cause: store first for a while
+            yield Query("touch_catalog", {"crash": True})
 
 
-def detach(seq: int, key_hash: int) -> Flow[bool]:
-    """Let a key go on without its dead message."""
-    yield Query("lock_keys", {"key_hashes": [key_hash]})
-    yield Query("advance", {"seqs": [seq]})
+def _leaving(context: Context, held: list[tuple[Any, ...]]) -> tuple[int, int] | None:
+    """The message of a dead worker whose last crash this was and whose key goes on without it: its number and key."""
+    if len(held) != 1:
+        return None
+    seq, _, crashes, key_hash, on_dead = held[0]
+    spent = crashes + 1 >= context.settings.crash_limit
+    return (seq, key_hash) if spent and key_hash is not None and on_dead == "continue" else None
+
+
+def leave_key(seq: int, key_hash: int) -> Flow[bool]:
+    """Let a key go on without its dead message, under the key lock."""
     rows = yield Query("detach", {"seq": seq})
     if rows:
+        yield Query("advance", {"seqs": [seq]})
         yield Query("promote", {"key_hashes": [key_hash]})
     return bool(rows)
 

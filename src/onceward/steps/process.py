@@ -93,14 +93,17 @@ def _handle_inline(lane: Lane, delivery: Delivery, target: Target) -> Flow[Recei
         yield ROLLBACK
         return (yield from _known_receipt(context, delivery, row))
     _, seq, received_at = fresh[0]
-    call, problem = _call_of(lane, delivery, target, seq=seq, received_at=received_at)
-    if call is None:
-        yield ROLLBACK
-        return (yield from _store_failed(lane, delivery, target, problem or AssertionError("no reason"), seq))
-    outcome = Outcome() if turn == "stale" else (yield from _run(lane, call))
+    if turn == "stale":  # what is skipped need not be readable
+        outcome, beside = Outcome(), _skip(handler, target, seq)
+    else:
+        call, problem = _call_of(lane, delivery, target, seq=seq, received_at=received_at)
+        if call is None:
+            yield ROLLBACK
+            return (yield from _store_failed(lane, delivery, target, problem or AssertionError("no reason"), seq))
+        outcome = yield from _run(lane, call)
+        beside = _beside(context, target, call) if outcome.error is None else []
     error = outcome.error
     if error is None:
-        beside = _beside(context, target, call, stale=turn == "stale")
         error = yield from _finish_inline(lane, seq, mark, outcome.value, beside)
     else:
         yield from _undo()
@@ -184,16 +187,18 @@ def _run(lane: Lane, call: Call) -> Flow[Outcome]:
     return Outcome(value=text)
 
 
-def _beside(context: Context, target: Target, call: Call, *, stale: bool) -> list[Request]:
+def _skip(handler: Handler | None, target: Target, seq: int) -> list[Request]:
+    """What is written for a stale number."""
+    reason = f"number {target.sequence} came after a later one of its key was applied"
+    skipped = Query("add_audit", {"action": "skip", "seq": seq, "actor": "onceward", "reason": reason})
+    return [skipped] if handler is None or handler.keep_body else [skipped, Query("forget_bodies", {"seqs": [seq]})]
+
+
+def _beside(context: Context, target: Target, call: Call) -> list[Request]:
     """What is written in the same transaction beside the effects themselves."""
     message: Message = call.message
     requests: list[Request] = []
-    if stale:
-        reason = f"number {target.sequence} came after a later one of its key was applied"
-        requests.append(
-            Query("add_audit", {"action": "skip", "seq": message.seq, "actor": "onceward", "reason": reason})
-        )
-    elif target.sequence is not None:
+    if target.sequence is not None:
         applied = {"consumer": target.consumer_id, "key": target.key, "sequence": target.sequence}
         requests.append(Query("advance_inline", applied))
     if message.draft and message.draft.deliveries:

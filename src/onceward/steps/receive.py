@@ -92,8 +92,8 @@ def _store(  # noqa: PLR0913 - the parts of one loop
         seqs = {ordinal: seq for ordinal, seq, _ in fresh}
         own.update(seqs.values())
         known = yield from look_up(context, [row for row in records if row["ordinal"] not in seqs])
-        if len(seqs) + len(known) == len(plan):
-            yield from _write_receipts(context, deliveries, plan, seqs, known, own, receipts)
+        complete = len(seqs) + len(known) == len(plan)
+        if complete and (yield from _write_receipts(context, deliveries, plan, seqs, known, own, receipts)):
             return
         yield from load_catalog(context, cache)
     raise StoreConflict("subscriptions keep changing while messages are received; try again")
@@ -107,21 +107,25 @@ def _write_receipts(  # noqa: PLR0913, PLR0917 - the parts of one loop
     known: dict[int, Known],
     own: set[int],
     receipts: dict[int, Receipt],
-) -> Flow[None]:
+) -> Flow[bool]:
+    """Write a receipt for each delivery; False when a row is gone by which one was known."""
     parts: dict[int, list[Receipt]] = {}
     copies: dict[int, int] = {}
     for ordinal, (index, _) in enumerate(plan):
         if ordinal in seqs:
-            part = Receipt("accepted", seqs[ordinal])
+            part: Receipt | None = Receipt("accepted", seqs[ordinal])
         elif known[ordinal].seq in own:  # inserted by an earlier round of this very call
             part = Receipt("accepted", known[ordinal].seq, known[ordinal].finished)
         else:
             part = yield from meet_again(context, deliveries[index], known[ordinal], copies)
+        if part is None:
+            return False
         parts.setdefault(index, []).append(part)
     if copies:
         yield from count_copies(context, copies)
     for index, several in parts.items():
         receipts[index] = merged(several)
+    return True
 
 
 def targets(context: Context, catalog: Catalog, delivery: Delivery) -> list[Target]:
@@ -256,22 +260,18 @@ def look_up(context: Context, records: Sequence[dict[str, Any]]) -> Flow[dict[in
     }
 
 
-def meet_again(context: Context, delivery: Delivery, known: Known, copies: dict[int, int]) -> Flow[Receipt]:
-    """A known id came again: a duplicate if its bytes are the same, a case for quarantine if not."""
+def meet_again(context: Context, delivery: Delivery, known: Known, copies: dict[int, int]) -> Flow[Receipt | None]:
+    """A known id came again: a duplicate if its bytes are the same, a case for quarantine if not.
+
+    None when the row it was known by is gone: fanned out to other consumers, who have rows of their own.
+    """
     if known.hash == delivery.hash:
         copies[known.seq] = copies.get(known.seq, 0) + 1
         return Receipt("duplicate", known.seq, known.finished, known.result)
-    case = {
-        "seq": known.seq,
-        "hash": delivery.hash,
-        "type": delivery.type,
-        "version": delivery.version,
-        "key": delivery.key,
-        "headers": payload.encode_text(dict(delivery.headers)) if delivery.headers else None,
-        "body": delivery.body,
-    }
-    ((resolved,),) = yield from once(context, Query("quarantine", case))
-    resolution, accepted = resolved
+    (rows,) = yield from once(context, mismatch(known.seq, delivery))
+    if not rows:
+        return None
+    resolution, accepted = rows[0]
     if resolution is None:
         return Receipt("mismatch", known.seq)
     if accepted is not None:
@@ -280,6 +280,22 @@ def meet_again(context: Context, delivery: Delivery, known: Known, copies: dict[
         known = Known(accepted, delivery.hash, bool(finished), payload.decode_text(result) if result else None)
     copies[known.seq] = copies.get(known.seq, 0) + 1
     return Receipt("duplicate", known.seq, known.finished, known.result)
+
+
+def mismatch(seq: int, delivery: Delivery) -> Query:
+    """Puts a body into quarantine that came under the id of another."""
+    return Query(
+        "quarantine",
+        {
+            "seq": seq,
+            "hash": delivery.hash,
+            "type": delivery.type,
+            "version": delivery.version,
+            "key": delivery.key,
+            "headers": payload.encode_text(dict(delivery.headers)) if delivery.headers else None,
+            "body": delivery.body,
+        },
+    )
 
 
 def count_copies(context: Context, copies: dict[int, int]) -> Flow[None]:

@@ -6,6 +6,7 @@ it out replaces that row by one per consumer in one transaction.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from onceward import identity, payload
@@ -13,7 +14,7 @@ from onceward.flow import COMMIT, Each, Flow, Query
 from onceward.message import NO_HEADERS, Delivery
 from onceward.registry import ANY_TYPE, OUTBOX, Subscription
 from onceward.steps.context import Cache, Context, know_names, know_numbers, load_catalog
-from onceward.steps.receive import READY, Target, identity_of, record, targets
+from onceward.steps.receive import READY, Target, identity_of, mismatch, record, targets
 
 
 def subscribe(context: Context, cache: Cache) -> Flow[None]:
@@ -52,17 +53,37 @@ def fan_out(context: Context) -> Flow[int]:
         return 0
     rows = yield Query("unhandled", {"types": types})
     yield from know_numbers(context.cache, (number for row in rows for number in (row[1], row[8])))
+    moves = [_plan(context, row) for row in rows]
+    keys = sorted({move.key_hash for move in moves if move.key_hash is not None})
+    if keys:
+        yield Query("lock_keys", {"key_hashes": keys})
     moved = 0
-    for row in rows:
-        moved += yield from _fan_out_one(context, row)
+    for move in moves:
+        moved += yield from _make(context, move)
+    if keys:  # whatever waits behind a row that has gone, or has moved back in its key, goes on
+        yield Query("promote", {"key_hashes": keys})
     yield COMMIT
     if moved < len(rows):  # under an outdated catalog nothing is copied; the next round has a newer one
         yield from load_catalog(context, context.cache)
     return moved
 
 
-def _fan_out_one(context: Context, row: tuple[Any, ...]) -> Flow[bool]:
-    """Give every consumer its row; False when that was refused, and then nothing is changed."""
+@dataclass(frozen=True, slots=True)
+class Move:
+    """What becomes of one unhandled row."""
+
+    seq: int
+    stored_id: bytes
+    source: int
+    delivery: Delivery
+    own: Target | None
+    """The service's own consumer, which keeps the row; None where only others want it."""
+    others: list[Target]
+    key_hash: int | None
+    """The key in which the row stands, or comes to stand."""
+
+
+def _plan(context: Context, row: tuple[Any, ...]) -> Move:
     seq, source, message_id, message_type, version, key, headers, body, consumer, stored_id, digest, place = row
     catalog = context.cache.catalog
     delivery = Delivery(
@@ -74,23 +95,48 @@ def _fan_out_one(context: Context, row: tuple[Any, ...]) -> Flow[bool]:
         headers=payload.decode_text(headers) if headers else NO_HEADERS,
         body=bytes(body),
         hash=bytes(digest),
-        position=place,  # a copy is younger than what it is a copy of, and keeps its place all the same
+        position=place,  # the copies keep its place in the order, whatever came in between
     )
-    own = None
-    for target in targets(context, catalog, delivery):
-        if target.consumer_id == consumer:
-            own = target
-            continue
-        copy = record(0, delivery, target, source) | {"stored_id": bytes(stored_id)}
-        there = yield Each("receive", [copy], {**READY, "catalog": catalog.version})
-        there = there or (yield Each("known", [identity_of(copy)]))
-        if not there:
-            return False
-    if own is None:
-        yield from _remove(context, seq, catalog.numbers[consumer], key)
+    found = targets(context, catalog, delivery)
+    own = next((target for target in found if target.consumer_id == consumer), None)
+    others = [target for target in found if target is not own]
+    if own is not None:
+        key_hash = own.key_hash
     else:
-        yield from _adopt(seq, own)
+        key_hash = None if key is None else identity.key_hash(context.prefix, catalog.numbers[consumer], key)
+    return Move(seq, bytes(stored_id), source, delivery, own, others, key_hash)
+
+
+def _make(context: Context, move: Move) -> Flow[bool]:
+    """Give every consumer its row; False when that was refused, and then the unhandled row stays."""
+    heirs = []
+    for target in move.others:
+        heir = yield from _copy(context, move, target)
+        if heir is None:
+            return False
+        heirs.append(heir)
+    if move.own is None:
+        yield Query("hand_on", {"seq": move.seq, "heir": heirs[0]})
+        yield Query("remove_unhandled", {"seq": move.seq})
+    else:
+        place = {"key_hash": move.own.key_hash, "sequence": move.own.sequence}
+        yield Query("adopt", {"seq": move.seq, "subscription": move.own.subscription, **place})
+        yield Query("set_body_key", {"seq": move.seq, "key": move.own.key})
     return True
+
+
+def _copy(context: Context, move: Move, target: Target) -> Flow[int | None]:
+    """A row for another consumer; answers its number, None under an outdated catalog."""
+    copy = record(0, move.delivery, target, move.source) | {"stored_id": move.stored_id}
+    fresh = yield Each("receive", [copy], {**READY, "catalog": context.cache.catalog.version})
+    if fresh:
+        return int(fresh[0][1])
+    known = yield Each("known", [identity_of(copy)])
+    if not known:
+        return None
+    if bytes(known[0][2]) != move.delivery.hash:  # it came again, with other bytes, since its type is known
+        yield mismatch(known[0][1], move.delivery)
+    return int(known[0][1])
 
 
 def _can_place(context: Context, message_type: str) -> bool:
@@ -104,24 +150,3 @@ def _can_place(context: Context, message_type: str) -> bool:
 def _finds_key(context: Context, subscription: Subscription) -> bool:
     handler = context.registry.of_type(subscription.consumer, subscription.type)
     return handler is not None and callable(handler.key)
-
-
-def _remove(context: Context, seq: int, consumer: str, key: str | None) -> Flow[None]:
-    """The service's own row of a type that only other consumers want; whatever waits behind it goes on."""
-    keys = [] if key is None else [identity.key_hash(context.prefix, consumer, key)]
-    if keys:
-        yield Query("lock_keys", {"key_hashes": keys})
-    yield Query("remove_unhandled", {"seq": seq})
-    if keys:
-        yield Query("promote", {"key_hashes": keys})
-
-
-def _adopt(seq: int, target: Target) -> Flow[None]:
-    place = {"key_hash": target.key_hash, "sequence": target.sequence}
-    keys = [] if target.key_hash is None else [target.key_hash]
-    if keys:  # it may move back in its key, and then others go on before it
-        yield Query("lock_keys", {"key_hashes": keys})
-    yield Query("adopt", {"seq": seq, "subscription": target.subscription, **place})
-    if keys:
-        yield Query("promote", {"key_hashes": keys})
-    yield Query("set_body_key", {"seq": seq, "key": target.key})

@@ -108,15 +108,17 @@ FROM unnest(%(seq)b::bigint[], %(copies)b::bigint[]) AS i (seq, copies)
 ON CONFLICT (seq) DO UPDATE SET copies = d.copies + excluded.copies, last_at = excluded.last_at
 
 -- name: quarantine
--- Guard: unique (seq, hash). Never touches the first body; answers what an operator decided about this hash.
+-- Guards: unique (seq, hash), and the ledger row is there and stays until the commit: a fan-out may have replaced it, and a case without
+-- one is out of reach. Never touches the first body; answers what an operator decided about this hash.
 INSERT INTO {prefix}quarantine AS x (seq, hash, type, version, key, headers, body, copies, first_at, last_at)
-VALUES (%(seq)s, %(hash)s, %(type)s, %(version)s, %(key)s, %(headers)s, %(body)s, 1, clock_timestamp(), clock_timestamp())
+SELECT l.seq, %(hash)s, %(type)s, %(version)s, %(key)s, %(headers)s, %(body)s, 1, clock_timestamp(), clock_timestamp()
+FROM {prefix}ledger l WHERE l.seq = %(seq)s FOR KEY SHARE
 ON CONFLICT (seq, hash) DO UPDATE SET copies = x.copies + 1, last_at = excluded.last_at
 RETURNING resolution, accepted_seq
 
 -- name: requeue_own
--- Guards: the ledger row is this very message under this very number, no queue row is there, and no run has finished it. Used when a
--- handler committed on its own in inline mode.
+-- Guards: the ledger row is this very message under this very number, no queue row is there, no run has finished it, and nobody has
+-- discarded it. Used when a handler committed on its own in inline mode.
 INSERT INTO {prefix}queue (seq, subscription, key_hash, place, sequence, state, due_at, attempts)
 SELECT l.seq, %(subscription)s::integer, %(key_hash)s::bigint, coalesce(%(place)s::bigint, l.seq), %(sequence)s::bigint,
        %(state)s::text, clock_timestamp() + make_interval(secs => %(delay)s::float8), %(attempts)s
@@ -124,6 +126,7 @@ FROM {prefix}ledger l
 WHERE (l.consumer, l.source, l.id) = (%(consumer)s, %(source)s, %(stored_id)s) AND l.seq = %(seq)s
   AND NOT EXISTS (SELECT FROM {prefix}queue q WHERE q.seq = l.seq)
   AND NOT EXISTS (SELECT FROM {prefix}run r WHERE r.first_seq <= l.seq AND r.last_seq >= l.seq AND l.seq = ANY(r.seqs))
+  AND NOT EXISTS (SELECT FROM {prefix}audit a WHERE a.seq = l.seq AND a.action = 'discard')
 RETURNING seq
 
 -- name: key_is_free
@@ -399,12 +402,13 @@ DELETE FROM {prefix}worker WHERE id = %(worker)s
 SELECT DISTINCT b.type FROM {prefix}queue q JOIN {prefix}body b USING (seq) WHERE q.state = 'unhandled'
 
 -- name: unhandled
--- Guard: row locked, state still unhandled. Relies on queue_aside.
+-- Guard: rows locked, state still unhandled. Waits for another fan-out instead of passing it by: the rows it makes come first in their keys.
+-- The ledger row too, so that no case of quarantine is opened under a number that goes. Relies on queue_aside.
 SELECT q.seq, b.source, b.id, b.type, b.version, b.key, b.headers, b.body, l.consumer, l.id, l.hash, q.place
 FROM {prefix}queue q JOIN {prefix}body b USING (seq) JOIN {prefix}ledger l USING (seq)
 WHERE q.state = 'unhandled' AND b.type = ANY(%(types)s::text[])
 ORDER BY q.seq LIMIT 100
-FOR UPDATE OF q SKIP LOCKED
+FOR UPDATE OF q, l
 
 -- name: adopt
 -- Guard: state still unhandled. The row keeps its number, so it keeps its place in the order.
@@ -417,6 +421,25 @@ RETURNING seq
 -- name: set_body_key
 -- The key of an adopted message, for people; the queue row has its hash.
 UPDATE {prefix}body SET key = %(key)s WHERE seq = %(seq)s
+
+-- name: hand_on
+-- Before an unhandled row goes: its copies, its cases in quarantine and what people did to it belong to the row that replaces it.
+WITH copies AS (
+    DELETE FROM {prefix}duplicate WHERE seq = %(seq)s RETURNING copies, first_at, last_at
+), counted AS (
+    INSERT INTO {prefix}duplicate AS d (seq, copies, first_at, last_at)
+    SELECT %(heir)s::bigint, copies, first_at, last_at FROM copies
+    ON CONFLICT (seq) DO UPDATE SET copies = d.copies + excluded.copies, first_at = excluded.first_at
+), known AS (
+    DELETE FROM {prefix}quarantine x
+    WHERE x.seq = %(seq)s AND EXISTS (SELECT FROM {prefix}quarantine h WHERE h.seq = %(heir)s AND h.hash = x.hash)
+), moved AS (
+    UPDATE {prefix}quarantine x SET seq = %(heir)s
+    WHERE x.seq = %(seq)s AND NOT EXISTS (SELECT FROM {prefix}quarantine h WHERE h.seq = %(heir)s AND h.hash = x.hash)
+), pointed AS (
+    UPDATE {prefix}quarantine SET accepted_seq = %(heir)s WHERE accepted_seq = %(seq)s
+)
+UPDATE {prefix}audit SET seq = %(heir)s WHERE seq = %(seq)s
 
 -- name: remove_unhandled
 -- The service's own row of a type that only other consumers want; they have rows of their own by now.
@@ -435,7 +458,7 @@ RETURNING seq
 
 -- name: key_of
 -- Read without a lock: the key lock comes before any row lock of whoever removes a row.
-SELECT q.key_hash, b.key, c.name, q.outgoing, b.destination
+SELECT q.key_hash, b.key, c.name, q.outgoing, b.destination, q.sequence
 FROM {prefix}queue q JOIN {prefix}body b USING (seq) JOIN {prefix}ledger l USING (seq) JOIN {prefix}name c ON c.id = l.consumer
 WHERE q.seq = %(seq)s
 
@@ -456,6 +479,14 @@ FROM {prefix}queue q JOIN {prefix}body b USING (seq) JOIN {prefix}ledger l USING
 WHERE q.seq = ANY(%(seqs)b::bigint[]) AND q.sequence IS NOT NULL AND b.key IS NOT NULL
 GROUP BY l.consumer, b.key ORDER BY l.consumer, b.key
 ON CONFLICT (consumer, key) DO UPDATE SET applied = greatest(p.applied, excluded.applied)
+
+-- name: retreat
+-- Guard: the number of this message was the last one given up, and nobody runs a later one of its key. Under the key lock.
+UPDATE {prefix}progress p SET applied = q.sequence - 1
+FROM {prefix}queue q JOIN {prefix}body b USING (seq) JOIN {prefix}ledger l USING (seq)
+WHERE q.seq = %(seq)s AND p.consumer = l.consumer AND p.key = b.key AND p.applied = q.sequence
+  AND NOT EXISTS (SELECT FROM {prefix}queue n WHERE n.key_hash = %(key_hash)s AND n.token IS NOT NULL)
+RETURNING p.applied
 
 -- name: advance_inline
 -- As advance, for a message that never had a queue row.

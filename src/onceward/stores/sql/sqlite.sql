@@ -82,15 +82,16 @@ INSERT INTO {prefix}duplicate (seq, copies, first_at, last_at) VALUES (:seq, :co
 ON CONFLICT (seq) DO UPDATE SET copies = copies + excluded.copies, last_at = excluded.last_at
 
 -- name: quarantine
--- Guard: unique (seq, hash). Never touches the first body; answers what an operator decided about this hash.
+-- Guards: unique (seq, hash), and the ledger row is there: a fan-out may have replaced it, and a case without one is out of reach.
+-- Never touches the first body; answers what an operator decided about this hash.
 INSERT INTO {prefix}quarantine (seq, hash, type, version, key, headers, body, copies, first_at, last_at)
-VALUES (:seq, :hash, :type, :version, :key, :headers, :body, 1, :now, :now)
+SELECT seq, :hash, :type, :version, :key, :headers, :body, 1, :now, :now FROM {prefix}ledger WHERE seq = :seq
 ON CONFLICT (seq, hash) DO UPDATE SET copies = copies + 1, last_at = excluded.last_at
 RETURNING resolution, accepted_seq
 
 -- name: requeue_own
 -- Guards: the ledger row is this very message under this very number (a number that was rolled back may be another's by now), no queue
--- row is there, and no run has finished it. Used when a handler committed on its own in inline mode.
+-- row is there, no run has finished it, and nobody has discarded it. Used when a handler committed on its own in inline mode.
 INSERT INTO {prefix}queue (seq, subscription, key_hash, place, sequence, state, due_at, attempts)
 SELECT l.seq, :subscription, :key_hash, coalesce(:place, l.seq), :sequence, :state,
        :now + CAST(:delay * 1000000 AS integer), :attempts
@@ -99,6 +100,7 @@ WHERE l.consumer = :consumer AND l.source = :source AND l.id = :stored_id AND l.
   AND NOT EXISTS (SELECT 1 FROM {prefix}queue q WHERE q.seq = l.seq)
   AND NOT EXISTS (SELECT 1 FROM {prefix}run r
                   WHERE r.first_seq <= l.seq AND r.last_seq >= l.seq AND l.seq IN (SELECT value FROM json_each(r.seqs)))
+  AND NOT EXISTS (SELECT 1 FROM {prefix}audit a WHERE a.seq = l.seq AND a.action = 'discard')
 RETURNING seq
 
 -- name: key_is_free
@@ -350,6 +352,17 @@ RETURNING seq
 -- The key of an adopted message, for people; the queue row has its hash.
 UPDATE {prefix}body SET key = :key WHERE seq = :seq
 
+-- name: hand_on
+-- Before an unhandled row goes: its copies, its cases in quarantine and what people did to it belong to the row that replaces it.
+INSERT INTO {prefix}duplicate (seq, copies, first_at, last_at)
+SELECT :heir, copies, first_at, last_at FROM {prefix}duplicate WHERE seq = :seq
+ON CONFLICT (seq) DO UPDATE SET copies = copies + excluded.copies, first_at = excluded.first_at;
+DELETE FROM {prefix}duplicate WHERE seq = :seq;
+UPDATE OR IGNORE {prefix}quarantine SET seq = :heir WHERE seq = :seq;
+DELETE FROM {prefix}quarantine WHERE seq = :seq;
+UPDATE {prefix}quarantine SET accepted_seq = :heir WHERE accepted_seq = :seq;
+UPDATE {prefix}audit SET seq = :heir WHERE seq = :seq
+
 -- name: remove_unhandled
 -- The service's own row of a type that only other consumers want; they have rows of their own by now.
 DELETE FROM {prefix}body WHERE seq = :seq AND seq IN (SELECT seq FROM {prefix}queue WHERE state = 'unhandled');
@@ -364,7 +377,7 @@ RETURNING seq
 
 -- name: key_of
 -- The key whose lock comes before any row lock.
-SELECT q.key_hash, b.key, c.name, q.outgoing, b.destination
+SELECT q.key_hash, b.key, c.name, q.outgoing, b.destination, q.sequence
 FROM {prefix}queue q JOIN {prefix}body b ON b.seq = q.seq JOIN {prefix}ledger l ON l.seq = q.seq
 JOIN {prefix}name c ON c.id = l.consumer
 WHERE q.seq = :seq
@@ -386,6 +399,16 @@ FROM {prefix}queue q JOIN {prefix}body b ON b.seq = q.seq JOIN {prefix}ledger l 
 WHERE q.seq IN (SELECT value FROM json_each(:seqs)) AND q.sequence IS NOT NULL AND b.key IS NOT NULL
 GROUP BY l.consumer, b.key
 ON CONFLICT (consumer, key) DO UPDATE SET applied = max(applied, excluded.applied)
+
+-- name: retreat
+-- Guard: the number of this message was the last one given up, and nobody runs a later one of its key.
+UPDATE {prefix}progress SET applied = applied - 1
+WHERE EXISTS (
+    SELECT 1 FROM {prefix}queue q JOIN {prefix}body b ON b.seq = q.seq JOIN {prefix}ledger l ON l.seq = q.seq
+    WHERE q.seq = :seq AND l.consumer = {prefix}progress.consumer AND b.key = {prefix}progress.key
+      AND q.sequence = {prefix}progress.applied)
+  AND NOT EXISTS (SELECT 1 FROM {prefix}queue n WHERE n.key_hash = :key_hash AND n.token IS NOT NULL)
+RETURNING applied
 
 -- name: advance_inline
 -- As advance, for a message that never had a queue row.
