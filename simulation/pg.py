@@ -19,6 +19,7 @@ import psycopg
 
 from onceward.errors import StoreUnavailable
 from onceward.flow import Begin, Each, Query, Reconnect, Rollback
+from onceward.stores.postgres.columns import kinds
 from onceward.stores.postgres.session import PostgresSession
 from onceward.stores.postgres.store import PostgresStore
 from onceward.stores.statements import load
@@ -177,7 +178,9 @@ class PgSession:
         self.database, self.name, self.broken = database, "", False
         self._thread = ThreadPoolExecutor(1)
         self._real = PostgresSession(
-            database.statements, database.store.open_connection(), reopen=database.store.open_connection
+            {name: (text, kinds(text)) for name, text in database.statements.items()},
+            database.store.open_connection(),
+            reopen=database.store.open_connection,
         )
         self._pid = self._real.connection.info.backend_pid
         self._pending: Future[Any] | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -36,6 +37,12 @@ def check_prefix(prefix: str) -> str:
 
 def check_name(kind: str, name: Any) -> str:
     """Accept the name of a source, type or consumer."""
+    return _checked_name(kind, name) if type(name) is str else _check_text(kind, name, MAX_NAME_BYTES)
+
+
+@lru_cache(maxsize=1024)
+def _checked_name(kind: str, name: str) -> str:
+    """Names are few and come with every message."""
     return _check_text(kind, name, MAX_NAME_BYTES)
 
 

@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from typing import Any, Literal, Self, TypeVar, Unpack
+from weakref import WeakKeyDictionary
 
 from onceward import identity
 from onceward.breaker import Breaker, Circuit
 from onceward.desk import Desk
 from onceward.errors import ConfigurationError
 from onceward.flow import Flow, Query, run_async, run_sync
+from onceward.gather import AsyncGathering, Gathering
 from onceward.inline import Inline
 from onceward.message import Arguments, Delivery, Receipt, SendArguments
 from onceward.registry import Handler, KeySpec, Registry
@@ -38,6 +40,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 BATCH = 500
 """How many messages `receive_many` stores in one transaction: 1000 was no faster."""
+LEADERS = 2
+"""How many transactions `receive` may have under way where the database takes several writers."""
 
 
 class Inbox(Desk):
@@ -82,6 +86,9 @@ class Inbox(Desk):
         self._policies: dict[str, RetryPolicy] = {}
         self._inline = Inline(self._context, self._store, self._introduce)
         self._workers: set[Worker] = set()
+        self._leaders = 1 if self._store.single_writer else LEADERS
+        self._gathered = os.getpid(), Gathering(self._receive, self._leaders)
+        self._gathered_async: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGathering] = WeakKeyDictionary()
         atexit.register(self._inline.close)
 
     @property
@@ -214,17 +221,17 @@ class Inbox(Desk):
 
         With `tx=` it joins the caller's own transaction and is stored when, and only when, that commits.
         """
-        deliveries = [Delivery.of(**message)]
+        delivery = Delivery.of(**message)
         if tx is not None:
-            return run_sync(self._join(deliveries), self._store.join(tx).perform)[0]
-        return self._receive(deliveries)[0]
+            return run_sync(self._join([delivery]), self._store.join(tx).perform)[0]
+        return self._gathering().receive(delivery)
 
     async def areceive(self, *, tx: Any = None, **message: Unpack[Arguments]) -> Receipt:
         """As `receive`, awaited; `tx=` takes an async connection."""
-        deliveries = [Delivery.of(**message)]
+        delivery = Delivery.of(**message)
         if tx is not None:
-            return (await run_async(self._join(deliveries), self._store.async_join(tx).perform))[0]
-        return (await self._areceive(deliveries))[0]
+            return (await run_async(self._join([delivery]), self._store.async_join(tx).perform))[0]
+        return await self._async_gathering().receive(delivery)
 
     def receive_many(self, messages: Iterable[Arguments]) -> list[Receipt]:
         """Receive many messages, each a mapping of `receive`'s arguments, in few transactions."""
@@ -243,6 +250,17 @@ class Inbox(Desk):
         receipts = await perform_async(self._store, lambda: self._take_in(deliveries))
         self._store.ring()
         return receipts
+
+    def _gathering(self) -> Gathering:
+        if self._gathered[0] != os.getpid():  # whoever led in the parent does not lead in a forked child
+            self._gathered = os.getpid(), Gathering(self._receive, self._leaders)
+        return self._gathered[1]
+
+    def _async_gathering(self) -> AsyncGathering:
+        loop = asyncio.get_running_loop()
+        if loop not in self._gathered_async:
+            self._gathered_async[loop] = AsyncGathering(self._areceive, self._leaders)
+        return self._gathered_async[loop]
 
     def _take_in(self, deliveries: Sequence[Delivery]) -> Flow[list[Receipt]]:
         yield from self._introduce()

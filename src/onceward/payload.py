@@ -16,6 +16,10 @@ from onceward.errors import InvalidMessage
 
 MAX_DEPTH = 64
 
+# Made once: json.dumps makes one for every call that does not take its defaults.
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_ASCII_ENCODER = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+
 # A \u0000 escape that is really one: the backslash before it is not itself escaped.
 _NUL_ESCAPE = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
@@ -23,7 +27,7 @@ _NUL_ESCAPE = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 def encode(data: Any) -> bytes:
     """Turn JSON-able data into the bytes that are stored and hashed."""
     try:
-        return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        return _ENCODER.encode(data).encode()
     except (TypeError, ValueError, RecursionError) as error:
         message = f"data cannot be written as JSON: {error}; pass JSON-able data, or raw bytes as body="
         raise InvalidMessage(message) from error
@@ -31,7 +35,7 @@ def encode(data: Any) -> bytes:
 
 def encode_text(data: Any) -> str:
     """Turn JSON-able data into ASCII text: storable in a text column of every database."""
-    return json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return _ASCII_ENCODER.encode(data)
 
 
 def decode_text(text: str) -> Any:

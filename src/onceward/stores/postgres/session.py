@@ -19,6 +19,7 @@ from psycopg.rows import tuple_row
 from onceward.errors import StoreUnavailable
 from onceward.flow import Begin, Call, Commit, Each, Outcome, Query, Reconnect, Rollback
 from onceward.stores.calls import awaited_outcome, outcome
+from onceward.stores.postgres.columns import Column, as_columns
 from onceward.stores.postgres.guard import Guard, Statement, is_infrastructure, translated
 
 _COMMIT = "COMMIT"
@@ -28,7 +29,11 @@ class _PostgresSession:
     """What both worlds share: requests become statements, answers are checked."""
 
     def __init__(
-        self, statements: Mapping[str, str], connection: Any, *, reopen: Callable[[], Any] | None = None
+        self,
+        statements: Mapping[str, tuple[str, Mapping[str, str]]],
+        connection: Any,
+        *,
+        reopen: Callable[[], Any] | None = None,
     ) -> None:
         self._statements = statements
         self._reopen = reopen
@@ -60,10 +65,12 @@ class _PostgresSession:
 
     def _statement(self, request: Any, *, nothing: bool) -> Statement | None:
         if isinstance(request, Query):
-            return self._statements[request.name], request.params
+            text, types = self._statements[request.name]
+            return text, as_columns(request.params, types)
         if isinstance(request, Each):
-            columns = {name: [record[name] for record in request.records] for name in request.records[0]}
-            return self._statements[request.name], {**request.shared, **columns}
+            text, types = self._statements[request.name]
+            columns = {name: Column(types[name], [record[name] for record in request.records]) for name in types}
+            return text, {**request.shared, **columns}
         if self._joined:
             return None
         if isinstance(request, Begin):
@@ -86,7 +93,7 @@ class _PostgresSession:
         }
         # psycopg itself sends BEGIN before it: the connection is never in autocommit mode, so no statement of a
         # handler can be outside of a transaction, however it is sent.
-        return [(self._statements["begin_limits"], limits)]
+        return [(self._statements["begin_limits"][0], limits)]
 
     def _prepares(self, statement: Statement) -> bool | None:
         """Our own statements are few and planned once; a connection behind a pooler ignores the wish."""

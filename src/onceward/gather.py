@@ -1,0 +1,121 @@
+"""Gather: deliveries that arrive at the same time share a transaction.
+
+Whoever comes first stores for all that wait, so a commit is paid once for many callers, and nobody waits who is alone.
+Invariant: each caller gets the receipt or the error of its own message. Where a shared transaction fails, everyone in
+it tries again alone, so that no message suffers from another for long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+
+from onceward.errors import StoreError
+from onceward.message import Delivery, Receipt
+
+SHARED = 500
+"""How many messages share a transaction at most, as in `receive_many`."""
+
+
+class _Place:
+    """A caller that waits."""
+
+    __slots__ = ("answered", "delivery", "error", "leads", "receipt", "woken")
+
+    def __init__(self, delivery: Delivery) -> None:
+        self.delivery = delivery
+        self.woken = threading.Event()
+        self.leads = self.answered = False
+        self.receipt: Receipt | None = None
+        self.error: StoreError | None = None
+
+
+class Gathering:
+    """For threads; so many of them store at the same time."""
+
+    def __init__(self, store: Callable[[list[Delivery]], list[Receipt]], leaders: int) -> None:
+        self._store, self._leaders = store, leaders
+        self._lock = threading.Lock()
+        self._waiting: list[_Place] = []
+        self._leading = 0
+
+    def receive(self, delivery: Delivery) -> Receipt:
+        """Store one delivery, together with whatever else waits to be stored."""
+        place = _Place(delivery)
+        with self._lock:
+            self._waiting.append(place)
+            if self._leading < self._leaders:
+                self._leading += 1
+                place.leads = True
+        while True:
+            if place.leads:
+                place.leads = False
+                self._lead()
+            if place.answered:
+                break
+            place.woken.wait()
+            place.woken.clear()
+        if place.error is not None:
+            raise place.error
+        return place.receipt or self._store([delivery])[0]
+
+    def _lead(self) -> None:
+        """Store for everyone who waits now, and let the first who came meanwhile lead the next."""
+        with self._lock:
+            shared, self._waiting = self._waiting[:SHARED], self._waiting[SHARED:]
+        try:
+            receipts = self._store([place.delivery for place in shared]) if shared else []
+            for place, receipt in zip(shared, receipts, strict=True):
+                place.receipt = receipt
+        except StoreError as error:
+            if len(shared) == 1:
+                shared[0].error = error
+        finally:
+            for place in shared:
+                place.answered = True
+                place.woken.set()
+            with self._lock:
+                successor = next((place for place in self._waiting if not place.leads), None)
+                if successor is None:
+                    self._leading -= 1
+                else:
+                    successor.leads = True
+                    successor.woken.set()
+
+
+class AsyncGathering:
+    """For the tasks of an event loop. Storing is a task of its own, so a caller may be cancelled without the others."""
+
+    def __init__(self, store: Callable[[list[Delivery]], Awaitable[list[Receipt]]], leaders: int) -> None:
+        self._store, self._leaders = store, leaders
+        self._waiting: list[tuple[Delivery, asyncio.Future[Receipt | None]]] = []
+        self._leading: set[asyncio.Task[None] | None] = set()
+
+    async def receive(self, delivery: Delivery) -> Receipt:
+        """Store one delivery, together with whatever else waits to be stored."""
+        answer: asyncio.Future[Receipt | None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((delivery, answer))
+        if len(self._leading) < self._leaders:
+            self._leading.add(asyncio.ensure_future(self._lead()))
+        return await answer or (await self._store([delivery]))[0]
+
+    async def _lead(self) -> None:
+        try:
+            while self._waiting:
+                shared, self._waiting = self._waiting[:SHARED], self._waiting[SHARED:]
+                await self._share(shared)
+        finally:  # in the same breath as the last look: whoever comes now finds room to lead
+            self._leading.discard(asyncio.current_task())
+
+    async def _share(self, shared: list[tuple[Delivery, asyncio.Future[Receipt | None]]]) -> None:
+        receipts: list[Receipt | None] = [None] * len(shared)
+        try:
+            receipts = [*await self._store([delivery for delivery, _ in shared])]
+        except StoreError as error:
+            if len(shared) == 1 and not shared[0][1].done():
+                shared[0][1].set_exception(error)
+        finally:
+            for (_, answer), receipt in zip(shared, receipts, strict=True):
+                if not answer.done():
+                    answer.set_result(receipt)

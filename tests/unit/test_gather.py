@@ -1,0 +1,169 @@
+"""Callers at the same time share a transaction; each gets its own answer, whatever happens to the others."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from onceward.errors import StoreError, StoreUnavailable
+from onceward.gather import SHARED, AsyncGathering, Gathering
+from onceward.message import Receipt
+from tests.unit.builders import delivery
+
+if TYPE_CHECKING:
+    from onceward.message import Delivery
+
+BAD = "bad"
+
+
+class Store:
+    """Remembers what was stored together; the first call is held until everybody has come."""
+
+    def __init__(self, *, held: bool = True) -> None:
+        self.calls: list[list[str]] = []
+        self.gate = threading.Event()
+        self.entered = threading.Event()
+        if not held:
+            self.gate.set()
+
+    def __call__(self, deliveries: list[Delivery]) -> list[Receipt]:
+        ids = [one.id for one in deliveries]
+        self.calls.append(ids)
+        self.entered.set()
+        assert self.gate.wait(10)
+        if BAD in ids:
+            raise StoreUnavailable(f"no {BAD}")
+        return [Receipt("accepted", len(one)) for one in ids]
+
+    async def later(self, deliveries: list[Delivery]) -> list[Receipt]:
+        """As above, for tasks: everybody has come when the loop has gone round."""
+        await asyncio.sleep(0.01)
+        self.gate.set()
+        return self(deliveries)
+
+
+def names(count: int) -> list[str]:
+    return ["x" * (number + 1) for number in range(count)]
+
+
+def together(store: Store, ids: list[str], leaders: int = 1) -> list[Receipt | StoreError]:
+    """Everybody calls while the first is being stored."""
+    gathering = Gathering(store, leaders)
+
+    def call(one: str) -> Receipt | StoreError:
+        try:
+            return gathering.receive(delivery(id=one))
+        except StoreError as error:
+            return error
+
+    with ThreadPoolExecutor(len(ids)) as pool:
+        first = pool.submit(call, ids[0])
+        assert store.entered.wait(10)
+        others = [pool.submit(call, one) for one in ids[1:]]
+        while len(gathering._waiting) < len(others) - leaders + 1:
+            pass
+        store.gate.set()
+        return [future.result(10) for future in [first, *others]]
+
+
+def test_who_is_alone_does_not_wait() -> None:
+    store = Store(held=False)
+    gathering = Gathering(store, 1)
+    assert [gathering.receive(delivery(id=one)).seq for one in ("x", "xx")] == [1, 2]
+    assert store.calls == [["x"], ["xx"]]
+
+
+def test_who_comes_meanwhile_shares_the_next() -> None:
+    store = Store()
+    answers = together(store, names(20))
+    assert [answer.seq for answer in answers if isinstance(answer, Receipt)] == list(range(1, 21))
+    assert len(store.calls) == 2
+    assert sorted(store.calls[1]) == names(20)[1:]
+
+
+def test_a_failure_is_only_its_own() -> None:
+    """The shared transaction failed: the others try alone, and succeed."""
+    store = Store()
+    answers = together(store, ["x", BAD, "xxx", "xxxx"])
+    assert [getattr(answer, "seq", None) for answer in answers] == [1, None, 3, 4]
+    assert isinstance(answers[1], StoreUnavailable)
+    assert sorted(map(len, store.calls)) == [1, 1, 1, 1, 3]
+
+
+def test_a_failure_alone_is_not_tried_again() -> None:
+    store = Store(held=False)
+    with pytest.raises(StoreUnavailable):
+        Gathering(store, 1).receive(delivery(id=BAD))
+    assert store.calls == [[BAD]]
+
+
+def test_several_may_lead() -> None:
+    store = Store()
+    answers = together(store, names(10), leaders=3)
+    assert [answer.seq for answer in answers if isinstance(answer, Receipt)] == list(range(1, 11))
+
+
+def test_a_crowd_is_stored_in_parts() -> None:
+    gathering = Gathering(store := Store(held=False), 1)
+    many = SHARED + 5
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(lambda _: gathering.receive(delivery(id="x")).seq, range(many)))
+    assert answers == [1] * many
+    assert max(map(len, store.calls)) <= SHARED
+
+
+def test_an_interrupted_leader_leaves_the_others_to_themselves() -> None:
+    """Whatever ends it, the next one leads."""
+
+    def interrupted(deliveries: list[Delivery]) -> list[Receipt]:
+        if len(deliveries) == 1 and deliveries[0].id == BAD:
+            raise KeyboardInterrupt
+        return [Receipt("accepted", 1)] * len(deliveries)
+
+    gathering = Gathering(interrupted, 1)
+    with pytest.raises(KeyboardInterrupt):
+        gathering.receive(delivery(id=BAD))
+    assert gathering.receive(delivery(id="x")).seq == 1
+
+
+async def test_tasks_share_too() -> None:
+    store = Store(held=False)
+    gathering = AsyncGathering(store.later, 1)
+    answers = await asyncio.gather(*(gathering.receive(delivery(id=one)) for one in names(20)))
+    assert [answer.seq for answer in answers] == list(range(1, 21))
+    assert len(store.calls) <= 2
+
+
+async def test_tasks_come_and_go() -> None:
+    """Also just when a leader ends: nobody is left waiting."""
+    gathering = AsyncGathering(Store(held=False).later, 2)
+
+    async def caller(count: int) -> int:
+        return sum([(await gathering.receive(delivery(id="x"))).seq for _ in range(count)])
+
+    async with asyncio.timeout(30):
+        assert await asyncio.gather(*(caller(20) for _ in range(8))) == [20] * 8
+
+
+async def test_a_failure_of_a_task_is_only_its_own() -> None:
+    store = Store(held=False)
+    gathering = AsyncGathering(store.later, 1)
+    answers = await asyncio.gather(
+        *(gathering.receive(delivery(id=one)) for one in ("x", BAD, "xxx")), return_exceptions=True
+    )
+    assert [getattr(answer, "seq", None) for answer in answers] == [1, None, 3]
+    assert isinstance(answers[1], StoreUnavailable)
+
+
+async def test_a_cancelled_caller_leaves_the_others_alone() -> None:
+    store = Store(held=False)
+    gathering = AsyncGathering(store.later, 1)
+    tasks = [asyncio.ensure_future(gathering.receive(delivery(id=one))) for one in names(3)]
+    await asyncio.sleep(0)
+    tasks[0].cancel()
+    assert [answer.seq for answer in await asyncio.gather(*tasks[1:])] == [2, 3]
+    assert tasks[0].cancelled()
