@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from onceward.errors import StoreError
 from onceward.message import Delivery, Receipt
 
 SHARED = 500
 """How many messages share a transaction at most, as in `receive_many`."""
+
+
+_Caller = tuple[Delivery, asyncio.Future["Receipt | None"]]
 
 
 class _Place:
@@ -87,35 +91,55 @@ class Gathering:
 class AsyncGathering:
     """For the tasks of an event loop. Storing is a task of its own, so a caller may be cancelled without the others."""
 
-    def __init__(self, store: Callable[[list[Delivery]], Awaitable[list[Receipt]]], leaders: int) -> None:
+    def __init__(self, store: Callable[[list[Delivery]], Coroutine[Any, Any, list[Receipt]]], leaders: int) -> None:
         self._store, self._leaders = store, leaders
-        self._waiting: list[tuple[Delivery, asyncio.Future[Receipt | None]]] = []
-        self._leading: set[asyncio.Task[None] | None] = set()
+        self._waiting: list[_Caller] = []
+        self._storing: dict[asyncio.Future[list[Receipt]], list[_Caller]] = {}
 
     async def receive(self, delivery: Delivery) -> Receipt:
         """Store one delivery, together with whatever else waits to be stored."""
-        answer: asyncio.Future[Receipt | None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((delivery, answer))
-        if len(self._leading) < self._leaders:
-            self._leading.add(asyncio.ensure_future(self._lead()))
-        return await answer or (await self._store([delivery]))[0]
-
-    async def _lead(self) -> None:
+        caller: _Caller = delivery, asyncio.get_running_loop().create_future()
+        self._waiting.append(caller)
+        self._begin()
         try:
-            while self._waiting:
-                shared, self._waiting = self._waiting[:SHARED], self._waiting[SHARED:]
-                await self._share(shared)
-        finally:  # in the same breath as the last look: whoever comes now finds room to lead
-            self._leading.discard(asyncio.current_task())
+            receipt = await caller[1]
+        except asyncio.CancelledError:
+            await self._leave(caller)
+            raise
+        return receipt or (await self._store([delivery]))[0]
 
-    async def _share(self, shared: list[tuple[Delivery, asyncio.Future[Receipt | None]]]) -> None:
+    async def finish(self) -> None:
+        """Wait until nothing is being stored."""
+        if self._storing:
+            await asyncio.wait(self._storing)
+
+    def _begin(self) -> None:
+        if self._waiting and len(self._storing) < self._leaders:
+            shared, self._waiting = self._waiting[:SHARED], self._waiting[SHARED:]
+            task = asyncio.get_running_loop().create_task(self._store([delivery for delivery, _ in shared]))
+            self._storing[task] = shared
+            task.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Future[list[Receipt]]) -> None:
+        shared = self._storing.pop(task)
+        error = None if task.cancelled() else task.exception()
         receipts: list[Receipt | None] = [None] * len(shared)
-        try:
-            receipts = [*await self._store([delivery for delivery, _ in shared])]
-        except StoreError as error:
-            if len(shared) == 1 and not shared[0][1].done():
-                shared[0][1].set_exception(error)
-        finally:
-            for (_, answer), receipt in zip(shared, receipts, strict=True):
-                if not answer.done():
-                    answer.set_result(receipt)
+        if not task.cancelled() and error is None:
+            receipts = [*task.result()]
+        for (_, answer), receipt in zip(shared, receipts, strict=True):
+            if answer.done():
+                continue
+            if error is None or (isinstance(error, StoreError) and len(shared) > 1):
+                answer.set_result(receipt)
+            else:
+                answer.set_exception(error)
+        self._begin()
+
+    async def _leave(self, caller: _Caller) -> None:
+        """A caller was cancelled: what is stored for nobody else is given up, and is at rest when this returns."""
+        if caller in self._waiting:
+            self._waiting.remove(caller)
+        for task, shared in list(self._storing.items()):
+            if caller in shared and all(answer.cancelled() for _, answer in shared):
+                task.cancel()
+                await asyncio.wait([task])

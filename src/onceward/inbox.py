@@ -205,6 +205,7 @@ class Inbox(Desk):
 
     async def aclose(self) -> None:
         """As `close`, and close the connections of the running event loop."""
+        await self._async_gathering().finish()
         await self._store.async_close()
         await asyncio.to_thread(self.close)
 

@@ -13,7 +13,7 @@ import psycopg
 from psycopg import errors as pg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import TransactionStatus
-from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
+from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolClosed, PoolTimeout
 
 from onceward.errors import ConfigurationError
 from onceward.stores import migrate
@@ -118,7 +118,7 @@ class PostgresStore:
         pool = self._sync_pool()
         try:
             connection = pool.getconn(timeout=_POOL_WAIT)
-        except PoolTimeout as error:
+        except (PoolTimeout, PoolClosed) as error:
             unreachable(error, migrate.masked(self.url))
         session = PostgresSession(self._statements, connection, reopen=self.open_connection)
         try:
@@ -154,7 +154,7 @@ class PostgresStore:
         pool = await self._async_pool()
         try:
             connection = await pool.getconn(timeout=_POOL_WAIT)
-        except PoolTimeout as error:
+        except (PoolTimeout, PoolClosed) as error:
             unreachable(error, migrate.masked(self.url))
         session = AsyncPostgresSession(self._statements, connection, reopen=self.open_async_connection)
         try:
