@@ -108,8 +108,8 @@ def _handle_inline(lane: Lane, delivery: Delivery, target: Target) -> Flow[Recei
     else:
         yield from _undo()
     if error is None:
-        if call.message.draft and call.message.draft.deliveries:
-            lane.ring()
+        if any(isinstance(request, Each) and request.name == "receive" for request in beside):
+            lane.ring()  # it has sent something
         result = None if outcome.value is None else payload.decode_text(outcome.value)
         return Receipt("accepted", seq, finished=True, result=result)
     if outcome.infrastructure or isinstance(error, StoreUnavailable | StoreConflict):
