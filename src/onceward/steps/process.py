@@ -94,7 +94,7 @@ def _handle_inline(lane: Lane, delivery: Delivery, target: Target) -> Flow[Recei
         return (yield from _known_receipt(context, delivery, row))
     _, seq, received_at = fresh[0]
     if turn == "stale":  # what is skipped need not be readable
-        outcome, beside = Outcome(), _skip(handler, target, seq)
+        outcome, beside, sends = Outcome(), _skip(handler, target, seq), False
     else:
         call, problem = _call_of(lane, delivery, target, seq=seq, received_at=received_at)
         if call is None:
@@ -102,14 +102,15 @@ def _handle_inline(lane: Lane, delivery: Delivery, target: Target) -> Flow[Recei
             return (yield from _store_failed(lane, delivery, target, problem or AssertionError("no reason"), seq))
         outcome = yield from _run(lane, call)
         beside = _beside(context, target, call) if outcome.error is None else []
+        sends = bool(call.message.draft and call.message.draft.deliveries)
     error = outcome.error
     if error is None:
         error = yield from _finish_inline(lane, seq, mark, outcome.value, beside)
     else:
         yield from _undo()
     if error is None:
-        if any(isinstance(request, Each) and request.name == "receive" for request in beside):
-            lane.ring()  # it has sent something
+        if sends:
+            lane.ring()
         result = None if outcome.value is None else payload.decode_text(outcome.value)
         return Receipt("accepted", seq, finished=True, result=result)
     if outcome.infrastructure or isinstance(error, StoreUnavailable | StoreConflict):

@@ -1,0 +1,1 @@
+"""The chaos runs in short, and the judge of the long ones."""
