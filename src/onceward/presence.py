@@ -98,9 +98,13 @@ class Presence:
             if self._thread is None:
                 self._inline = inline
                 self._session = self._store.connect()
-                self._register()
-                if inline:  # before it meets the message that the process before it may have died of
-                    run_sync(presence.take_over_lapsed(self._context, self._worker), self._session.perform)
+                try:
+                    self._register()
+                    if inline:  # before it meets the message that the process before it may have died of
+                        run_sync(presence.take_over_lapsed(self._context, self._worker), self._session.perform)
+                except BaseException:
+                    self._session.close()  # perhaps in a transaction, whose lock would be in everybody's way
+                    raise
                 self._thread = threading.Thread(target=self._run, name="onceward-presence", daemon=True)
                 self._thread.start()
             elif inline and not self._inline:

@@ -252,8 +252,8 @@ _FIRST = (
     "add_worker",
 )
 _PRESENCE = ("add_worker", "lock_worker", "let_go", "forget_worker")
-INTRODUCTION = frozenset(["begin", "begin_limits", "commit", *_FIRST, *_PRESENCE])
-"""With this each process begins and ends; it is enough to disturb it in the scenarios that are about little else."""
+INTRODUCTION = frozenset(["begin", "begin_limits", "commit", *_FIRST, *_PRESENCE, "suspects"])
+"""With this each process begins, idles and ends; it is disturbed in the scenarios that are about little else."""
 
 
 def boundaries(requests: Sequence[str], dialect: str, *, introduced: bool) -> list[Boundary]:
@@ -267,7 +267,8 @@ def boundaries(requests: Sequence[str], dialect: str, *, introduced: bool) -> li
         if not _is_boundary(request, dialect):
             continue
         path.append(name)
-        if introduced or not set(re.findall(r"\w+", " ".join(path))) <= INTRODUCTION:
+        common = "ready_beyond" in path or set(re.findall(r"\w+", " ".join(path))) <= INTRODUCTION
+        if introduced or not common:
             taken.setdefault(tuple(path), Boundary(number, tuple(path)))
     return list(taken.values())
 
@@ -288,13 +289,21 @@ def faults_at(boundary: Boundary) -> tuple[Fault, ...]:
     last = boundary.path[-1]
     if last in HANDLERS:
         return ("kill",)
+    if last == "rollback":  # no database refuses that
+        return ("kill", "cut", "lost", "cancel")
     return ("kill", "lost") if last.startswith("(") else FAULTS
+
+
+def takes_all() -> bool:
+    """Whether a sample is not enough."""
+    return os.environ.get("ONCEWARD_CRASH_SAMPLE") == "all"
 
 
 def sample(pairs: Sequence[Any], rng: random.Random) -> list[Any]:
     """A few of them, or all with ONCEWARD_CRASH_SAMPLE=all."""
-    size = os.environ.get("ONCEWARD_CRASH_SAMPLE", "2")
-    return list(pairs) if size == "all" else rng.sample(pairs, min(int(size), len(pairs)))
+    if takes_all():
+        return list(pairs)
+    return rng.sample(pairs, min(int(os.environ.get("ONCEWARD_CRASH_SAMPLE", "1")), len(pairs)))
 
 
 def chosen(requests: Sequence[str], rng: random.Random) -> list[Point]:
