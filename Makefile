@@ -14,7 +14,7 @@ BIN   := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format chaos bench servers pins clean
+.PHONY: help setup demo test lint format chaos bench crash servers pins clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ format: $(READY) ## Rewrite the code in the house style
 
 bench: $(READY) ## Measure throughput on this machine
 	@$(BIN)/python -m bench
+
+crash: servers ## Every fault at every statement of every transaction, on both stores
+	@$(BIN)/python -m tests.crash $(WORKERS)
 
 chaos: servers ## Real processes under faults on both stores: make chaos MESSAGES=20000 FAULTS=300
 	@$(BIN)/python -m chaos --messages $(MESSAGES) --faults $(FAULTS) $(if $(SEED),--seed $(SEED)) $(if $(JSON),--json $(JSON))

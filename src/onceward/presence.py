@@ -53,6 +53,13 @@ class Watch:
                 self._expired = True
                 self._session.interrupt()
 
+    def cut(self) -> None:
+        """End the handler's transaction, though not the handler: nobody waits for it any more."""
+        with self._lock:
+            if self._session is not None:
+                self._expired = True
+                self._session.cut()
+
 
 class Presence:
     """A process that is known to the database for as long as it lives."""
@@ -72,6 +79,7 @@ class Presence:
         self._thread: threading.Thread | None = None
         self._session: Session | None = None
         self._worker = 0
+        self._trusting_at = 0.0
         self._lock = threading.Lock()
         self.gate = Gate()
 
@@ -90,7 +98,13 @@ class Presence:
             if self._thread is None:
                 self._inline = inline
                 self._session = self._store.connect()
-                self._register()
+                try:
+                    self._register()
+                    if inline:  # before it meets the message that the process before it may have died of
+                        run_sync(presence.take_over_lapsed(self._context, self._worker), self._session.perform)
+                except BaseException:
+                    self._session.close()  # perhaps in a transaction, whose lock would be in everybody's way
+                    raise
                 self._thread = threading.Thread(target=self._run, name="onceward-presence", daemon=True)
                 self._thread.start()
             elif inline and not self._inline:
@@ -114,6 +128,11 @@ class Presence:
             yield watch
         finally:
             self._watches.discard(watch)
+
+    def cut(self) -> None:
+        """End the transactions of handlers that still run, so that their locks are in nobody's way."""
+        for watch in list(self._watches):
+            watch.cut()
 
     def stop(self) -> None:
         """Let go of every note and leave; fine when not started."""
@@ -167,13 +186,17 @@ class Presence:
             tokens = set(self._orphans)
             run_sync(presence.release(self._context, self._worker, tokens), self._session.perform)
             self._orphans -= tokens
-            did = run_sync(presence.take_over_lapsed(self._context, self._worker), self._session.perform)
+            did = 0
+            if time.monotonic() >= self._trusting_at:
+                did += run_sync(presence.take_over_lapsed(self._context, self._worker), self._session.perform)
             for duty in self._duties:
                 did += run_sync(duty(), self._session.perform)
             if did:
                 self._store.ring()
         except StoreUnavailable as error:
             log.warning("the lease could not be renewed: %s", error)
+            # Perhaps nobody else could either: that a lease has lapsed says nothing until another one has passed.
+            self._trusting_at = time.monotonic() + self._context.settings.lease.total_seconds()
             self._session.perform(RECONNECT)
         except StoreError:
             log.exception("upkeep of the lease failed; it will be tried again")

@@ -175,6 +175,7 @@ class Worker:
             thread.join(patience)
             if thread.is_alive():
                 log.error("%s still runs its handler; its messages are given back", thread.name)
+                self._presence.cut()
 
     def _sync_lane(self, lane: Lane) -> None:
         session = self._store.connect()
@@ -190,8 +191,17 @@ class Worker:
         lanes = self._lanes(is_async=True)
         if lanes:
             async with asyncio.TaskGroup() as group:
-                for lane in lanes:
-                    group.create_task(self._async_lane(lane))
+                tasks = [group.create_task(self._async_lane(lane)) for lane in lanes]
+                group.create_task(self._end_in_time(tasks))
+
+    async def _end_in_time(self, tasks: list[asyncio.Task[None]]) -> None:
+        """What `_join` is for threads; a handler that takes longer than a stop may is cancelled."""
+        while not self._stop.is_set() and not all(task.done() for task in tasks):
+            await asyncio.wait(tasks, timeout=0.1)
+        _, running = await asyncio.wait(tasks, timeout=self._context.settings.stop_timeout.total_seconds())
+        for task in running:
+            log.error("a lane still runs its handler; it is cancelled and its messages are given back")
+            task.cancel()
 
     async def _async_lane(self, lane: Lane) -> None:
         session = await self._store.async_connect()

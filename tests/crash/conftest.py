@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections import Counter
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +16,6 @@ from tests.crash.zygote import Zygote
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.servers import PostgresServer
 
@@ -68,6 +70,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                 if name == TALLY and getattr(report, "when", "") == "call":
                     seeds.add(value.pop("seed", 0))
                     totals.update(value)
+    if path := os.environ.get("ONCEWARD_CRASH_JSON"):
+        figures = {word: totals[word] for word in ("points", "runs", "deaths", "violations")}
+        Path(path).write_text(json.dumps({**figures, "seeds": sorted(seeds - {0})}) + "\n")
     if totals:
         terminalreporter.section("crashes")
         terminalreporter.line(", ".join(f"{word}: {number}" for word, number in totals.items()))

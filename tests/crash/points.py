@@ -1,28 +1,43 @@
-"""Every point at which a process can die between two requests, and dying there.
+"""Every point at which something can go wrong between two requests, and what goes wrong there.
 
 A request is what a step yields (`onceward.flow`); where several travel together, each statement is one more
 request inside. So is the statement of a test's handler. `watch` counts the requests that pass through the
-sessions of this process, and at the chosen one, before or after it, the process kills itself with SIGKILL: no
-`finally`, no `atexit`, no flush, as kill -9 or the kernel would do it.
+sessions of this process; at the chosen one a fault comes:
+
+* kill: the process kills itself with SIGKILL: no `finally`, no `atexit`, no flush, as the kernel would do it;
+* cut: the connection breaks before the statement;
+* lost: the connection breaks when the statement has run, before its answer;
+* error: the database answers with an error that is nobody's fault (a serialization failure, a busy file);
+* cancel: the task is cancelled, or, where there is no task, the thread gets a KeyboardInterrupt.
 """
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import os
 import random
+import re
 import signal
+import sqlite3
+import threading
 import zlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import psycopg
+
+from onceward.errors import StoreUnavailable
 from onceward.flow import Call, Each, Query, Reconnect
+from onceward.stores.sqlite.session import HandlerConnection
 from onceward.stores.statements import load
 
 Moment = Literal["before", "after"]
 MOMENTS: tuple[Moment, Moment] = ("before", "after")
+Fault = Literal["kill", "cut", "lost", "error", "cancel"]
+FAULTS: tuple[Fault, ...] = ("kill", "cut", "lost", "error", "cancel")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -46,26 +61,50 @@ class Fuse:
 
     point: Point | None = None
     """The place by number,"""
+    fault: Fault = "kill"
+    """and what happens there;"""
     names: list[str] = field(default_factory=list)
     """or by name: before the request with the last of these names, when the others have passed in turn."""
     deed: Callable[[], None] = _die
     requests: list[str] = field(default_factory=list)
+    task: asyncio.Task[Any] | None = None
+    """Whose request this is, where it is performed in a thread on behalf of a task."""
 
     @contextmanager
-    def passing(self, request: str) -> Iterator[None]:
-        """Something is about to happen, and has happened when the block ends, by an error or not."""
+    def passing(self, request: str, session: Any = None) -> Iterator[bool]:
+        """Something is about to happen, and has happened when the block ends, by an error or not.
+
+        Answers whether it is to be refused by the database instead.
+        """
         self.requests.append(request)
         number = len(self.requests)
         self._approach(request.lower())
-        self._reach(number, "before")
+        refused = self.point == Point(number, "before") and self.fault == "error" and session is not None
+        if not refused:
+            self._reach(number, "before", session)
         try:
-            yield
+            yield refused
         finally:
-            self._reach(number, "after")
+            self._reach(number, "after", session)
 
-    def _reach(self, number: int, moment: Moment) -> None:
-        if self.point == Point(number, moment):
+    def _reach(self, number: int, moment: Moment, session: Any) -> None:
+        if self.point != Point(number, moment):
+            return
+        if self.fault == "kill":
             self.deed()
+        elif self.fault == "cancel":
+            self._cancel()
+        elif session is not None:
+            _cut(session, sent=self.requests[number - 1].startswith("["))
+
+    def _cancel(self) -> None:
+        """Real ones: the task notices at its next `await`, which is in the middle of the request."""
+        task = self.task or _current_task()
+        if task is None and threading.current_thread().name.startswith("asyncio"):
+            return  # in a thread that a task waits for, and which no cancellation reaches
+        if task is None:
+            raise KeyboardInterrupt
+        task.get_loop().call_soon_threadsafe(task.cancel)
 
     def _approach(self, request: str) -> None:
         if self.names and self.names[0] in request:
@@ -76,6 +115,29 @@ class Fuse:
 
 FUSE = Fuse()
 """The fuse of this process."""
+
+_REFUSAL = ("DO $$ BEGIN RAISE EXCEPTION 'as the test asks' USING ERRCODE = 'serialization_failure'; END $$", None)
+
+
+def _current_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # not in an event loop
+        return None
+
+
+def _cut(session: Any, *, sent: bool) -> None:
+    """Break the connection under a session. A file has none; there it is the disk that fails, which rolls back."""
+    connection = session.connection
+    if isinstance(connection, sqlite3.Connection):
+        if isinstance(connection, HandlerConnection):
+            connection.armed = None
+        if connection.in_transaction:
+            sqlite3.Cursor(connection).execute("ROLLBACK")
+        raise StoreUnavailable("the SQLite database cannot be used: disk I/O error, as the test asks")
+    connection.pgconn.finish()
+    text = "server closed the connection unexpectedly, as the test asks"
+    raise psycopg.OperationalError(text) if sent else StoreUnavailable(text)
 
 
 def described(request: Any) -> str:
@@ -114,8 +176,8 @@ def _wrap(owner: type, name: str, label: Callable[[Any], str]) -> None:
 
     @functools.wraps(original)
     def wrapped(self: Any, request: Any) -> Any:
-        with FUSE.passing(label(request)):
-            return original(self, request)
+        with FUSE.passing(label(request), self) as refused:
+            return original(self, _refused(request) if refused else request)
 
     setattr(owner, name, wrapped)
 
@@ -126,11 +188,22 @@ def _wrap_async(owner: type, name: str, label: Callable[[Any], str]) -> None:
     @functools.wraps(original)
     async def wrapped(self: Any, request: Any) -> Any:
         if not (text := label(request)):
-            return await original(self, request)
-        with FUSE.passing(text):
-            return await original(self, request)
+            FUSE.task = asyncio.current_task()
+            try:
+                return await original(self, request)
+            finally:
+                FUSE.task = None
+        with FUSE.passing(text, None if owner.__name__ == "AsyncSqliteSession" else self) as refused:
+            return await original(self, _refused(request) if refused else request)
 
     setattr(owner, name, wrapped)
+
+
+def _refused(request: Any) -> Any:
+    """What is asked of the database in place of a statement, for it to refuse."""
+    if isinstance(request, tuple) and len(request) == 2 and isinstance(request[0], str):
+        return _REFUSAL
+    raise StoreUnavailable("the SQLite database is busy: database is locked, as the test asks")
 
 
 def watch_drivers() -> None:
@@ -156,11 +229,86 @@ def watch_drivers() -> None:
     psycopg.Connection.execute = watched  # type: ignore[method-assign]
 
 
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """A statement on a way through the code: which request it was, and what its transaction had done before it."""
+
+    number: int
+    path: tuple[str, ...]
+
+    def point(self, fault: Fault) -> Point:
+        """Where a fault strikes: before the statement, or between it and its answer."""
+        return Point(self.number, "after" if fault == "lost" else "before")
+
+
+_FIRST = (
+    "catalog",
+    "names",
+    "subscriptions",
+    "add_name",
+    "subscribe",
+    "touch_catalog",
+    "unhandled_types",
+    "add_worker",
+)
+_PRESENCE = ("add_worker", "lock_worker", "let_go", "forget_worker")
+INTRODUCTION = frozenset(["begin", "begin_limits", "commit", *_FIRST, *_PRESENCE, "suspects"])
+"""With this each process begins, idles and ends; it is disturbed in the scenarios that are about little else."""
+
+
+def boundaries(requests: Sequence[str], dialect: str, *, introduced: bool) -> list[Boundary]:
+    """Every statement boundary of every transaction path of a play, the first time that it is taken."""
+    taken: dict[tuple[str, ...], Boundary] = {}
+    path: list[str] = []
+    for number, request in enumerate(requests, start=1):
+        name = request.strip("[]").lower()
+        if name in ("begin", "begin_limits") or request.startswith("(begin"):
+            path = []
+        if not _is_boundary(request, dialect):
+            continue
+        path.append(name)
+        common = "ready_beyond" in path or set(re.findall(r"\w+", " ".join(path))) <= INTRODUCTION
+        if introduced or not common:
+            taken.setdefault(tuple(path), Boundary(number, tuple(path)))
+    return list(taken.values())
+
+
+def _is_boundary(request: str, dialect: str) -> bool:
+    """On PostgreSQL what is sent has square brackets; several that travel together have one answer, in round ones."""
+    if request in HANDLERS:
+        return True
+    return request.startswith(("[", "(")) if dialect == "postgres" else request[0] != "("
+
+
+HANDLERS = frozenset(["effect", "charge", "publish"])
+"""What handlers do; there only the process dies."""
+
+
+def faults_at(boundary: Boundary) -> tuple[Fault, ...]:
+    """What can go wrong there: several statements that travel together have one answer to lose, and no more."""
+    last = boundary.path[-1]
+    if last in HANDLERS:
+        return ("kill",)
+    if last == "rollback":  # no database refuses that
+        return ("kill", "cut", "lost", "cancel")
+    return ("kill", "lost") if last.startswith("(") else FAULTS
+
+
+def takes_all() -> bool:
+    """Whether a sample is not enough."""
+    return os.environ.get("ONCEWARD_CRASH_SAMPLE") == "all"
+
+
+def sample(pairs: Sequence[Any], rng: random.Random) -> list[Any]:
+    """A few of them, or all with ONCEWARD_CRASH_SAMPLE=all."""
+    if takes_all():
+        return list(pairs)
+    return rng.sample(pairs, min(int(os.environ.get("ONCEWARD_CRASH_SAMPLE", "1")), len(pairs)))
+
+
 def chosen(requests: Sequence[str], rng: random.Random) -> list[Point]:
-    """The points to die at: a sample, or all of them with ONCEWARD_CRASH_SAMPLE=all."""
-    points = [Point(number, moment) for number in range(1, len(requests) + 1) for moment in MOMENTS]
-    sample = os.environ.get("ONCEWARD_CRASH_SAMPLE", "4")
-    return points if sample == "all" else sorted(rng.sample(points, min(int(sample), len(points))))
+    """The points of a migration to die at: a sample, or all of them with ONCEWARD_CRASH_SAMPLE=all."""
+    return sorted(sample([Point(number, moment) for number in range(1, len(requests) + 1) for moment in MOMENTS], rng))
 
 
 def seed() -> int:

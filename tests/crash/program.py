@@ -37,7 +37,8 @@ class Job:
     numbers: dict[str, float] = field(default_factory=dict)
     """Settings: seconds, and the size of a group."""
     point: tuple[int, points.Moment] | None = None
-    """Where to die; `None` only counts."""
+    """Where the fault comes; `None` only counts."""
+    fault: points.Fault = "kill"
     arguments: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -64,15 +65,32 @@ class Job:
 
 
 def rehearse(job: Job) -> None:
-    """Play a scenario, counting requests, and die where the job says."""
+    """Play a scenario, counting requests, with the fault where the job says; once more if the job says so."""
     from tests.crash.scenarios import SCENARIOS  # noqa: PLC0415 - scenarios know this module
 
     if job.point:
-        FUSE.point = Point(*job.point)
+        FUSE.point, FUSE.fault = Point(*job.point), job.fault
     points.watch()
+    act = SCENARIOS[job.arguments["scenario"]].act
     with job.service() as service:
-        SCENARIOS[job.arguments["scenario"]].act(service, job.receipt)
+        for _ in range(2 if job.arguments.get("again") else 1):
+            try:
+                act(service, job.receipt)
+            except BaseException as error:
+                if not job.point or not set(_kinds_of(error)) <= TOLD:
+                    raise
+                job.say("told", error=repr(error))
     job.say("requests", names=FUSE.requests)
+
+
+TOLD = {"StoreUnavailable", "StoreConflict", "CancelledError", "KeyboardInterrupt"}
+"""What a caller may be told about a fault; it then does the same again, or somebody else does."""
+
+
+def _kinds_of(error: BaseException) -> list[str]:
+    if isinstance(error, BaseExceptionGroup):
+        return [kind for part in error.exceptions for kind in _kinds_of(part)]
+    return [type(error).__name__]
 
 
 def migrate(job: Job) -> None:

@@ -28,6 +28,9 @@ class Session(Protocol):
     def perform(self, request: Any) -> Any:
         """Perform a request or a tuple of them and return its answer or the tuple of answers."""
 
+    def cut(self) -> None:
+        """From another thread, for good: undo the transaction, and let nobody do anything more on the connection."""
+
     def interrupt(self) -> None:
         """Called from another thread: make the running handler's statement fail and its transaction roll back."""
 

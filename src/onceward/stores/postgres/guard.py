@@ -261,7 +261,9 @@ def translated(error: psycopg.Error, connection: Any) -> StoreError | ContractVi
             "the handler swallowed a database error: PostgreSQL had aborted its transaction, so nothing of it could be "
             "kept. Let the error out, or use a savepoint (`with tx.transaction():`) around the statement that may fail"
         )
-    if connection.closed or _is_away(error) or isinstance(error, psycopg.InterfaceError):
+    # Without a state it is the driver that gave up, such as on a pipeline that broke in the middle.
+    adrift = isinstance(error, psycopg.OperationalError) and error.sqlstate is None
+    if connection.closed or adrift or _is_away(error) or isinstance(error, psycopg.InterfaceError):
         return StoreUnavailable(f"PostgreSQL cannot be reached: {_brief(error)}")
     return refused(error)
 

@@ -178,6 +178,9 @@ class PostgresSession(_PostgresSession):
             return False
         return True
 
+    def cut(self) -> None:
+        self.interrupt()  # what it holds locked is only its own, and goes when the process does
+
     def interrupt(self) -> None:
         # The connection belongs to the thread that uses it, so it is not closed from here: what the server is doing is
         # cancelled, and the handler gets no further statement through. The rollback follows when it has ended.

@@ -237,6 +237,13 @@ class SqliteSession:
             return False
         return True
 
+    def cut(self) -> None:
+        # There is one writer, and its lock would outlast our goodbye. First nothing new begins, then all is undone.
+        self.connection.interrupt()
+        self.connection.set_authorizer(_only_rollback)
+        with suppress(sqlite3.Error):  # there is nothing to undo
+            sqlite3.Cursor(self.connection).execute("ROLLBACK")
+
     def interrupt(self) -> None:
         self.connection.interrupt()
 
@@ -293,6 +300,11 @@ class AsyncSqliteSession:
 
     async def close(self) -> None:
         await self._tx.close()
+
+
+def _only_rollback(action: int, operation: str | None, *_: str | None) -> int:
+    ends = action == sqlite3.SQLITE_TRANSACTION and operation == "ROLLBACK"
+    return sqlite3.SQLITE_OK if ends else sqlite3.SQLITE_DENY
 
 
 def _rolled_back() -> TransactionAborted:
