@@ -439,8 +439,9 @@ ON CONFLICT (key) DO NOTHING
 RETURNING key
 
 -- name: effect
--- What is known of an effect. It belongs to whoever asks now: the attempt that began it may have been inline, and undone with its number.
-UPDATE {prefix}effect SET seq = :seq WHERE key = :key RETURNING done, result
+-- What is known of an effect, and for how long. It belongs to whoever asks now: the attempt that began it may have been inline, and
+-- undone with its number.
+UPDATE {prefix}effect SET seq = :seq WHERE key = :key RETURNING done, result, (:now - started_at) / 1000000.0
 
 -- name: keep_effects
 -- An inline attempt was undone and its message is stored under another number: its effects stay its own. Relies on effect_seq.
