@@ -90,7 +90,11 @@ class Presence:
             if self._thread is None:
                 self._inline = inline
                 self._session = self._store.connect()
-                self._register()
+                try:
+                    self._register()
+                except BaseException:  # whoever tries again, as inline callers do, opens another one
+                    self._session.close()
+                    raise
                 self._thread = threading.Thread(target=self._run, name="onceward-presence", daemon=True)
                 self._thread.start()
             elif inline and not self._inline:
