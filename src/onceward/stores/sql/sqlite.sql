@@ -358,8 +358,8 @@ INSERT INTO {prefix}duplicate (seq, copies, first_at, last_at)
 SELECT :heir, copies, first_at, last_at FROM {prefix}duplicate WHERE seq = :seq
 ON CONFLICT (seq) DO UPDATE SET copies = copies + excluded.copies, first_at = excluded.first_at;
 DELETE FROM {prefix}duplicate WHERE seq = :seq;
-UPDATE OR IGNORE {prefix}quarantine SET seq = :heir WHERE seq = :seq;
-DELETE FROM {prefix}quarantine WHERE seq = :seq;
+DELETE FROM {prefix}quarantine WHERE seq = :seq AND hash IN (SELECT hash FROM {prefix}quarantine WHERE seq = :heir);
+UPDATE {prefix}quarantine SET seq = :heir WHERE seq = :seq;
 UPDATE {prefix}quarantine SET accepted_seq = :heir WHERE accepted_seq = :seq;
 UPDATE {prefix}audit SET seq = :heir WHERE seq = :seq
 
