@@ -191,7 +191,7 @@ SELECT EXISTS (
 -- name: park
 -- A row stays claimed only when every earlier row of its key is in this claim and no other claim holds a row of the key. Behind an
 -- earlier row it waits; behind a noted later one (which was committed first) it only loses its note, for nobody would promote it.
--- Relies on queue_key and queue_noted.
+-- Relies on queue_key and queue_noted; left to itself, the planner reads every row that has a key to find the few that are noted.
 UPDATE {prefix}queue AS q
 SET worker = NULL, token = NULL,
     state = CASE WHEN o.earlier THEN 'waiting' ELSE q.state END,
@@ -201,7 +201,7 @@ FROM (
         SELECT 1 FROM {prefix}queue e
         WHERE e.key_hash = m.key_hash AND (e.place, e.seq) < (m.place, m.seq) AND NOT (e.worker IS :worker AND e.token IS :token)
     ) AS earlier, m.key_hash IN (
-        SELECT n.key_hash FROM {prefix}queue n
+        SELECT n.key_hash FROM {prefix}queue n INDEXED BY {prefix}queue_noted
         WHERE n.token IS NOT NULL AND n.key_hash IS NOT NULL AND NOT (n.worker = :worker AND n.token = :token)
     ) AS busy
     FROM {prefix}queue m WHERE m.seq IN (SELECT value FROM json_each(:seqs))
