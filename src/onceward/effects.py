@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import Any
 
 from onceward.errors import ContractViolation, NeedsAlone, OutcomeUnknown
@@ -16,7 +17,7 @@ from onceward.stores.protocol import Store
 def sync_effects(lane: Lane, store: Store, is_idle: Callable[[], bool]) -> Callable[..., Any]:
     """`message.once` for `def` handlers of a lane; `is_idle` tells whether the handler's transaction has begun."""
 
-    def once(message: Message, name: str, call: Callable[[], Any], idempotent: bool) -> Any:  # noqa: FBT001 - internal
+    def once(message: Message, name: str, call: Callable[[], Any], idempotent: bool | timedelta) -> Any:  # noqa: FBT001 - internal
         _check(lane, store, name, is_idle)
         with store.session() as session:
 
@@ -35,7 +36,7 @@ def sync_effects(lane: Lane, store: Store, is_idle: Callable[[], bool]) -> Calla
 def async_effects(lane: Lane, store: Store, is_idle: Callable[[], bool]) -> Callable[..., Awaitable[Any]]:
     """`message.once` for `async def` handlers of a lane: awaited, and its call may be awaitable."""
 
-    async def once(message: Message, name: str, call: Callable[[], Any], idempotent: bool) -> Any:  # noqa: FBT001
+    async def once(message: Message, name: str, call: Callable[[], Any], idempotent: bool | timedelta) -> Any:  # noqa: FBT001
         _check(lane, store, name, is_idle)
         async with store.async_session() as session:
 
@@ -51,7 +52,7 @@ def async_effects(lane: Lane, store: Store, is_idle: Callable[[], bool]) -> Call
     return once
 
 
-def _step(lane: Lane, message: Message, name: str, call: Callable[[], Any], *, idempotent: bool) -> Any:
+def _step(lane: Lane, message: Message, name: str, call: Callable[[], Any], *, idempotent: bool | timedelta) -> Any:
     return guarded(lane.context, lane.worker(), message, name, call, idempotent=idempotent)
 
 

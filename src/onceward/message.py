@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Literal, Required, TypedDict
 
@@ -196,12 +196,13 @@ class Message:
             headers={**passed_on(self.id, self.headers), **(headers or {})},
         )
 
-    def once(self, name: str, call: Callable[[], Any], *, idempotent: bool = False) -> Any:
+    def once(self, name: str, call: Callable[[], Any], *, idempotent: bool | timedelta = False) -> Any:
         """Make an external call once: its intent is recorded before, its result after, and a retry gets the record.
 
         Where an attempt died in between, nobody knows whether the call happened. With `idempotent=True` (the other side
-        honours `message.idempotency_key(name)`) it is made again; else the message is dead until a person says
-        what happened. Raise `Retry` inside `call` to say that it did not happen. In an `async def` handler, await it.
+        honours `message.idempotency_key(name)`) it is made again, up to a day after it was begun, or for as long as
+        a `timedelta` says that the other side remembers keys; else the message is dead until a person says what
+        happened. Raise `Retry` inside `call` to say that it did not happen. In an `async def` handler, await it.
         """
         if self.effects is None:
             raise ContractViolation("message.once() works inside a handler")

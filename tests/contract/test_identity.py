@@ -87,6 +87,17 @@ def test_ids_are_compared_byte_by_byte(shop: Shop) -> None:
     assert [shop.story(receipt.seq).id for receipt in firsts] == DIFFERENT_IDS
 
 
+def test_equal_bodies_under_two_ids_are_two_messages(shop: Shop) -> None:
+    """C48, HZ-11: two payments of the same amount are two payments; what a message says is not who it is."""
+    shop.handle()
+    payment = {"order": 7, "amount": 10}
+    assert [shop.receive(one, data=payment).status for one in ("p1", "p2")] == ["accepted"] * 2
+    assert shop.process("p3", data=payment).status == "accepted"
+    shop.drain()
+    assert shop.effects() == ["p1", "p2", "p3"]
+    assert len({shop.story(one).hash for one in ("p1", "p2", "p3")}) == 1
+
+
 def test_an_unusable_id_is_refused_and_nothing_is_stored(shop: Shop) -> None:
     """R06, HZ-12: refused at the edge by name, whichever way it comes in."""
     shop.handle()

@@ -85,6 +85,18 @@ def test_another_constraint_is_an_error_and_not_a_duplicate(shop: Shop) -> None:
     with pytest.raises(StoreError, match=r"no.bad.ids.here"):
         shop.receive_many([arguments("good"), arguments("bad")])
     assert shop.count("ledger") == 0
+    with shop.visitor() as other:  # no transaction was left open that would lock others out
+        assert other.receive("good").status == "accepted"
+
+
+def test_what_a_receipt_says_is_committed(shop: Shop) -> None:
+    """C06, C43, HZ-20: when a call answers, every other connection sees it: acknowledging now is not too early."""
+    shop.handle()
+    seqs = [shop.receive("m1").seq, *(receipt.seq for receipt in shop.receive_many([arguments("m2")]))]
+    assert [seq for (seq,) in shop.sql(f"SELECT seq FROM {shop.prefix}ledger ORDER BY seq")] == seqs
+    assert shop.process("m3").finished
+    assert shop.effects() == ["m3"]
+    shop.drain()
 
 
 # In the caller's own transaction

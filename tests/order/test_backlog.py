@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import psycopg
@@ -112,6 +114,32 @@ def test_claiming_reads_indexes_only(crowded: Shop) -> None:
             if statement == "claim_outgoing":
                 assert {"queue_outgoing", "queue_due"} <= found["indexes"]
     assert slow == [], "these read the whole queue"
+
+
+SMALL = ("queue_ready", "queue_outgoing", "queue_due", "queue_solo", "queue_noted")
+"""Indexes that hold only what is due, noted or suspect, so that reading all of one is cheap."""
+ONE_KEY = ("queue_key (key_hash=?", "queue_waiting (key_hash=?", "INTEGER PRIMARY KEY (rowid=?")
+
+
+@pytest.mark.parametrize(
+    "name", ["claim", "claim_outgoing", "claim_solo", "suspects", "ready_beyond", "park", "promote", "key_has_rows"]
+)
+def test_claiming_reads_indexes_only_on_sqlite(sqlite_url: str, name: str) -> None:
+    """C40: the same on SQLite, whose planner knows nothing about the rows: never the queue as a whole, by any index."""
+    with Shop(sqlite_url, "def") as shop:
+        for statement in shop.inbox.store._statements[name]:  # type: ignore[attr-defined]
+            params = dict.fromkeys(re.findall(r":(\w+)", statement), 1)
+            params |= dict.fromkeys(params.keys() & {"subscriptions", "seqs", "key_hashes"}, "[1]")
+            with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as connection:
+                plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", params)]
+            reading = [line for line in plan if re.match(r"(SCAN|SEARCH) (onceward_queue|[qmen])\b", line)]
+            assert reading
+            for line in reading:
+                assert (
+                    line.endswith(SMALL)
+                    or any(f"{index} (" in line for index in SMALL)
+                    or any(one in line for one in ONE_KEY)
+                ), line
 
 
 def test_other_keys_go_on_and_one_command_resolves_the_chain(crowded: Shop) -> None:

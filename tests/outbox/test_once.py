@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from onceward import Message, OutcomeUnknown, Reject, Retry
+from onceward import Message, OutcomeUnknown, Reject, Retry, RetryPolicy
 from onceward.flow import Query
 from onceward.steps.context import once as run_once
 from tests.contract.behaviour import Do, Steps, wrote
 from tests.contract.harness import Shop, arguments
 from tests.order.conftest import everywhere
+
+ONE_ATTEMPT = RetryPolicy(attempts=1)
 
 
 class Provider:
@@ -27,7 +30,7 @@ class Provider:
         self.error: Callable[[], BaseException] | None = None
         self.awaitable = False
 
-    def charge(self, message: Message, name: str = "charge", *, idempotent: bool = False) -> Do:
+    def charge(self, message: Message, name: str = "charge", *, idempotent: bool | timedelta = False) -> Do:
         """The step that charges once."""
         return Do(lambda _: message.once(name, self._call(message, name), idempotent=idempotent))
 
@@ -51,7 +54,9 @@ def provider(shop: Shop) -> Provider:
     return Provider(shop)
 
 
-def charging(provider: Provider, *, failures: int = 0, idempotent: bool = False) -> Callable[[Message], Steps]:
+def charging(
+    provider: Provider, *, failures: int = 0, idempotent: bool | timedelta = False
+) -> Callable[[Message], Steps]:
     """A behaviour: charge, write down the answer, and fail in the first attempts."""
 
     def behaviour(message: Message) -> Steps:
@@ -211,6 +216,43 @@ def test_an_idempotent_call_is_made_again_under_the_same_key(shop: Shop, provide
     assert shop.status("m1") == "done"
     assert provider.calls == ["m1 charge"] * 2
     assert len(set(provider.keys)) == 1
+
+
+def redriven_late(shop: Shop, provider: Provider, memory: bool | timedelta) -> None:  # noqa: FBT001
+    """A call without an answer, whose message is redriven 25 hours later."""
+    provider.error = lambda: TimeoutError("no answer")
+    shop.handle(behaviour=charging(provider, idempotent=memory), retry=ONE_ATTEMPT)
+    shop.receive("m1")
+    shop.drain()
+    provider.error = None
+    late = "started_at - interval '25 hours'" if shop.dialect == "postgres" else "started_at - 25 * 3600 * 1000000"
+    shop.sql(f"UPDATE {shop.prefix}effect SET started_at = {late}")
+    shop.inbox.redrive(shop.seqs["m1"])
+    shop.drain()
+
+
+@everywhere
+@pytest.mark.parametrize("memory", [True, timedelta(hours=1)], ids=str)
+def test_a_late_redrive_does_not_trust_a_key_that_may_be_forgotten(
+    shop: Shop,
+    provider: Provider,
+    memory: bool | timedelta,  # noqa: FBT001
+) -> None:
+    """C34, R27: providers drop keys in time; a repetition is then a second charge, so a person is asked."""
+    redriven_late(shop, provider, memory)
+    assert (shop.status("m1"), provider.calls) == ("dead", ["m1 charge"])
+    assert "settle_effect" in shop.error("m1")
+    assert shop.inbox.settle_effect(shop.seqs["m1"], "charge", happened=False)
+    shop.inbox.redrive(shop.seqs["m1"])
+    shop.drain()
+    assert (shop.status("m1"), provider.calls) == ("done", ["m1 charge"] * 2)
+
+
+@everywhere
+def test_a_long_memory_makes_a_late_redrive_safe(shop: Shop, provider: Provider) -> None:
+    """R27: a handler that knows its provider says for how long the key is good."""
+    redriven_late(shop, provider, timedelta(days=30))
+    assert (shop.status("m1"), len(set(provider.keys))) == ("done", 1)
 
 
 @everywhere

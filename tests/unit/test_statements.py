@@ -73,6 +73,37 @@ def test_a_section_says_why(dialect: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_conflict_names_its_key(dialect: str) -> None:
+    """Without a target, or with IGNORE, any other constraint would be taken for a duplicate, and a message lost."""
+    for name, statements in load(dialect, "p_").items():
+        for statement in statements:
+            assert not re.search(r"\bOR (IGNORE|REPLACE|ROLLBACK|ABORT|FAIL)\b", statement), name
+            assert not re.search(r"\bON CONFLICT (?!\(\w)", statement), name
+    (clause,) = re.findall(r"ON CONFLICT.*", " ".join(load(dialect, "p_")["receive"]))
+    assert clause.startswith("ON CONFLICT (consumer, source, id) DO NOTHING")
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_the_time_is_that_of_the_moment(dialect: str) -> None:
+    """`now()` stands still in a transaction: a lease or a due time made from it would be old when it is written."""
+    for name, statements in load(dialect, "p_").items():
+        stale = re.search(r"\bnow\(|CURRENT_TIMESTAMP|transaction_timestamp|datetime\(", " ".join(statements))
+        assert stale is None, name
+    for _, _, statements in migrations(dialect, "p_"):
+        assert not re.search(r"DEFAULT (now|CURRENT|\(datetime)", " ".join(statements))
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_ledger_row_is_never_changed(dialect: str) -> None:
+    """Inserted once and in one table: a duplicate costs no dead row, and no border between parts hides one."""
+    for name, statements in load(dialect, "p_").items():
+        assert not re.search(r"UPDATE p_ledger\b", " ".join(statements)), name
+    tables = " ".join(statement for _, _, statements in migrations(dialect, "p_") for statement in statements)
+    assert "UNIQUE (consumer, source, id)" in tables
+    assert "PARTITION" not in tables.upper()
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
 def test_two_prefixes_are_two_inboxes(dialect: str) -> None:
     """Statements of one prefix never name a table of another."""
     one, other = load(dialect, "one_"), load(dialect, "other_")

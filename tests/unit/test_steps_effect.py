@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ KEY = ONE.idempotency_key("charge")
 FRESH = {"intend": [(KEY,)], "effect_done": [(KEY,)]}
 
 
-def once(script: Script, call: Callable[[], Any] = lambda: {"id": 1}, *, idempotent: bool = False) -> Any:
+def once(script: Script, call: Callable[[], Any] = lambda: {"id": 1}, *, idempotent: bool | timedelta = False) -> Any:
     return script.run(guarded(context(), WORKER, ONE, "charge", call, idempotent=idempotent))
 
 
@@ -42,12 +43,12 @@ def test_the_intent_is_committed_before_the_call_and_the_result_after() -> None:
 @pytest.mark.parametrize(("stored", "expected"), [('{"id":1}', {"id": 1}), ("null", None), (None, None)])
 def test_a_retry_gets_the_record(stored: str | None, expected: Any) -> None:
     """What was done is not done again."""
-    script = Script({"intend": [], "effect": [(1, stored)]})
+    script = Script({"intend": [], "effect": [(1, stored, 9e9)]})
     assert once(script, never) == expected
     assert script.story == [INTENT, LOOKED]
 
 
-@pytest.mark.parametrize("rows", [[(0, None)], []])
+@pytest.mark.parametrize("rows", [[(0, None, 1.0)], []])
 def test_begun_but_not_done_is_unknown(rows: list[Any]) -> None:
     """Nobody calls again by themselves; the error says what a person has to do."""
     script = Script({"intend": [], "effect": rows})
@@ -55,11 +56,20 @@ def test_begun_but_not_done_is_unknown(rows: list[Any]) -> None:
         once(script, never)
 
 
-def test_an_idempotent_call_is_made_again() -> None:
+@pytest.mark.parametrize(("idempotent", "age"), [(True, 86_399), (timedelta(minutes=1), 59), (timedelta(days=9), 9e4)])
+def test_an_idempotent_call_is_made_again(idempotent: bool | timedelta, age: float) -> None:  # noqa: FBT001
     """The other side tells repetitions by the key."""
-    script = Script({"intend": [], "effect": [(0, None)], "effect_done": [(KEY,)]})
-    assert once(script, idempotent=True) == {"id": 1}
+    script = Script({"intend": [], "effect": [(0, None, age)], "effect_done": [(KEY,)]})
+    assert once(script, idempotent=idempotent) == {"id": 1}
     assert script.story == [INTENT, LOOKED, "do", DONE]
+
+
+@pytest.mark.parametrize(("idempotent", "age"), [(True, 86_400), (timedelta(minutes=1), 60), (timedelta(0), 0.0)])
+def test_a_key_that_may_be_forgotten_is_no_protection(idempotent: bool | timedelta, age: float) -> None:  # noqa: FBT001
+    """Beyond the memory of the other side a repetition would be a second call: a person decides."""
+    script = Script({"intend": [], "effect": [(0, None, age)]})
+    with pytest.raises(OutcomeUnknown, match="settle_effect"):
+        once(script, never, idempotent=idempotent)
 
 
 def test_retry_means_that_it_did_not_happen() -> None:
@@ -101,7 +111,7 @@ def test_a_result_that_is_recorded_can_be_read(value: Any) -> None:
     with suppress(ContractViolation):
         once(script, lambda: value)
     (stored,) = script.params("effect_done")
-    again = Script({"intend": [], "effect": [(1, stored["result"])]})
+    again = Script({"intend": [], "effect": [(1, stored["result"], 1.0)]})
     once(again, never)
 
 

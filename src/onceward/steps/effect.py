@@ -7,6 +7,7 @@ A row without a result means that nobody knows whether the call happened.
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 from onceward import payload
@@ -16,9 +17,12 @@ from onceward.message import Message
 from onceward.retry import Retry
 from onceward.steps.context import Context, once
 
+DAY = timedelta(days=1)
+"""How long the other side is taken to remember an idempotency key, unless the handler knows better."""
+
 
 def guarded(  # noqa: PLR0913 - what an effect is made of
-    context: Context, worker: int, message: Message, name: str, call: Callable[[], Any], *, idempotent: bool
+    context: Context, worker: int, message: Message, name: str, call: Callable[[], Any], *, idempotent: bool | timedelta
 ) -> Flow[Any]:
     """Make the call unless it was made; answers its result, the recorded one on a retry."""
     key = message.idempotency_key(name)
@@ -27,9 +31,10 @@ def guarded(  # noqa: PLR0913 - what an effect is made of
     )
     if not fresh:
         (rows,) = yield from once(context, Query("effect", {"key": key, "seq": message.seq}))
-        if rows and rows[0][0]:
-            return None if rows[0][1] is None else payload.decode_text(rows[0][1])
-        if not idempotent:
+        done, result, age = rows[0] if rows else (False, None, 0.0)
+        if done:
+            return None if result is None else payload.decode_text(result)
+        if not _is_remembered(idempotent, age):
             raise OutcomeUnknown(unknown(name, message))
     outcome: Outcome = yield Do(call)
     if isinstance(outcome.error, Retry):  # the caller knows that it did not happen
@@ -38,6 +43,12 @@ def guarded(  # noqa: PLR0913 - what an effect is made of
         raise outcome.error
     yield from _record(context, key, name, outcome.value)
     return outcome.value
+
+
+def _is_remembered(idempotent: bool | timedelta, age: float) -> bool:  # noqa: FBT001 - as `once` was told
+    """Whether the other side still knows the key of a call begun so many seconds ago, and so can tell a repetition."""
+    memory = idempotent if isinstance(idempotent, timedelta) else DAY * idempotent
+    return timedelta(seconds=age) < memory
 
 
 def _record(context: Context, key: str, name: str, value: Any) -> Flow[None]:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Literal, NoReturn, TypeVar
 
 from onceward.errors import StoreUnavailable
@@ -146,8 +147,8 @@ class Watch:
                 self.results[name] = value
                 self._reach(f"once {name}", "after")
 
-        def once(message: Any, name: str, call: Callable[[], Any], idempotent: bool) -> Any:  # noqa: FBT001 - as inside
-            self.effects.append((name, idempotent))
+        def once(message: Any, name: str, call: Callable[[], Any], idempotent: bool | timedelta) -> Any:  # noqa: FBT001 - as inside
+            self.effects.append((name, bool(idempotent)))
 
             def watched() -> Any:
                 value = call()

@@ -519,8 +519,10 @@ ON CONFLICT (key) DO NOTHING
 RETURNING key
 
 -- name: effect
--- What is known of an effect. It belongs to whoever asks now: the attempt that began it may have been inline, and undone with its number.
-UPDATE {prefix}effect SET seq = %(seq)s WHERE key = %(key)s RETURNING done, result
+-- What is known of an effect, and for how long. It belongs to whoever asks now: the attempt that began it may have been inline, and
+-- undone with its number.
+UPDATE {prefix}effect SET seq = %(seq)s WHERE key = %(key)s
+RETURNING done, result, extract(epoch FROM clock_timestamp() - started_at)::float8
 
 -- name: keep_effects
 -- An inline attempt was undone and its message is stored under another number: its effects stay its own. Relies on effect_seq.

@@ -191,7 +191,7 @@ SELECT EXISTS (
 -- name: park
 -- A row stays claimed only when every earlier row of its key is in this claim and no other claim holds a row of the key. Behind an
 -- earlier row it waits; behind a noted later one (which was committed first) it only loses its note, for nobody would promote it.
--- Relies on queue_key and queue_noted.
+-- Relies on queue_key and queue_noted; left to itself, the planner reads every row that has a key to find the few that are noted.
 UPDATE {prefix}queue AS q
 SET worker = NULL, token = NULL,
     state = CASE WHEN o.earlier THEN 'waiting' ELSE q.state END,
@@ -201,7 +201,7 @@ FROM (
         SELECT 1 FROM {prefix}queue e
         WHERE e.key_hash = m.key_hash AND (e.place, e.seq) < (m.place, m.seq) AND NOT (e.worker IS :worker AND e.token IS :token)
     ) AS earlier, m.key_hash IN (
-        SELECT n.key_hash FROM {prefix}queue n
+        SELECT n.key_hash FROM {prefix}queue n INDEXED BY {prefix}queue_noted
         WHERE n.token IS NOT NULL AND n.key_hash IS NOT NULL AND NOT (n.worker = :worker AND n.token = :token)
     ) AS busy
     FROM {prefix}queue m WHERE m.seq IN (SELECT value FROM json_each(:seqs))
@@ -358,8 +358,8 @@ INSERT INTO {prefix}duplicate (seq, copies, first_at, last_at)
 SELECT :heir, copies, first_at, last_at FROM {prefix}duplicate WHERE seq = :seq
 ON CONFLICT (seq) DO UPDATE SET copies = copies + excluded.copies, first_at = excluded.first_at;
 DELETE FROM {prefix}duplicate WHERE seq = :seq;
-UPDATE OR IGNORE {prefix}quarantine SET seq = :heir WHERE seq = :seq;
-DELETE FROM {prefix}quarantine WHERE seq = :seq;
+DELETE FROM {prefix}quarantine WHERE seq = :seq AND hash IN (SELECT hash FROM {prefix}quarantine WHERE seq = :heir);
+UPDATE {prefix}quarantine SET seq = :heir WHERE seq = :seq;
 UPDATE {prefix}quarantine SET accepted_seq = :heir WHERE accepted_seq = :seq;
 UPDATE {prefix}audit SET seq = :heir WHERE seq = :seq
 
@@ -439,8 +439,9 @@ ON CONFLICT (key) DO NOTHING
 RETURNING key
 
 -- name: effect
--- What is known of an effect. It belongs to whoever asks now: the attempt that began it may have been inline, and undone with its number.
-UPDATE {prefix}effect SET seq = :seq WHERE key = :key RETURNING done, result
+-- What is known of an effect, and for how long. It belongs to whoever asks now: the attempt that began it may have been inline, and
+-- undone with its number.
+UPDATE {prefix}effect SET seq = :seq WHERE key = :key RETURNING done, result, (:now - started_at) / 1000000.0
 
 -- name: keep_effects
 -- An inline attempt was undone and its message is stored under another number: its effects stay its own. Relies on effect_seq.
