@@ -128,6 +128,11 @@ class PgDatabase:
         """Whether an outgoing message is committed."""
         return bool(self.run(f"SELECT 1 FROM {PREFIX}body WHERE id = %s", message_id))
 
+    def outgoing_of(self, worker: int) -> set[str]:
+        """The ids of outgoing messages that a worker has noted and not finished."""
+        sql = f"SELECT b.id FROM {PREFIX}queue q JOIN {PREFIX}body b USING (seq) WHERE q.outgoing AND q.worker = %s"
+        return {row[0] for row in self.run(sql, worker)}
+
     def catalog_version(self) -> int:
         """The committed version of the catalog."""
         return int(self.run(f"SELECT version FROM {PREFIX}catalog")[0][0])
@@ -141,6 +146,10 @@ class PgDatabase:
     def open_cases(self) -> list[int]:
         """Open cases of quarantine."""
         return [row[0] for row in self.run(f"SELECT id FROM {PREFIX}quarantine WHERE resolution IS NULL ORDER BY id")]
+
+    def cases(self) -> set[int]:
+        """The messages that have a case of quarantine, open or decided."""
+        return {row[0] for row in self.run(f"SELECT seq FROM {PREFIX}quarantine")}
 
     def open_effects(self) -> list[tuple[str, int]]:
         """(key, seq) of effects whose outcome is not recorded and whose message is not running."""
