@@ -92,6 +92,13 @@ class PgDatabase:
         self.sessions.remove(session)
         self._pool.append(session)
 
+    def close(self) -> None:
+        """Close every connection."""
+        for session in [*self.sessions, *self._pool]:
+            session.close()
+        self._probe.close()
+        self.store.close()
+
     def blockers(self, pid: int) -> list[int]:
         """Who holds what a connection waits for."""
         return list(self.run("SELECT pg_blocking_pids(%s)", pid)[0][0])
@@ -292,3 +299,9 @@ class PgSession:
         """The connection is lost, and with it whatever is not committed."""
         self.abort()
         self.broken = True
+
+    def close(self) -> None:
+        """The connection is not needed any more."""
+        self.cut()
+        self._thread.shutdown()
+        self._real.close()
