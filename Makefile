@@ -5,6 +5,9 @@ PYTHON  ?= python3
 WORKERS ?= 4
 # More for pytest: make test ARGS='tests/servers -k proxy'
 ARGS    ?=
+# How many seeds `make simulate` runs, and where it and `make mutants` write their figures, if anywhere.
+SEEDS   ?= 200
+JSON    ?=
 
 # For make chaos.
 MESSAGES ?= 20000
@@ -14,7 +17,7 @@ BIN   := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format chaos bench crash servers pins clean
+.PHONY: help setup demo test lint format crash simulate mutants chaos bench servers pins clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +40,12 @@ format: $(READY) ## Rewrite the code in the house style
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
+simulate: $(READY) ## Run seeded schedules of the real steps with faults: make simulate SEEDS=2000 JSON=file
+	@$(BIN)/python -m simulation --seeds $(SEEDS) $(if $(JSON),--json '$(JSON)')
+
+mutants: $(READY) ## Check that the simulation catches every known-bad variant of the code (JSON=file)
+	@$(BIN)/python -m simulation.mutants $(if $(JSON),--json '$(JSON)')
+
 bench: $(READY) ## Measure throughput on this machine
 	@$(BIN)/python -m bench
 
@@ -56,7 +65,7 @@ pins: $(READY) ## Renew requirements-dev.txt (uv is fetched for this alone)
 
 clean: ## Remove caches and build output (.venv stays)
 	@rm -rf build dist .coverage .coverage.* htmlcov .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
-	@find src tests bench -name __pycache__ -type d -exec rm -rf {} + 2>/dev/null || true
+	@find src tests simulation examples bench -name __pycache__ -type d -exec rm -rf {} + 2>/dev/null || true
 
 # The stamp is newer than both lists once they are installed, so a second run has nothing to do.
 $(READY): requirements-dev.txt pyproject.toml

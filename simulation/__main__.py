@@ -1,18 +1,18 @@
-"""`python -m simulation --seeds N`: runs N seeds and says what they found.
+"""`python -m simulation --seeds N`: runs N seeds in both modes and says what they found.
 
-A failing seed is replayed with `--seed S --trace`.
+A failing seed is replayed with `--seed S --mode M --trace`. Exits 1 when a promise was broken, when a state that a run
+of this size must reach was never reached, or when nothing was run.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
-from pathlib import Path
 
+from simulation import report
 from simulation.runner import MODES, Found, run_many, run_one
-from simulation.sometimes import ENOUGH, missing
+from simulation.sometimes import ENOUGH, WANTED, missing
 
 SHOWN = 5
 
@@ -21,18 +21,32 @@ def main(arguments: list[str] | None = None) -> int:
     """Run, report, and answer the exit code."""
     options = _options().parse_args(arguments)
     modes = MODES if options.mode == "both" else (options.mode,)
-    stores = (options.store,)
     if options.seed is not None:
-        return _replay(options.seed, modes, stores, trace=options.trace)
+        return _replay(options.seed, modes, options.store, trace=options.trace)
     total, began = Found(), time.monotonic()
     seeds = range(options.first, options.first + options.seeds)
-    for found in run_many(seeds, modes, stores, processes=options.processes if options.store == "sqlite" else 1):
+    for found in run_many(seeds, modes, options.store, processes=options.processes):
         total.add(found)
-    unreached = missing(total.counters) if options.seeds >= ENOUGH and options.mode == "both" else []
-    _report(total, unreached, time.monotonic() - began)
+    expected = options.seeds >= ENOUGH and options.mode == "both"
+    unreached = missing(total.counters) if expected else []
+    seconds = time.monotonic() - began
+    _tell(total, unreached, options.store, seconds)
     if options.json:
-        Path(options.json).write_text(_as_json(total, unreached, options.seeds), encoding="utf-8")
-    return _last_line(total.histories, total.steps, len(total.failures) + len(unreached))
+        figures = {
+            "run": "simulate",
+            "store": options.store.partition(":")[0],
+            "first_seed": options.first,
+            "seeds": options.seeds,
+            "schedules": total.histories,
+            "steps": total.steps,
+            "violations": len(total.failures),
+            "failing": total.failures,
+            "sometimes": {name: total.counters[name] for name in sorted({*WANTED, *total.counters})},
+            "never_reached": unreached,
+            "seconds": round(seconds, 1),
+        }
+        report.write(options.json, figures)
+    return _last_line(options.seeds, total.histories, total.steps, len(total.failures)) or int(bool(unreached))
 
 
 def _options() -> argparse.ArgumentParser:
@@ -48,18 +62,17 @@ def _options() -> argparse.ArgumentParser:
     return parser
 
 
-def _replay(seed: int, modes: tuple[str, ...], stores: tuple[str, ...], *, trace: bool) -> int:
-    histories = steps = broken = 0
+def _replay(seed: int, modes: tuple[str, ...], store: str, *, trace: bool) -> int:
+    steps = broken = 0
     for mode in modes:
-        for store in stores:
-            world, wrong = run_one(seed, mode, store, trace=trace)
-            print(f"seed {seed}, {mode}, {store}: {world.history.steps} steps, trace {world.history.digest:08x}")
-            if trace:
-                _print_trace(world.scheduler.trace or [], [str(plan) for plan in world.describe()])
-            for text in wrong:
-                print(f"  VIOLATION {text}")
-            histories, steps, broken = histories + 1, steps + world.history.steps, broken + len(wrong)
-    return _last_line(histories, steps, broken)
+        world, wrong = run_one(seed, mode, store, trace=trace)
+        print(f"seed {seed}, {mode}: {world.history.steps} steps, trace {world.history.digest:08x}")
+        if trace:
+            _print_trace(world.scheduler.trace or [], world.describe())
+        for text in wrong:
+            print(f"  VIOLATION {text}")
+        steps, broken = steps + world.history.steps, broken + bool(wrong)
+    return _last_line(1, len(modes), steps, broken)
 
 
 def _print_trace(lines: list[str], plans: list[str]) -> None:
@@ -69,42 +82,25 @@ def _print_trace(lines: list[str], plans: list[str]) -> None:
         print(line)
 
 
-def _report(total: Found, unreached: list[str], seconds: float) -> None:
-    for name, count in sorted(total.counters.items()):
-        print(f"sometimes {count:8d}  {name}")
-    for seed, mode, store, wrong in total.failures[:SHOWN]:
-        print(f"\nFAILED seed {seed}, {mode}, {store}; the tail of its trace:")
+def _tell(total: Found, unreached: list[str], store: str, seconds: float) -> None:
+    for name in sorted({*WANTED, *total.counters}):
+        print(f"sometimes {total.counters[name]:8d}  {name}")
+    for seed, mode, wrong in total.failures[:SHOWN]:
+        print(f"\nFAILED seed {seed}, {mode}; the tail of its trace:")
         world, _ = run_one(seed, mode, store, trace=True)
         _print_trace((world.scheduler.trace or [])[-60:], world.describe())
         for text in wrong:
             print(f"  VIOLATION {text}")
-        print(f"  replay: python -m simulation --seed {seed} --mode {mode} --store {store} --trace")
-    if len(total.failures) > SHOWN:
-        rest = ", ".join(f"{seed}/{mode}/{store}" for seed, mode, store, _ in total.failures[SHOWN:50])
-        print(f"and {len(total.failures) - SHOWN} more failing histories: {rest}")
+    for seed, mode, wrong in total.failures:
+        print(f"{wrong[0]}; replay: python -m simulation --seed {seed} --mode {mode} --store {store} --trace")
     for name in unreached:
         print(f"NEVER REACHED {name}")
-    print(f"{total.histories} histories in {seconds:.1f} s, {total.histories / max(seconds, 0.001):.1f} per second")
+    print(f"{total.histories} schedules in {seconds:.1f} s, {total.histories / max(seconds, 0.001):.1f} per second")
 
 
-def _as_json(total: Found, unreached: list[str], seeds: int) -> str:
-    return json.dumps(
-        {
-            "seeds": seeds,
-            "histories": total.histories,
-            "steps": total.steps,
-            "violations": len(total.failures),
-            "failing": [[seed, mode, store, wrong] for seed, mode, store, wrong in total.failures],
-            "sometimes": dict(sorted(total.counters.items())),
-            "never_reached": unreached,
-        },
-        indent=1,
-    )
-
-
-def _last_line(histories: int, steps: int, broken: int) -> int:
-    print(f"simulate: {histories} histories, {steps} steps, {broken} violations")
-    return 1 if broken or not histories else 0
+def _last_line(seeds: int, schedules: int, steps: int, broken: int) -> int:
+    print(f"simulate: seeds={seeds} schedules={schedules} steps={steps} violations={broken}")
+    return 1 if broken or not schedules else 0
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from onceward.breaker import Breaker
 from onceward.flow import Call
@@ -14,13 +14,10 @@ from onceward.registry import OUTBOX, Handler, Registry
 from onceward.relay import relay_handler
 from onceward.retry import Reject, Retry, RetryPolicy
 from simulation.clock import Clock
-from simulation.history import ExternalCall, Publication, Run
+from simulation.history import ExternalCall, Publication
 from simulation.observer import Observer
 from simulation.requests import Die, Pause, Script, Write
 from simulation.workload import SERVICE, Kind, Plan, Scenario
-
-if TYPE_CHECKING:
-    from simulation.tasks import Task
 
 TIMEOUT = 6.0
 
@@ -66,19 +63,19 @@ class Scripts:
         self.calm = False
         """Faults are over: everything succeeds."""
 
-    def script(self, task: Task, call: Call, runs: list[Run]) -> Script:
+    def script(self, call: Call) -> Script:
         """The script of one call."""
         if call.handler.consumer == OUTBOX:
-            return self._publish(task, call.message)
+            return self._publish(call.message)
         if call.handler.batch:
-            return self._batch(call.message, runs)
+            return self._batch(call.message)
         return self._single(call.message)
 
     def plan_of(self, message: Message) -> Plan | None:
         """What is planned for a message; None for one that an operator accepted as new."""
         return self._scenario.plans.get((message.source, message.id))
 
-    def _batch(self, messages: list[Message], _runs: list[Run]) -> Script:
+    def _batch(self, messages: list[Message]) -> Script:
         results = []
         for message in messages:
             result = yield from self._single(message)
@@ -137,15 +134,15 @@ class Scripts:
 
         return call
 
-    def _publish(self, task: Task, message: Message) -> Script:
+    def _publish(self, message: Message) -> Script:
         yield Pause(0.0)
         if not self.calm and self._chance.random() < 0.15:
             raise ConnectionError("the sink is away")
         committed = self._database.has_outgoing(message.id)
         record = Publication(self._observer.step, message.id, message.to or "", message.key, committed)
         self._observer.history.publications.append(record)
-        if task.process is not None:
-            task.process.published += 1
+        if not self.calm and self._chance.random() < self._scenario.faults.publish_crash:
+            yield Die()
         yield Pause(0.0)
 
 

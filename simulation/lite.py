@@ -132,6 +132,11 @@ class LiteDatabase:
         cursor = sqlite3.Cursor(self._probe).execute(f"SELECT 1 FROM {PREFIX}body WHERE id = ?", (message_id,))
         return cursor.fetchone() is not None
 
+    def outgoing_of(self, worker: int) -> set[str]:
+        """The ids of outgoing messages that a worker has noted and not finished."""
+        sql = f"SELECT b.id FROM {PREFIX}queue q JOIN {PREFIX}body b ON b.seq = q.seq WHERE q.outgoing AND q.worker = ?"
+        return {row[0] for row in sqlite3.Cursor(self._probe).execute(sql, (worker,))}
+
     def catalog_version(self) -> int:
         """The committed version of the catalog."""
         return int(self._run(f"SELECT version FROM {PREFIX}catalog")[0][0])
@@ -144,6 +149,10 @@ class LiteDatabase:
         """Open cases of quarantine."""
         rows = self._run(f"SELECT id FROM {PREFIX}quarantine WHERE resolution IS NULL ORDER BY id")
         return [row[0] for row in rows]
+
+    def cases(self) -> set[int]:
+        """The messages that have a case of quarantine, open or decided."""
+        return {row[0] for row in self._run(f"SELECT seq FROM {PREFIX}quarantine")}
 
     def open_effects(self) -> list[tuple[str, int]]:
         """(key, seq) of effects whose outcome is not recorded and whose message is not running."""

@@ -6,14 +6,15 @@ import argparse
 import multiprocessing
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
+from simulation import report
 from simulation.checks import violations
 from simulation.lite import LiteDatabase
 from simulation.runner import MODES
 from simulation.sabotage import Stale, edited
 from simulation.variants import VARIANTS, Variant
-from simulation.workload import disturb, scenario
+from simulation.workload import scenario
 from simulation.world import World
 
 ENOUGH = 20
@@ -36,12 +37,9 @@ def judge(variant: Variant, seeds: int) -> Verdict:
     except Stale as error:
         return Verdict(variant.name, caught=False, text=f"does not apply: {error}")
     with variant.patch():
-        for seed in range(seeds):
+        for seed in (variant.seed, *range(seeds)):
             for mode in MODES:
-                drawn = scenario(seed, mode, variant.focus, variant.stress)
-                if variant.trouble:
-                    disturb(drawn)
-                world = World(drawn, database)
+                world = World(scenario(seed, mode, variant.theme), database)
                 kinds = {violation.kind for violation in violations(world.run())}
                 hit = kinds & set(variant.expected)
                 if hit:
@@ -64,17 +62,22 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=400, help="how many seeds a variant gets at most")
     parser.add_argument("--only", default="", help="part of a name")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--json", help="write the figures to this file")
     options = parser.parse_args(arguments)
     chosen = [(at, options.seeds) for at, variant in enumerate(VARIANTS) if options.only in variant.name]
-    began, caught = time.monotonic(), 0
+    began, verdicts = time.monotonic(), []
     # A fresh process each: what a variant replaces must not reach the next one.
     with multiprocessing.get_context("fork").Pool(options.processes, maxtasksperchild=1) as pool:
         for verdict in pool.imap(_judge, chosen, chunksize=1):
-            caught += verdict.caught
+            verdicts.append(verdict)
             print(f"{'caught' if verdict.caught else 'MISSED':8} {verdict.name}: {verdict.text}", flush=True)
-    print(f"{time.monotonic() - began:.1f} s")
-    print(f"mutants: {caught} of {len(chosen)} caught")
-    return 1 if caught < len(chosen) or len(chosen) < (1 if options.only else ENOUGH) else 0
+    caught, seconds = sum(verdict.caught for verdict in verdicts), round(time.monotonic() - began, 1)
+    print(f"{seconds} s")
+    if options.json:
+        figures = {"run": "mutants", "total": len(verdicts), "caught": caught, "seconds": seconds}
+        report.write(options.json, {**figures, "mutants": [asdict(verdict) for verdict in verdicts]})
+    print(f"mutants: total={len(verdicts)} caught={caught}")
+    return 1 if caught < len(verdicts) or len(verdicts) < (1 if options.only else ENOUGH) else 0
 
 
 if __name__ == "__main__":

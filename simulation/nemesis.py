@@ -27,7 +27,7 @@ class Nemesis:
         self._request_limit = faults.cut_before + faults.cut_after + faults.conflict
         self._strike_limit = faults.crash + faults.stop_resume + faults.shutdown + faults.cancel + faults.clock_jump
 
-    def fault(self, part: Any) -> str:
+    def fault(self, part: Any) -> str:  # noqa: PLR0911 - one for each kind of fault
         """What happens to a request: nothing, or it is cut before, cut after, or refused."""
         if not self.active:
             return ""
@@ -36,6 +36,10 @@ class Nemesis:
             if roll < self._faults.commit_lost:
                 return self._chance.choice(("before", "after", "after"))
             roll -= self._faults.commit_lost
+        elif getattr(part, "name", "") == "effect_done":
+            if roll < self._faults.effect_lost:
+                return "before"
+            roll -= self._faults.effect_lost
         if roll >= self._request_limit:
             return ""
         if roll < self._faults.cut_before:
@@ -79,7 +83,8 @@ class Nemesis:
         world = self._world
         world.scheduler.note(f"{process.name} is killed by {cause}")
         world.observer.sometimes("crash")
-        if process.published:
+        unfinished = world.database.outgoing_of(process.worker)
+        if any(one.id in unfinished for one in world.history.publications):
             world.observer.sometimes("crash between publish and finish")
         world.bury(process)
         if self._chance.random() < 0.4:

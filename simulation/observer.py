@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 FENCED = {"finish", "settle", "postpone", "release", "release_some"}
 CLAIMS = {"claim", "claim_outgoing", "claim_solo"}
 Look = Callable[["Task", Any, Any, Any], None]
-Factory = Callable[["Task", Call, list[Run]], "Script"]
+Factory = Callable[[Call], "Script"]
 
 
 class Observer:
@@ -41,10 +41,13 @@ class Observer:
             "add_audit": self._audit,
             "beat": self._beat,
             "redrive": self._redrive,
+            "discard": self._discard,
             "forget_worker": self._forget_worker,
             "take_over": self._take_over,
             "adopt": lambda _t, _s, _p, answer: self.sometimes("unhandled message adopted") if answer else None,
             "remove_unhandled": lambda *_: self.sometimes("unhandled message handed to others"),
+            "hand_on": self._hand_on,
+            "retreat": lambda _t, _s, _p, answer: self.sometimes("number brought back") if answer else None,
             "hold": lambda *_: self.sometimes("gap: held"),
             "postpone": lambda _t, _s, _p, answer: self.sometimes("postponed, not charged") if answer else None,
             "settle": lambda _t, _s, _p, answer: None if answer else self.sometimes("zombie settle rejected"),
@@ -91,7 +94,7 @@ class Observer:
             self.sometimes("batch of several")
         if not lane.alone:
             self.sometimes("group of several")
-        return runs, self.script(task, call, runs)
+        return runs, self.script(call)
 
     def run_ended(self, run: Run, outcome: str) -> None:
         """A handler has ended."""
@@ -156,6 +159,10 @@ class Observer:
         if answer and states.get(part.params["seq"]) != ("dead", None):
             self.history.misdeeds.append(("redrive of the living", f"message {part.params['seq']} was not dead"))
 
+    def _discard(self, _task: Task, _session: Any, part: Query, answer: Any) -> None:
+        if answer and any(note[3] == part.params["seq"] for note in self._database.notes()):
+            self.history.misdeeds.append(("discard of the running", f"message {part.params['seq']} was noted"))
+
     def _forget_worker(self, _task: Task, session: Any, part: Query, _answer: Any) -> None:
         self._leaving.setdefault(session, []).append(part.params["worker"])
 
@@ -182,6 +189,10 @@ class Observer:
         """A dead message got a new budget."""
         self._redriven.add(seq)
         self.sometimes("redriven")
+
+    def _hand_on(self, _task: Task, _session: Any, part: Query, _answer: Any) -> None:
+        if part.params["seq"] in self._database.cases():
+            self.sometimes("case handed on with its message")
 
     def _park(self, _task: Task, session: Any, _part: Query, answer: Any) -> None:
         for seq, *_ in answer:

@@ -35,8 +35,9 @@ RESOLUTIONS: tuple[operate.Resolution, ...] = ("keep-first", "accept-as-new", "d
 def operator(world: World, name: str) -> Flow[None]:
     """Somebody who does things at random, for as long as there are faults."""
     chance = world.chance
+    pace = 0.02 / world.scenario.faults.operators
     while not world.calm:
-        yield Wait(chance.choice((0.5, 3.0, 10.0)))
+        yield Wait(pace * chance.choice((0.5, 3.0, 10.0)))
         yield from _act_at_random(world, name)
 
 

@@ -93,6 +93,13 @@ class PgDatabase:
         self.sessions.remove(session)
         self._pool.append(session)
 
+    def close(self) -> None:
+        """Close every connection."""
+        for session in [*self.sessions, *self._pool]:
+            session.close()
+        self._probe.close()
+        self.store.close()
+
     def blockers(self, pid: int) -> list[int]:
         """Who holds what a connection waits for."""
         return list(self.run("SELECT pg_blocking_pids(%s)", pid)[0][0])
@@ -129,6 +136,11 @@ class PgDatabase:
         """Whether an outgoing message is committed."""
         return bool(self.run(f"SELECT 1 FROM {PREFIX}body WHERE id = %s", message_id))
 
+    def outgoing_of(self, worker: int) -> set[str]:
+        """The ids of outgoing messages that a worker has noted and not finished."""
+        sql = f"SELECT b.id FROM {PREFIX}queue q JOIN {PREFIX}body b USING (seq) WHERE q.outgoing AND q.worker = %s"
+        return {row[0] for row in self.run(sql, worker)}
+
     def catalog_version(self) -> int:
         """The committed version of the catalog."""
         return int(self.run(f"SELECT version FROM {PREFIX}catalog")[0][0])
@@ -142,6 +154,10 @@ class PgDatabase:
     def open_cases(self) -> list[int]:
         """Open cases of quarantine."""
         return [row[0] for row in self.run(f"SELECT id FROM {PREFIX}quarantine WHERE resolution IS NULL ORDER BY id")]
+
+    def cases(self) -> set[int]:
+        """The messages that have a case of quarantine, open or decided."""
+        return {row[0] for row in self.run(f"SELECT seq FROM {PREFIX}quarantine")}
 
     def open_effects(self) -> list[tuple[str, int]]:
         """(key, seq) of effects whose outcome is not recorded and whose message is not running."""
@@ -286,3 +302,9 @@ class PgSession:
         """The connection is lost, and with it whatever is not committed."""
         self.abort()
         self.broken = True
+
+    def close(self) -> None:
+        """The connection is not needed any more."""
+        self.cut()
+        self._thread.shutdown()
+        self._real.close()

@@ -51,7 +51,6 @@ class Process:
     paused_until: float = 0.0
     orphans: set[int] = field(default_factory=set)
     tasks: list[Task] = field(default_factory=list)
-    published: int = 0
     introduced: bool = False
     _tokens: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
     _starts: itertools.count[int] = field(default_factory=itertools.count)

@@ -68,9 +68,10 @@ def rewritten(
                 return stop.value
             parts = request if isinstance(request, tuple) else (request,)
             kept = [change(part) for part in parts]
+            left = tuple(part for part in kept if part is not None)
             answer, error = None, None
             try:
-                got = yield tuple(part for part in kept if part is not None)
+                got = (yield left) if left else ()
             except Exception as problem:  # noqa: BLE001 - belongs to the step
                 error = problem
             else:

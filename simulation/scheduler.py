@@ -232,6 +232,7 @@ class Scheduler:
         if isinstance(part, Rollback):
             self.observer.forget(session)
         if fault == "after":
+            self.observer.forget(session)
             session.cut()
             if isinstance(part, Commit):
                 self.observer.sometimes("unknown commit, done")

@@ -18,6 +18,7 @@ from onceward.registry import OUTBOX
 from onceward.steps import attempt, claim, effect, operate, process, receive, settle, subscribe
 from onceward.steps.lane import PASS
 from simulation.sabotage import nothing, replaced, rewritten, without
+from simulation.workload import PLAIN, Theme
 
 NOTE = "AND worker = :worker AND token = :token"
 CATALOG = "WHERE coalesce((SELECT version FROM o_catalog) = :catalog, 1)"
@@ -32,13 +33,12 @@ class Variant:
     expected: tuple[str, ...]
     edits: dict[str, tuple[str, str]] = field(default_factory=dict)
     patch: Callable[[], AbstractContextManager[None]] = nullcontext
-    focus: tuple[str, ...] = ()
-    stress: dict[str, float] = field(default_factory=dict)
-    """Faults that bring it out."""
+    theme: Theme = PLAIN
+    """What brings it out."""
+    seed: int = 0
+    """One that is known to show it; where the code has changed since, others are tried too."""
     schema: tuple[str, str] = ("", "")
     """Text of the tables to replace."""
-    trouble: bool = False
-    """Messages fail and kill more often."""
 
 
 # Steps that are wrong
@@ -144,10 +144,15 @@ def _patched(original: Any, replacement: Any) -> Callable[[], AbstractContextMan
     return lambda: replaced((original, replacement))
 
 
-ZOMBIES = {"stop_resume": 0.02, "crash": 0.0, "shutdown": 0.0, "away": 0.0}
-CONFLICTS = {"conflict": 0.05, "cut_after": 0.02}
-KEYED = ("keyed", "single", "sheaf", "moving")
-COUNTED = ("counted", "tally")
+_ZOMBIES = {"stop_resume": 0.02, "crash": 0.0, "shutdown": 0.0, "away": 0.0}
+ZOMBIES = Theme(faults=_ZOMBIES, trouble=True)
+CONFLICTS = Theme(faults=_ZOMBIES | {"conflict": 0.05, "cut_after": 0.02})
+TROUBLE = Theme(trouble=True)
+UNKNOWN = Theme(faults={"commit_lost": 0.3})
+LEAVING = Theme(faults={"shutdown": 0.02, "cancel": 0.02, "cut_after": 0.03}, inline=0.9)
+MOVING = Theme(("later",), {"shutdown": 0.01, "crash": 0.0, "operators": 0.0}, twins=0.9)
+KEYED = Theme(("keyed", "single", "sheaf", "moving"))
+COUNTED = Theme(("counted", "tally"))
 
 VARIANTS: tuple[Variant, ...] = (
     Variant(
@@ -160,80 +165,98 @@ VARIANTS: tuple[Variant, ...] = (
         ("double effect", "accepted twice"),
         edits={"receive": ("ON CONFLICT (consumer, source, id) DO NOTHING", "ON CONFLICT (seq) DO NOTHING")},
         schema=("UNIQUE (consumer, source, id)", "CHECK (1)"),
-        focus=("plain", "keyed"),
+        theme=Theme(("plain", "keyed")),
     ),
-    Variant("settle without the guard", ("old token",), edits={"settle": (NOTE, "")}, stress=ZOMBIES, trouble=True),
-    Variant("finish by id only", ("old token", "double effect"), edits={"finish": (NOTE, "")}),
-    Variant("postpone without the guard", ("old token",), edits={"postpone": (NOTE, "")}, stress=ZOMBIES | CONFLICTS),
-    Variant(
-        "release without the guard", ("old token",), edits={"release_some": (NOTE, "")}, stress=ZOMBIES, trouble=True
-    ),
+    Variant("settle without the guard", ("old token",), edits={"settle": (NOTE, "")}, theme=ZOMBIES, seed=3),
+    Variant("finish by id only", ("old token", "double effect"), edits={"finish": (NOTE, "")}, seed=9),
+    Variant("postpone without the guard", ("old token",), edits={"postpone": (NOTE, "")}, theme=CONFLICTS, seed=10),
+    Variant("release without the guard", ("old token",), edits={"release_some": (NOTE, "")}, theme=ZOMBIES, seed=8),
     Variant(
         "order without the head rule",
         ("order", "two holders"),
         edits={"park": ("AND (o.earlier OR o.busy)", "AND 0")},
-        focus=KEYED,
+        theme=KEYED,
+        seed=2,
     ),
     Variant(
         "the head rule overlooks messages that wait for a retry",
         ("order",),
         edits={"park": ("WHERE e.key_hash = m.key_hash", "WHERE e.state = 'ready' AND e.key_hash = m.key_hash")},
-        focus=KEYED,
+        theme=KEYED,
+        seed=6,
     ),
     Variant(
         "the head rule overlooks other claims",
         ("two holders", "order"),
         edits={"park": ("AND (o.earlier OR o.busy)", "AND o.earlier")},
-        focus=KEYED,
+        theme=KEYED,
+        seed=15,
     ),
-    Variant("nobody promotes", ("stuck",), edits={"promote": ("WHERE seq IN", "WHERE 0 AND seq IN")}, focus=KEYED),
     Variant(
-        "a crash is charged to the whole batch", ("budget",), edits={"take_over": ("crashes + :charge", "crashes + 1")}
+        "nobody promotes", ("stuck",), edits={"promote": ("WHERE seq IN", "WHERE 0 AND seq IN")}, theme=KEYED, seed=2
+    ),
+    Variant(
+        "a crash is charged to the whole batch",
+        ("budget",),
+        edits={"take_over": ("crashes + :charge", "crashes + 1")},
+        seed=5,
     ),
     Variant(
         "crashes without a limit",
         ("budget",),
         edits={"take_over": ("crashes + :charge >= :crash_limit", "0")},
-        trouble=True,
+        theme=TROUBLE,
+        seed=16,
     ),
     Variant("take-over leaves the worker row", ("ghost worker",), edits={"forget_worker": ("WHERE", "WHERE 0 AND")}),
-    Variant("take-over leaves the notes", ("stuck",), edits={"take_over": ("WHERE worker = :worker", "WHERE 0")}),
+    Variant(
+        "take-over leaves the notes", ("stuck",), edits={"take_over": ("WHERE worker = :worker", "WHERE 0")}, seed=5
+    ),
     Variant("claim ignores notes", ("stolen note",), edits={"claim": ("AND token IS NULL", "")}),
     Variant(
         "claim without the worker's own row",
         ("stuck",),
         edits={"claim": ("EXISTS (SELECT 1 FROM o_worker WHERE id = :worker)", "1")},
+        theme=ZOMBIES,
+        seed=7,
     ),
     Variant(
         "the rest of a batch is not released",
         ("stuck",),
         patch=_patched(settle.release, nothing),
-        trouble=True,
+        theme=TROUBLE,
+        seed=7,
     ),
-    Variant("unknown claims are forgotten", ("stuck",), patch=_patched(attempt.forget_claims, nothing)),
+    Variant(
+        "unknown claims are forgotten",
+        ("stuck",),
+        patch=_patched(attempt.forget_claims, nothing),
+        theme=UNKNOWN,
+        seed=2,
+    ),
     Variant(
         "the result is stored outside of the transaction",
         ("effect without result", "result without effect"),
         patch=_patched(finish_original, _later("store_results")),
-        focus=("plain", "keyed", "single"),
+        theme=Theme(("plain", "keyed", "single")),
     ),
     Variant(
         "the outbox is written after the commit",
         ("outbox",),
         patch=_patched(finish_original, _later("receive")),
-        focus=("sender", "teller"),
+        theme=Theme(("sender", "teller")),
     ),
     Variant(
         "the relay finishes before it publishes",
         ("not published",),
         patch=_patched(attempt.attempt, _marked_first),
-        focus=("sender", "teller"),
+        theme=Theme(("sender", "teller")),
     ),
     Variant(
         "the intent is not committed before the call",
         ("call without intent",),
         patch=_patched(effect.guarded, _intent_inside),
-        focus=("caller", "payer"),
+        theme=Theme(("caller", "payer")),
     ),
     Variant(
         "dedupe without the source",
@@ -245,17 +268,19 @@ VARIANTS: tuple[Variant, ...] = (
             ),
             "known": ("AND l.source = :source", ""),
         },
+        seed=2,
     ),
     Variant(
         "the hash is not compared",
         ("mismatch accepted", "mismatch lost"),
         patch=_patched(receive.meet_again, _hash_not_compared),
     ),
-    Variant("one attempt too many", ("budget",), patch=_patched(retry.decide, _generous)),
+    Variant("one attempt too many", ("budget",), patch=_patched(retry.decide, _generous), theme=TROUBLE, seed=2),
     Variant(
         "the database's failures are charged",
         ("infrastructure charged",),
         patch=_patched(settle.postpone, _charged),
+        seed=5,
     ),
     Variant(
         "redrive of what is not dead",
@@ -266,41 +291,43 @@ VARIANTS: tuple[Variant, ...] = (
         "discard without promote",
         ("stuck",),
         patch=lambda: replaced((operate.discard, rewritten(operate.discard, without("promote")))),
-        focus=KEYED,
+        theme=KEYED,
+        seed=27,
     ),
     Variant(
         "discard of what is running",
-        ("done without effect", "effect without done", "audit", "run count"),
-        edits={"discard": ("AND token IS NULL", "")},
+        ("discard of the running",),
+        edits={"discard": ("AND q.token IS NULL", "")},
     ),
     Variant(
         "redrive without its line in the audit",
         ("audit",),
         patch=lambda: replaced((operate.redrive, rewritten(operate.redrive, without("add_audit")))),
+        seed=4,
     ),
     Variant(
         "a gap holds nobody up",
         ("number gap", "number order"),
         patch=_patched(in_sequence_original, _everything_passes),
-        focus=COUNTED,
+        theme=COUNTED,
+        seed=1,
     ),
     Variant(
-        "stale numbers run",
-        ("number order",),
-        patch=_patched(in_sequence_original, _stale_runs),
-        focus=COUNTED,
+        "stale numbers run", ("number order",), patch=_patched(in_sequence_original, _stale_runs), theme=COUNTED, seed=3
     ),
     Variant(
         "a gap has no deadline",
         ("stuck",),
         edits={"hold": ("due_at = :now + CAST(:delay * 1000000 AS integer)", "due_at = NULL")},
-        focus=COUNTED,
+        theme=COUNTED,
+        seed=8,
     ),
     Variant(
         "inline work does not look at its key",
         ("order", "number order", "number gap"),
         patch=_patched(turn_original, _key_not_checked),
-        focus=(*KEYED, *COUNTED),
+        theme=Theme((*KEYED.kinds, *COUNTED.kinds)),
+        seed=2,
     ),
     Variant(
         "another body overwrites the first",
@@ -316,13 +343,21 @@ VARIANTS: tuple[Variant, ...] = (
         "a handed-over message stays unhandled",
         ("stuck",),
         patch=lambda: replaced((subscribe.fan_out, rewritten(subscribe.fan_out, without("remove_unhandled")))),
-        focus=("later",),
+        theme=Theme(("later",)),
+        seed=3,
     ),
-    Variant("goodbye keeps the notes", ("stuck",), edits={"let_go": ("WHERE", "WHERE 0 AND")}),
+    Variant(
+        "a case of quarantine stays behind when its message moves",
+        ("mismatch lost",),
+        patch=lambda: replaced((subscribe.fan_out, rewritten(subscribe.fan_out, without("hand_on")))),
+        theme=MOVING,
+    ),
+    Variant("goodbye keeps the notes", ("stuck",), edits={"let_go": ("WHERE", "WHERE 0 AND")}, theme=LEAVING, seed=1),
     Variant(
         "skipped without its line in the audit",
         ("done without effect",),
         patch=lambda: replaced((finish_original, rewritten(finish_original, without("add_audit")))),
-        focus=COUNTED,
+        theme=COUNTED,
+        seed=3,
     ),
 )

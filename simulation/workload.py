@@ -96,6 +96,10 @@ class Faults:
     cancel: float = 0.0
     clock_jump: float = 0.0
     away: float = 0.0
+    effect_lost: float = 0.0
+    """The connection is lost between an external call and its record."""
+    publish_crash: float = 0.0
+    """The process dies between a publication and its finish."""
     operators: float = 0.0
 
 
@@ -122,18 +126,53 @@ class Scenario:
     budget_of: dict[str, int] = field(default_factory=dict)
 
 
-def scenario(seed: int, mode: str, focus: tuple[str, ...] = (), stress: Mapping[str, float] | None = None) -> Scenario:
-    """Draw a history; `focus` leaves only some kinds of messages to draw from, `stress` sets rates of faults."""
+@dataclass(frozen=True, slots=True)
+class Theme:
+    """What every other history is about, so that rare states are reached in a short run too."""
+
+    kinds: tuple[str, ...] = ()
+    """Only these kinds of messages are drawn from; empty: all."""
+    faults: Mapping[str, float] = field(default_factory=dict)
+    """Rates of faults that are set instead of drawn."""
+    trouble: bool = False
+    """Messages fail and kill more often."""
+    twins: float = 0.1
+    """How many ids come with other bytes too."""
+    inline: float = 0.3
+    """How many messages are handled where they are received, if that can be."""
+    copies: int = 0
+    """So many more copies of each message."""
+
+
+PLAIN = Theme()
+BUSY = 0.2
+"""Operators who do something all the time."""
+THEMES = (
+    Theme(("caller", "payer"), {"effect_lost": 0.4, "operators": 0.04}),
+    Theme(("moving", "tally"), {"operators": BUSY}, trouble=True),
+    Theme(("counted", "tally"), {"operators": BUSY, "stop_resume": 0.006}),
+    Theme(("plain", "keyed", "single"), {"stop_resume": 0.03, "crash": 0.0, "away": 0.0}, trouble=True),
+    Theme(("late", "later"), {"shutdown": 0.01, "crash": 0.0, "operators": 0.02}, twins=0.6),
+    Theme(("sender", "teller"), {"publish_crash": 0.3, "operators": BUSY}),
+    Theme(("flaky", "batch"), {"operators": 0.02}, trouble=True),
+    Theme(("keyed", "single", "plain"), {"cut_after": 0.02}, trouble=True, inline=0.9, copies=3),
+    Theme(("keyed", "single", "moving"), {"conflict": 0.02, "operators": BUSY}, trouble=True),
+)
+
+
+def scenario(seed: int, mode: str, theme: Theme | None = None) -> Scenario:
+    """Draw a history; every other seed has a theme, unless one is given."""
     chance = random.Random(f"{mode}:{seed}")
-    drawn = [kind for kind in KINDS if not focus or kind.type in focus]
+    theme = theme or (THEMES[seed // 2 % len(THEMES)] if seed % 2 else PLAIN)
+    drawn = [kind for kind in KINDS if not theme.kinds or kind.type in theme.kinds]
     kinds = chance.sample(drawn, min(len(drawn), chance.choice((1, 2, 2, 3, 4))))
-    plans = _plans(chance, kinds)
+    plans = _plans(chance, kinds, theme)
     return Scenario(
         seed=seed,
         mode=mode,
         kinds=kinds,
         plans=plans,
-        queue=_deliveries(chance, list(plans.values())),
+        queue=_deliveries(chance, list(plans.values()), theme.copies),
         settings=Settings(
             lease=timedelta(seconds=LEASE),
             group=chance.choice((1, 2, 3, 5)),
@@ -142,21 +181,21 @@ def scenario(seed: int, mode: str, focus: tuple[str, ...] = (), stress: Mapping[
             careful=timedelta(seconds=chance.choice((0, 20, 60))),
         ),
         retry=RetryPolicy(attempts=chance.choice((1, 2, 3)), first=timedelta(seconds=chance.choice((0.1, 1, 4)))),
-        faults=replace(_faults(chance), **(stress or {})),
+        faults=replace(_faults(chance), **theme.faults),
         processes=chance.choice((1, 2, 2, 3)),
         lanes=chance.choice((1, 1, 2)),
         receivers=chance.choice((1, 2, 3)),
         late_from=chance.choice((1, 2, 3)),
-        steps=chance.choice((300, 450, 600)),
+        steps=chance.choice((300, 450, 600)) if theme is PLAIN else 1200,
         jitter=chance.choice((0.0005, 0.005, 0.05)),
     )
 
 
-def _plans(chance: random.Random, kinds: list[Kind]) -> dict[tuple[str, str], Plan]:
+def _plans(chance: random.Random, kinds: list[Kind], theme: Theme) -> dict[tuple[str, str], Plan]:
     plans: dict[tuple[str, str], Plan] = {}
     numbers: dict[tuple[str, str], int] = {}
     keys = ["a", "b"][: chance.choice((1, 1, 2))]
-    trouble = chance.choice((0.0, 0.2, 0.5))
+    trouble = 0.9 if theme.trouble else chance.choice((0.0, 0.2, 0.5))
     missing = chance.random() < 0.2
     for index in range(chance.choice((2, 3, 4, 5, 6, 8, 10))):
         kind = chance.choice(kinds)
@@ -170,9 +209,9 @@ def _plans(chance: random.Random, kinds: list[Kind]) -> dict[tuple[str, str], Pl
                 number -= 1  # another message with a number that was used before
             numbers[kind.type, key] = max(number, numbers.get((kind.type, key), 0))
         delivery = _delivery(chance, kind, index, key, number)
-        plan = Plan(delivery, kind, number, inline=chance.random() < 0.3)
+        plan = Plan(delivery, kind, number, inline=chance.random() < theme.inline)
         plans[delivery.source, delivery.id] = plan
-        _misbehave(chance, plan, trouble)
+        _misbehave(chance, plan, trouble, theme.twins)
     return plans
 
 
@@ -187,34 +226,27 @@ def _delivery(chance: random.Random, kind: Kind, index: int, key: str, number: i
     return Delivery.of(source=source, id=message_id, type=kind.type, data=data, key=given)
 
 
-def disturb(drawn: Scenario) -> None:
-    """Let every message of a history have its trouble."""
-    chance = random.Random(f"trouble:{drawn.seed}")
-    for plan in drawn.plans.values():
-        _misbehave(chance, plan, 0.9)
-
-
-def _misbehave(chance: random.Random, plan: Plan, trouble: float) -> None:
+def _misbehave(chance: random.Random, plan: Plan, trouble: float, twins: float) -> None:
     if chance.random() < trouble:
         plan.fails = chance.choice((1, 1, 2, 3))
         plan.failure = chance.choice(("raise", "raise", "retry", "reject", "timeout"))
         plan.late_failure = chance.random() < 0.7
     if chance.random() < trouble / 3:
         plan.kills = chance.choice((1, 1, 2, 4))
-    if chance.random() < 0.2:
+    if chance.random() < max(0.2, trouble / 2):
         plan.pause = chance.choice((0.01, 0.5, 3.0))
-    if chance.random() < 0.1:
+    if chance.random() < twins:
         first = plan.delivery
         body = json.loads(first.body) | {"changed": True}
         plan.twin = Delivery.of(source=first.source, id=first.id, type=first.type, data=body, key=first.key)
 
 
-def _deliveries(chance: random.Random, plans: list[Plan]) -> list[Delivery]:
+def _deliveries(chance: random.Random, plans: list[Plan], more: int) -> list[Delivery]:
     """Mostly in order, with copies, twins and some disorder."""
     queue: list[Delivery] = []
     for plan in plans:
         queue.append(plan.delivery)
-        queue += [plan.delivery] * chance.choice((0, 0, 0, 1, 2))
+        queue += [plan.delivery] * (more + chance.choice((0, 0, 0, 1, 2)))
         if plan.twin is not None:
             queue += [plan.twin] * chance.choice((1, 2))
     for _ in range(chance.choice((0, 0, 1, 3))):

@@ -60,6 +60,7 @@ def deaths_are_justified(facts: Facts) -> list[Violation]:
             Violation("budget", f"message {seq} was tried more often than its budget allows")
             for seq in facts.ledger
             if len(_charged_since_redrive(facts, seq, "error")) > _budget(facts, seq)
+            or len(_charged_since_redrive(facts, seq, "crash")) > facts.history.crash_limit
         ]
     return found
 

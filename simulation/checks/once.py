@@ -15,8 +15,11 @@ def calls_are_intended_and_single(facts: Facts) -> list[Violation]:
         if not call.intended
     ]
     happened = Counter(call.key for call in facts.history.calls if not call.refused and not call.idempotent)
+    # One that was tried again and answered "nothing" may have been committed by its first try.
     excuses = sum(
-        1 for one in facts.history.actions if one.name == "effect did not happen" and one.answer in ("done", "unknown")
+        1
+        for one in facts.history.actions
+        if one.name == "effect did not happen" and (one.answer in ("done", "unknown") or one.retried)
     )
     for key, count in happened.items():
         if count > 1 + excuses:
