@@ -50,7 +50,7 @@ bench: $(READY) ## Measure throughput on this machine
 	@$(BIN)/python -m bench
 
 crash: servers ## Every fault at every statement of every transaction, on both stores
-	@$(BIN)/python -m tests.crash $(WORKERS)
+	@$(if $(JSON),ONCEWARD_CRASH_JSON=$(JSON)) $(BIN)/python -m tests.crash $(WORKERS)
 
 chaos: servers ## Real processes under faults on both stores: make chaos MESSAGES=20000 FAULTS=300
 	@$(BIN)/python -m chaos --messages $(MESSAGES) --faults $(FAULTS) $(if $(SEED),--seed $(SEED)) $(if $(JSON),--json $(JSON))

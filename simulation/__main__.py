@@ -99,7 +99,7 @@ def _tell(total: Found, unreached: list[str], store: str, seconds: float) -> Non
 
 
 def _last_line(seeds: int, schedules: int, steps: int, broken: int) -> int:
-    print(f"simulate: seeds={seeds} schedules={schedules} steps={steps} violations={broken}")
+    print(f"{seeds} seeds\nsimulate: {schedules} histories, {steps} steps, {broken} violations")
     return 1 if broken or not schedules else 0
 
 

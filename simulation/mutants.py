@@ -76,7 +76,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.json:
         figures = {"run": "mutants", "total": len(verdicts), "caught": caught, "seconds": seconds}
         report.write(options.json, {**figures, "mutants": [asdict(verdict) for verdict in verdicts]})
-    print(f"mutants: total={len(verdicts)} caught={caught}")
+    print(f"mutants: {caught} of {len(verdicts)} caught")
     return 1 if caught < len(verdicts) or len(verdicts) < (1 if options.only else ENOUGH) else 0
 
 

@@ -44,7 +44,11 @@ def main(workers: str = "4") -> int:
     }
     if path := os.environ.get("ONCEWARD_CRASH_JSON"):
         Path(path).write_text(json.dumps(figures) + "\n")
-    sys.stdout.write("crash: " + " ".join(f"{word}={number}" for word, number in figures.items()) + "\n")
+    summary = (
+        "\n{faults} faults, {recoveries} recoveries, seed {seed}\n"
+        "crash: {points} points, {runs} runs, {violations} violations\n"
+    )
+    sys.stdout.write(summary.format(**figures))
     return int(code != 0 or figures["violations"] > 0 or figures["runs"] == 0)
 
 

@@ -100,7 +100,7 @@ def test_a_mutant_is_caught(variant: Variant) -> None:
 def test_the_last_line_counts_the_mutants(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     assert mutants.main(["--only", "claim ignores notes", "--processes", "1", "--json", str(file)]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "mutants: total=1 caught=1"
+    assert capsys.readouterr().out.splitlines()[-1] == "mutants: 1 of 1 caught"
     assert json.loads(file.read_text())["mutants"][0]["name"] == "claim ignores notes"
 
 
