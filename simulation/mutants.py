@@ -71,6 +71,8 @@ def main(arguments: list[str] | None = None) -> int:
         for verdict in pool.imap(_judge, chosen, chunksize=1):
             verdicts.append(verdict)
             print(f"{'caught' if verdict.caught else 'MISSED':8} {verdict.name}: {verdict.text}", flush=True)
+        pool.close()
+        pool.join()  # so that each removes its database
     caught, seconds = sum(verdict.caught for verdict in verdicts), round(time.monotonic() - began, 1)
     print(f"{seconds} s")
     if options.json:

@@ -81,3 +81,5 @@ def run_many(seeds: range, modes: tuple[str, ...], store: str = "sqlite", *, pro
         return
     with multiprocessing.get_context("fork").Pool(processes) as pool:
         yield from pool.imap_unordered(run_chunk, chunks)
+        pool.close()
+        pool.join()  # so that each removes its database
