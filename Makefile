@@ -17,7 +17,7 @@ BIN   := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format crash simulate mutants chaos bench servers pins clean
+.PHONY: help setup demo test lint format crash simulate mutants chaos proof bench servers pins clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +54,13 @@ crash: servers ## Every fault at every statement of every transaction, on both s
 
 chaos: servers ## Real processes under faults on both stores: make chaos MESSAGES=20000 FAULTS=300
 	@$(BIN)/python -m chaos --messages $(MESSAGES) --faults $(FAULTS) $(if $(SEED),--seed $(SEED)) $(if $(JSON),--json $(JSON))
+
+proof: servers ## Run the four long suites and write their figures to docs/proof.md
+	@$(MAKE) --no-print-directory crash JSON=proof/figures/crash.json
+	@$(MAKE) --no-print-directory simulate SEEDS=20000 JSON=proof/figures/simulate.json
+	@$(MAKE) --no-print-directory mutants JSON=proof/figures/mutants.json
+	@$(MAKE) --no-print-directory chaos JSON=proof/figures/chaos.json
+	@$(BIN)/python -m proof
 
 servers: $(READY) ## Install PostgreSQL and PgBouncer if missing (apt, as root)
 	@$(BIN)/python -m tests.servers

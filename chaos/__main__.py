@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
-import platform
-import sqlite3
-import subprocess
 import sys
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 from chaos.world import Outcome, run
-from tests.servers.postgres import PostgresServer
+from proof import report
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -39,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     for outcome in outcomes:
         _print(outcome)
     if options.json:
-        Path(options.json).write_text(json.dumps(_report(outcomes, options.seed), indent=2) + "\n", encoding="utf-8")
+        report.write(options.json, _figures(outcomes, options.seed))
     return _last_line(outcomes)
 
 
@@ -68,17 +63,10 @@ def _print(outcome: Outcome) -> None:
             print(f"  {title.upper()}: {name}")
 
 
-def _report(outcomes: list[Outcome], seed: int) -> dict[str, Any]:
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
+def _figures(outcomes: list[Outcome], seed: int) -> dict[str, Any]:
     return {
-        "suite": "chaos",
+        "run": "chaos",
         "seed": seed,
-        "commit": commit,
-        "versions": {
-            "python": platform.python_version(),
-            "postgres": PostgresServer().version,
-            "sqlite": sqlite3.sqlite_version,
-        },
         **_totals(outcomes),
         "stores": {
             outcome.store: {

@@ -10,7 +10,7 @@ import argparse
 import sys
 import time
 
-from simulation import report
+from proof import report
 from simulation.runner import MODES, Found, run_many, run_one
 from simulation.sometimes import ENOUGH, WANTED, missing
 

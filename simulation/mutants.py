@@ -8,7 +8,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 
-from simulation import report
+from proof import report
 from simulation.checks import violations
 from simulation.lite import LiteDatabase
 from simulation.runner import MODES

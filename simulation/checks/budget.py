@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from onceward.registry import OUTBOX
 from simulation.checks.facts import Facts, Violation
 from simulation.history import Row
 
@@ -66,10 +67,12 @@ def deaths_are_justified(facts: Facts) -> list[Violation]:
 
 
 def charges_are_deserved(facts: Facts) -> list[Violation]:
-    """Whoever is charged failed alone; infrastructure and innocents are never charged."""
+    """Whoever is charged failed alone, or by itself, as a publication does; infrastructure and innocents never are."""
     found = []
     failed = Counter(
-        (run.consumer, run.source, run.id) for run in facts.history.runs if run.outcome in GUILTY and run.alone
+        (run.consumer, run.source, run.id)
+        for run in facts.history.runs
+        if run.outcome in GUILTY and (run.alone or run.consumer == OUTBOX)
     )
     crashes: Counter[int] = Counter()
     for seq, rows in facts.attempts.items():

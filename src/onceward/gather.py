@@ -8,9 +8,11 @@ it tries again alone, so that no message suffers from another for long.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from onceward.errors import StoreError
 from onceward.message import Delivery, Receipt
@@ -143,3 +145,30 @@ class AsyncGathering:
             if caller in shared and all(answer.cancelled() for _, answer in shared):
                 task.cancel()
                 await asyncio.wait([task])
+
+
+class Gatherings:
+    """One for the threads of this process, one for each event loop."""
+
+    def __init__(
+        self,
+        store: Callable[[list[Delivery]], list[Receipt]],
+        store_async: Callable[[list[Delivery]], Coroutine[Any, Any, list[Receipt]]],
+        leaders: int,
+    ) -> None:
+        self._store, self._store_async, self._leaders = store, store_async, leaders
+        self._threads = os.getpid(), Gathering(store, leaders)
+        self._tasks: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGathering] = WeakKeyDictionary()
+
+    def of_threads(self) -> Gathering:
+        """For a caller in any thread; whoever led in the parent does not lead in a forked child."""
+        if self._threads[0] != os.getpid():
+            self._threads = os.getpid(), Gathering(self._store, self._leaders)
+        return self._threads[1]
+
+    def of_tasks(self) -> AsyncGathering:
+        """For a caller on the running event loop."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._tasks:
+            self._tasks[loop] = AsyncGathering(self._store_async, self._leaders)
+        return self._tasks[loop]

@@ -6,21 +6,18 @@ import asyncio
 import atexit
 import itertools
 import os
-import signal
-import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from typing import Any, Literal, Self, TypeVar, Unpack
-from weakref import WeakKeyDictionary
 
 from onceward import identity
 from onceward.breaker import Breaker, Circuit
 from onceward.desk import Desk
 from onceward.errors import ConfigurationError
 from onceward.flow import Flow, Query, run_async, run_sync
-from onceward.gather import AsyncGathering, Gathering
+from onceward.gather import Gatherings
 from onceward.inline import Inline
 from onceward.message import Arguments, Delivery, Receipt, SendArguments
 from onceward.registry import Handler, KeySpec, Registry
@@ -34,7 +31,7 @@ from onceward.steps.receive import merged, receive
 from onceward.steps.subscribe import subscribe
 from onceward.stores.protocol import Store, open_store
 from onceward.transact import perform, perform_async
-from onceward.worker import Worker
+from onceward.worker import Worker, stopped_by_signals
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -86,9 +83,7 @@ class Inbox(Desk):
         self._policies: dict[str, RetryPolicy] = {}
         self._inline = Inline(self._context, self._store, self._introduce)
         self._workers: set[Worker] = set()
-        self._leaders = 1 if self._store.single_writer else LEADERS
-        self._gathered = os.getpid(), Gathering(self._receive, self._leaders)
-        self._gathered_async: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGathering] = WeakKeyDictionary()
+        self._gatherings = Gatherings(self._receive, self._areceive, 1 if self._store.single_writer else LEADERS)
         atexit.register(self._inline.close)
 
     @property
@@ -205,7 +200,7 @@ class Inbox(Desk):
 
     async def aclose(self) -> None:
         """As `close`, and close the connections of the running event loop."""
-        await self._async_gathering().finish()
+        await self._gatherings.of_tasks().finish()
         await self._store.async_close()
         await asyncio.to_thread(self.close)
 
@@ -225,14 +220,14 @@ class Inbox(Desk):
         delivery = Delivery.of(**message)
         if tx is not None:
             return run_sync(self._join([delivery]), self._store.join(tx).perform)[0]
-        return self._gathering().receive(delivery)
+        return self._gatherings.of_threads().receive(delivery)
 
     async def areceive(self, *, tx: Any = None, **message: Unpack[Arguments]) -> Receipt:
         """As `receive`, awaited; `tx=` takes an async connection."""
         delivery = Delivery.of(**message)
         if tx is not None:
             return (await run_async(self._join([delivery]), self._store.async_join(tx).perform))[0]
-        return await self._async_gathering().receive(delivery)
+        return await self._gatherings.of_tasks().receive(delivery)
 
     def receive_many(self, messages: Iterable[Arguments]) -> list[Receipt]:
         """Receive many messages, each a mapping of `receive`'s arguments, in few transactions."""
@@ -251,17 +246,6 @@ class Inbox(Desk):
         receipts = await perform_async(self._store, lambda: self._take_in(deliveries))
         self._store.ring()
         return receipts
-
-    def _gathering(self) -> Gathering:
-        if self._gathered[0] != os.getpid():  # whoever led in the parent does not lead in a forked child
-            self._gathered = os.getpid(), Gathering(self._receive, self._leaders)
-        return self._gathered[1]
-
-    def _async_gathering(self) -> AsyncGathering:
-        loop = asyncio.get_running_loop()
-        if loop not in self._gathered_async:
-            self._gathered_async[loop] = AsyncGathering(self._areceive, self._leaders)
-        return self._gathered_async[loop]
 
     def _take_in(self, deliveries: Sequence[Delivery]) -> Flow[list[Receipt]]:
         yield from self._introduce()
@@ -369,7 +353,7 @@ class Inbox(Desk):
 
     def run(self, *, concurrency: int = 1, process: str = "") -> int:
         """Work until `stop()`, SIGTERM or SIGINT; what is running is finished or rolled back, never orphaned."""
-        with self._working(concurrency, process=process) as worker, _signals(worker.request_stop):
+        with self._working(concurrency, process=process) as worker, stopped_by_signals(worker.request_stop):
             return worker.run()
 
     async def arun(self, *, concurrency: int = 1, process: str = "") -> int:
@@ -396,17 +380,3 @@ def _batches(messages: Iterable[Arguments]) -> Iterator[list[Delivery]]:
     iterator = iter(messages)
     while batch := [Delivery.of(**message) for message in itertools.islice(iterator, BATCH)]:
         yield batch
-
-
-@contextmanager
-def _signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Stop gracefully on SIGTERM and SIGINT, where this thread may say so."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, lambda *_: stop()) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

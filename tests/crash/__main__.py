@@ -15,6 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from proof import report
 from tests.crash.points import FAULTS, seed
 
 RECOVERIES = 3
@@ -43,7 +44,7 @@ def main(workers: str = "4") -> int:
         "seed": drawn,
     }
     if path := os.environ.get("ONCEWARD_CRASH_JSON"):
-        Path(path).write_text(json.dumps(figures) + "\n")
+        report.write(path, {"run": "crash", **figures})
     summary = (
         "\n{faults} faults, {recoveries} recoveries, seed {seed}\n"
         "crash: {points} points, {runs} runs, {violations} violations\n"

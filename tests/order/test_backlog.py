@@ -54,7 +54,7 @@ def _multiply(shop: Shop) -> None:
 
 def scans(shop: Shop, name: str, *, generic: bool, **params: Any) -> dict[str, set[str]]:
     """How the planner reads the queue for a statement: the kinds of scans, and the indexes they use."""
-    text = shop.inbox.store._statements[name]  # type: ignore[attr-defined]
+    text, _ = shop.inbox.store._statements[name]  # type: ignore[attr-defined]
     order: list[str] = []
 
     def numbered(found: re.Match[str]) -> str:

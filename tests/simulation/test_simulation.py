@@ -49,14 +49,14 @@ def test_the_last_line_counts_what_was_run(capsys: pytest.CaptureFixture[str], t
     file = tmp_path / "figures.json"
     assert main(["--seeds", "2", "--processes", "1", "--mode", "safety", "--json", str(file)]) == 0
     figures = json.loads(file.read_text())
-    last = f"simulate: seeds=2 schedules=2 steps={figures['steps']} violations=0"
+    last = f"simulate: 2 histories, {figures['steps']} steps, 0 violations"
     assert capsys.readouterr().out.splitlines()[-1] == last
     assert (figures["schedules"], figures["violations"], set(WANTED) <= set(figures["sometimes"])) == (2, 0, True)
 
 
 def test_nothing_run_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seeds", "0"]) == 1
-    assert capsys.readouterr().out.splitlines()[-1] == "simulate: seeds=0 schedules=0 steps=0 violations=0"
+    assert capsys.readouterr().out.splitlines()[-1] == "simulate: 0 histories, 0 steps, 0 violations"
 
 
 def test_a_replay_prints_its_trace(capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,7 +73,7 @@ def test_a_broken_promise_fails_and_says_how_to_replay_it(
     assert main(["--seeds", "1", "--mode", "safety"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert "loss: everything; replay: python -m simulation --seed 0 --mode safety --store sqlite --trace" in lines
-    assert lines[-1].endswith("violations=1")
+    assert lines[-1].endswith("1 violations")
 
 
 def test_a_state_that_was_never_reached_fails(

@@ -1,0 +1,1 @@
+"""The figures of the long suites, and the page that is made from them."""

@@ -1,0 +1,106 @@
+"""`python -m proof`: write docs/proof.md from the figures in `proof/figures`, which the suites wrote themselves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+FIGURES = Path(__file__).with_name("figures")
+PAGE = Path(__file__).parent.parent / "docs" / "proof.md"
+
+_INTRODUCTION = """\
+# Proof
+
+What the long suites found, in figures they wrote themselves: this page is made by `python -m proof` from
+[proof/figures](../proof/figures), and a test compares the two. `make proof` runs everything again; each suite alone is
+`make crash`, `make simulate`, `make mutants`, `make chaos`. What is promised is in [guarantees.md](guarantees.md), what each
+claim rests on in [claims.md](claims.md). Times are those of one machine with 2 cores and say nothing about speed.
+"""
+
+
+def page() -> str:
+    """The page as it should be."""
+    found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(FIGURES.glob("*.json"))}
+    parts = [_INTRODUCTION]
+    for name, write in (("crash", _crash), ("simulate", _simulate), ("mutants", _mutants), ("chaos", _chaos)):
+        if name in found:
+            parts.append(write(found[name]) + _made_with(found[name]))
+    return "\n".join(parts)
+
+
+def _crash(figures: dict[str, Any]) -> str:
+    return f"""\
+## Crash points
+
+Every statement boundary of every transaction, on both stores, in both kinds of handler: {figures["points"]:,} points. At each, one of
+{figures["faults"]} faults (kill -9, the connection cut before the statement, cut after it ran but before its answer, an error for an
+answer, cancellation), then one of {figures["recoveries"]} recoveries (another worker, the same one, redelivery first).
+
+**{figures["runs"]:,} runs, {figures["violations"]} violations** (seed {figures["seed"]}).
+"""
+
+
+def _simulate(figures: dict[str, Any]) -> str:
+    return f"""\
+## Simulation
+
+The real steps on a virtual clock and a virtual broker that duplicates, reorders and delays, interleaved at every statement by a
+seeded scheduler; every history is checked. {figures["seeds"]:,} seeds from {figures["first_seed"]}.
+
+**{figures["schedules"]:,} histories, {figures["steps"]:,} steps, {figures["violations"]} violations.**
+
+Each of these hard states must have been reached:
+
+{_table("state", "times", figures["sometimes"])}
+"""
+
+
+def _mutants(figures: dict[str, Any]) -> str:
+    names = "\n".join(f"- {one['name'].replace('_', ' ')} ({one['text']})" for one in figures["mutants"])
+    return f"""\
+## Mutants
+
+Known-bad variants of the code, each made for one violation: **{figures["caught"]} of {figures["total"]} caught.**
+
+{names}
+"""
+
+
+def _chaos(figures: dict[str, Any]) -> str:
+    stores = []
+    for store, one in figures["stores"].items():
+        stores.append(
+            f"### {store}\n\n{one['messages']:,} messages in {one['seconds']:,} s; "
+            f"the verifier looked {one['glances']:,} times while it ran.\n\n"
+            f"{_table('fault', 'times', one['faults'])}\n\n{_table('reached', 'times', one['reached'])}\n"
+        )
+    verdict = ", ".join(f"{name} {figures[name]}" for name in ("lost", "doubled", "disordered", "stuck"))
+    return f"""\
+## Chaos
+
+Real worker and delivery processes on real databases, with faults all the while and a verifier beside them.
+
+**{figures["messages"]:,} messages, {figures["faults"]:,} faults: {verdict}** (seed {figures["seed"]}).
+
+{chr(10).join(stores)}"""
+
+
+def _table(first: str, second: str, rows: dict[str, int]) -> str:
+    lines = [
+        f"| {first} | {second} |",
+        "|---|---:|",
+        *(f"| {name} | {count:,} |" for name, count in sorted(rows.items())),
+    ]
+    return "\n".join(lines)
+
+
+def _made_with(figures: dict[str, Any]) -> str:
+    return (
+        f"\n<small>Commit {figures['commit'][:12]}, Python {figures['python']}, PostgreSQL {figures['postgres']}, "
+        f"SQLite {figures['sqlite']}.</small>\n"
+    )
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
