@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal
 
@@ -21,6 +23,7 @@ from onceward.registry import Subscription
 from onceward.steps.context import Context
 from onceward.steps.handle import work
 from onceward.steps.lane import Lane
+from onceward.steps.prune import Sweep, declare_sources, upkeep
 from onceward.steps.subscribe import fan_out, subscribe
 from onceward.stores.calls import overrun
 from onceward.stores.protocol import Bell, Session, Store
@@ -101,9 +104,12 @@ class Worker:
     def _begin(self) -> None:
         with self._store.session() as session:
             run_sync(subscribe(self._context, self._context.cache), session.perform)
+            run_sync(declare_sources(self._context, self._context.cache), session.perform)
             while run_sync(fan_out(self._context), session.perform):
                 pass
+        sweep = Sweep()
         self._presence.also(lambda: fan_out(self._context))
+        self._presence.also(lambda: upkeep(self._context, sweep))
         self._presence.start()
         if not self._until_idle:  # whoever only drains never waits for new messages
             self._bell = self._store.watch(self._wake.ring)
@@ -239,3 +245,17 @@ def watched_call(session: Session, watch: Watch, call: Call) -> Outcome:
     finally:
         expired = watch.end()
     return Outcome(error=overrun(limit)) if expired else outcome
+
+
+@contextmanager
+def stopping_on_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Stop gracefully on SIGTERM and SIGINT, where this thread may say so."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, lambda *_: stop()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -30,6 +30,7 @@ COMMANDS = {
     "discard": "dead_letters:discard",
     "quarantine": "quarantine:quarantine",
     "effects": "effects:effects",
+    "prune": "upkeep:prune",
     "doctor": "health:doctor",
     "completion": "completion:completion",
 }

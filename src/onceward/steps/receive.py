@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from onceward import identity, payload
-from onceward.errors import ConfigurationError, InvalidMessage, StoreConflict
+from onceward.errors import HandlerNotFound, InvalidMessage, StoreConflict
 from onceward.flow import Each, Flow, Query
 from onceward.message import Delivery, Draft, Message, Receipt, moment
 from onceward.registry import Handler, Subscription, Upcaster, key_at
@@ -92,8 +92,9 @@ def _store(  # noqa: PLR0913 - the parts of one loop
         seqs = {ordinal: seq for ordinal, seq, _ in fresh}
         own.update(seqs.values())
         known = yield from look_up(context, [row for row in records if row["ordinal"] not in seqs])
-        if len(seqs) + len(known) == len(plan):
+        if len(seqs) + len(known) == len(plan) and (
             yield from _write_receipts(context, deliveries, plan, seqs, known, own, receipts)
+        ):
             return
         yield from load_catalog(context, cache)
     raise StoreConflict("subscriptions keep changing while messages are received; try again")
@@ -107,7 +108,8 @@ def _write_receipts(  # noqa: PLR0913, PLR0917 - the parts of one loop
     known: dict[int, Known],
     own: set[int],
     receipts: dict[int, Receipt],
-) -> Flow[None]:
+) -> Flow[bool]:
+    """Say what became of each; False when one was forgotten just now, and so is new after all."""
     parts: dict[int, list[Receipt]] = {}
     copies: dict[int, int] = {}
     for ordinal, (index, _) in enumerate(plan):
@@ -116,12 +118,16 @@ def _write_receipts(  # noqa: PLR0913, PLR0917 - the parts of one loop
         elif known[ordinal].seq in own:  # inserted by an earlier round of this very call
             part = Receipt("accepted", known[ordinal].seq, known[ordinal].finished)
         else:
-            part = yield from meet_again(context, deliveries[index], known[ordinal], copies)
+            met = yield from meet_again(context, deliveries[index], known[ordinal], copies)
+            if met is None:
+                return False
+            part = met
         parts.setdefault(index, []).append(part)
     if copies:
         yield from count_copies(context, copies)
     for index, several in parts.items():
         receipts[index] = merged(several)
+    return True
 
 
 def targets(context: Context, catalog: Catalog, delivery: Delivery) -> list[Target]:
@@ -165,7 +171,7 @@ def _find_key(context: Context, subscription: Subscription, delivery: Delivery) 
     if subscription.key_function:
         handler = context.registry.of_type(subscription.consumer, subscription.type)
         if handler is None or not callable(handler.key):
-            raise ConfigurationError(
+            raise HandlerNotFound(
                 f"{subscription.type!r} gets its key from a function of consumer {subscription.consumer!r}; import its "
                 "handlers where messages are received, pass key=, or use a field name as key"
             )
@@ -256,8 +262,11 @@ def look_up(context: Context, records: Sequence[dict[str, Any]]) -> Flow[dict[in
     }
 
 
-def meet_again(context: Context, delivery: Delivery, known: Known, copies: dict[int, int]) -> Flow[Receipt]:
-    """A known id came again: a duplicate if its bytes are the same, a case for quarantine if not."""
+def meet_again(context: Context, delivery: Delivery, known: Known, copies: dict[int, int]) -> Flow[Receipt | None]:
+    """A known id came again: a duplicate if its bytes are the same, a case for quarantine if not.
+
+    None when the id was forgotten in between (its retention is over): then it is a new message.
+    """
     if known.hash == delivery.hash:
         copies[known.seq] = copies.get(known.seq, 0) + 1
         return Receipt("duplicate", known.seq, known.finished, known.result)
@@ -270,8 +279,10 @@ def meet_again(context: Context, delivery: Delivery, known: Known, copies: dict[
         "headers": payload.encode_text(dict(delivery.headers)) if delivery.headers else None,
         "body": delivery.body,
     }
-    ((resolved,),) = yield from once(context, Query("quarantine", case))
-    resolution, accepted = resolved
+    (resolved,) = yield from once(context, Query("quarantine", case))
+    if not resolved:
+        return None
+    resolution, accepted = resolved[0]
     if resolution is None:
         return Receipt("mismatch", known.seq)
     if accepted is not None:

@@ -82,9 +82,10 @@ INSERT INTO {prefix}duplicate (seq, copies, first_at, last_at) VALUES (:seq, :co
 ON CONFLICT (seq) DO UPDATE SET copies = copies + excluded.copies, last_at = excluded.last_at
 
 -- name: quarantine
--- Guard: unique (seq, hash). Never touches the first body; answers what an operator decided about this hash.
+-- Guards: unique (seq, hash); the ledger row is there, else no row comes back. Never touches the first body; answers what an operator
+-- decided about this hash.
 INSERT INTO {prefix}quarantine (seq, hash, type, version, key, headers, body, copies, first_at, last_at)
-VALUES (:seq, :hash, :type, :version, :key, :headers, :body, 1, :now, :now)
+SELECT l.seq, :hash, :type, :version, :key, :headers, :body, 1, :now, :now FROM {prefix}ledger l WHERE l.seq = :seq
 ON CONFLICT (seq, hash) DO UPDATE SET copies = copies + 1, last_at = excluded.last_at
 RETURNING resolution, accepted_seq
 
@@ -603,3 +604,96 @@ SELECT sqlite_version(), (SELECT journal_mode FROM pragma_journal_mode), (SELECT
 -- name: ring
 -- The file itself tells: its change counter is watched.
 SELECT 1
+
+-- name: declare_source
+-- How late a source may redeliver, as the newest program says.
+INSERT INTO {prefix}source AS s (source, redelivers_seconds)
+SELECT id, :seconds FROM {prefix}name WHERE name = :name
+ON CONFLICT (source) DO UPDATE SET redelivers_seconds = excluded.redelivers_seconds
+WHERE s.redelivers_seconds <> excluded.redelivers_seconds
+
+-- name: latest_source
+-- The source that redelivers latest, for whoever is about to forget ids.
+SELECT n.name, s.redelivers_seconds
+FROM {prefix}source s JOIN {prefix}name n ON n.id = s.source
+ORDER BY s.redelivers_seconds DESC, n.name LIMIT 1
+
+-- name: take_turn
+-- Guard: the turn is due; whoever moves it on has it, everybody else gets no row.
+UPDATE {prefix}upkeep SET due_at = :now + CAST(:every * 1000000 AS integer) WHERE due_at <= :now RETURNING one
+
+-- name: give_turn
+-- There is more to do: whoever looks next goes on.
+UPDATE {prefix}upkeep SET due_at = :now
+
+-- name: turn_page
+-- Bodies are in one table here, from which old ones are deleted; a page would be a second file.
+SELECT :seconds
+
+-- name: old_pages
+-- There are none.
+SELECT NULL WHERE :keep IS NULL
+
+-- name: drop_page
+-- There are none.
+SELECT 0 WHERE :page IS NULL
+
+-- name: next_bodies
+-- The next numbers, and whether they are old. Relies on the primary key of body, whose order is that of time.
+SELECT seq, received_at < :now - CAST(:keep * 1000000 AS integer)
+FROM {prefix}body WHERE seq > :after ORDER BY seq LIMIT :limit
+
+-- name: lock_ledger
+-- The single writer holds every row.
+SELECT value FROM json_each(:seqs)
+
+-- name: drop_bodies
+-- Guard: nothing unfinished, dead or in an open case.
+DELETE FROM {prefix}body
+WHERE seq IN (SELECT value FROM json_each(:seqs))
+  AND NOT EXISTS (SELECT 1 FROM {prefix}queue q WHERE q.seq = {prefix}body.seq)
+  AND NOT EXISTS (SELECT 1 FROM {prefix}quarantine x WHERE x.seq = {prefix}body.seq AND x.resolution IS NULL)
+RETURNING seq
+
+-- name: next_ledger
+-- The next numbers, and whether they are old. Relies on the primary key of the ledger, whose order is that of time.
+SELECT seq, received_at < :now - CAST(:keep * 1000000 AS integer)
+FROM {prefix}ledger WHERE seq > :after ORDER BY seq LIMIT :limit
+
+-- name: forget_messages
+-- Guard: nothing unfinished, dead, in an open case, with an effect of unknown outcome, or with a second body that was accepted and is
+-- itself still remembered. Everything about the message goes with it, but for the lines about erasure.
+DELETE FROM {prefix}ledger
+WHERE seq IN (SELECT value FROM json_each(:seqs))
+  AND NOT EXISTS (SELECT 1 FROM {prefix}queue q WHERE q.seq = {prefix}ledger.seq)
+  AND NOT EXISTS (SELECT 1 FROM {prefix}effect e WHERE e.seq = {prefix}ledger.seq AND NOT e.done)
+  AND NOT EXISTS (SELECT 1 FROM {prefix}quarantine x WHERE x.seq = {prefix}ledger.seq AND (
+        x.resolution IS NULL OR EXISTS (SELECT 1 FROM {prefix}ledger a WHERE a.seq = x.accepted_seq)))
+RETURNING seq;
+DELETE FROM {prefix}body WHERE seq IN (SELECT value FROM json_each(:seqs))
+  AND NOT EXISTS (SELECT 1 FROM {prefix}ledger l WHERE l.seq = {prefix}body.seq);
+DELETE FROM {prefix}result WHERE seq IN (SELECT value FROM json_each(:seqs))
+  AND NOT EXISTS (SELECT 1 FROM {prefix}ledger l WHERE l.seq = {prefix}result.seq);
+DELETE FROM {prefix}attempt WHERE seq IN (SELECT value FROM json_each(:seqs))
+  AND NOT EXISTS (SELECT 1 FROM {prefix}ledger l WHERE l.seq = {prefix}attempt.seq);
+DELETE FROM {prefix}duplicate WHERE seq IN (SELECT value FROM json_each(:seqs))
+  AND NOT EXISTS (SELECT 1 FROM {prefix}ledger l WHERE l.seq = {prefix}duplicate.seq);
+DELETE FROM {prefix}quarantine WHERE seq IN (SELECT value FROM json_each(:seqs))
+  AND NOT EXISTS (SELECT 1 FROM {prefix}ledger l WHERE l.seq = {prefix}quarantine.seq);
+DELETE FROM {prefix}effect WHERE seq IN (SELECT value FROM json_each(:seqs))
+  AND NOT EXISTS (SELECT 1 FROM {prefix}ledger l WHERE l.seq = {prefix}effect.seq);
+DELETE FROM {prefix}audit WHERE seq IN (SELECT value FROM json_each(:seqs)) AND action <> 'erase'
+  AND NOT EXISTS (SELECT 1 FROM {prefix}ledger l WHERE l.seq = {prefix}audit.seq)
+
+-- name: next_runs
+-- The next runs, and whether they are old. Relies on the primary key of run, whose order is that of time.
+SELECT id, finished_at < :now - CAST(:keep * 1000000 AS integer)
+FROM {prefix}run WHERE id > :after ORDER BY id LIMIT :limit
+
+-- name: forget_runs
+-- Guard: none of its messages is remembered. A copy that was counted while its message was forgotten goes too.
+DELETE FROM {prefix}duplicate WHERE seq < (SELECT min(seq) FROM {prefix}ledger);
+DELETE FROM {prefix}run
+WHERE id IN (SELECT value FROM json_each(:seqs))
+  AND NOT EXISTS (SELECT 1 FROM {prefix}ledger l WHERE l.seq IN (SELECT value FROM json_each({prefix}run.seqs)))
+RETURNING id
