@@ -40,6 +40,9 @@ class Settings:
     upkeep: timedelta | None = timedelta(minutes=1)
     """How often one of the running workers looks for what is old enough to go; None leaves it to `onceward prune`."""
 
+    archive_first: bool = False
+    """Bodies go only through `inbox.archive(folder)`, and messages only after their bodies."""
+
     def __post_init__(self) -> None:
         if self.lease < timedelta(seconds=1):
             raise ConfigurationError(f"lease={self.lease}: below one second a busy machine loses its own messages")

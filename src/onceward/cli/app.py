@@ -31,6 +31,9 @@ COMMANDS = {
     "quarantine": "quarantine:quarantine",
     "effects": "effects:effects",
     "prune": "upkeep:prune",
+    "archive": "archives:archive",
+    "replay": "archives:replay",
+    "erase": "erasure:erase",
     "doctor": "health:doctor",
     "completion": "completion:completion",
 }

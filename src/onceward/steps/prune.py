@@ -107,6 +107,8 @@ def prune(context: Context, sweep: Sweep, *, seconds: float | None = None) -> Fl
         ("messages", partial(_walk, context, "next_ledger", "forget_messages", ids)),
         ("runs", partial(_walk, context, "next_runs", "forget_runs", ids)),
     )
+    if context.settings.archive_first:  # bodies go by way of the archive
+        sweep.walk = max(sweep.walk, 1)
     while sweep.walk < len(walks):
         name, walk = walks[sweep.walk]
         began = context.clock()
@@ -134,13 +136,18 @@ def _drop_pages(context: Context, sweep: Sweep, keep: float) -> Flow[None]:
     for (page,) in pages:
         try:
             yield Begin(statement, PAGE_LOCK_SECONDS, statement)
-            rows = yield Query("drop_page", {"page": page})
+            rows = yield Query("drop_page", {"page": page, "archive_first": context.settings.archive_first})
             yield COMMIT
         except (StoreUnavailable, StoreConflict):
             yield ROLLBACK
             return
         sweep.pruned.pages += bool(rows and rows[0][0])
         sweep.told(sweep.pruned)
+
+
+def _removal(context: Context, statement: str, numbers: list[int]) -> Query:
+    more = {"archive_first": context.settings.archive_first} if statement == "forget_messages" else {}
+    return Query(statement, {"seqs": numbers, **more})
 
 
 def _walk(context: Context, look: str, remove: str, keep: float, after: int) -> Flow[tuple[int | None, int]]:
@@ -153,7 +160,7 @@ def _walk(context: Context, look: str, remove: str, keep: float, after: int) -> 
         locked = yield Query("lock_ledger", {"seqs": old})
         old = [number for (number,) in locked]
     if old:
-        gone = yield Query(remove, {"seqs": old})
+        gone = yield _removal(context, remove, old)
     yield COMMIT
     at_end = len(rows) < BATCH or not any(is_old for _, is_old in rows)
     return (None if at_end else rows[-1][0]), len(gone)

@@ -731,8 +731,9 @@ WHERE p.closed_at < clock_timestamp() - make_interval(secs => %(keep)s::float8)
 ORDER BY p.number
 
 -- name: drop_page
--- Guard: under the table's lock, nothing unfinished, dead or in an open case has its body in this page; else false.
-SELECT {prefix}drop_page(%(page)s::bigint)
+-- Guard: under the table's lock, nothing unfinished, dead or in an open case has its body in this page, and nothing at all where
+-- bodies are archived first; else false.
+SELECT {prefix}drop_page(%(page)s::bigint, %(archive_first)s::boolean)
 
 -- name: next_bodies
 -- The next numbers in the old pages that could not be dropped, and whether they are old. Relies on the primary key of body.
@@ -762,10 +763,11 @@ FROM {prefix}ledger WHERE seq > %(after)s ORDER BY seq LIMIT %(limit)s
 
 -- name: forget_messages
 -- Guard: nothing unfinished, dead, in an open case, with an effect of unknown outcome, or with a second body that was accepted and is
--- itself still remembered; looked at in a new statement after lock_ledger. Everything about the message goes with it, but for the lines about erasure.
+-- itself still remembered (or not archived yet, where that comes first); looked at in a new statement after lock_ledger. Everything about the message goes with it, but for the lines about erasure.
 WITH gone AS (
     DELETE FROM {prefix}ledger l
     WHERE l.seq = ANY(%(seqs)b::bigint[])
+      AND NOT (%(archive_first)s::boolean AND EXISTS (SELECT FROM {prefix}body b WHERE b.seq = l.seq))
       AND NOT EXISTS (SELECT FROM {prefix}queue q WHERE q.seq = l.seq)
       AND NOT EXISTS (SELECT FROM {prefix}effect e WHERE e.seq = l.seq AND NOT e.done)
       AND NOT EXISTS (SELECT FROM {prefix}quarantine x WHERE x.seq = l.seq AND (
@@ -801,3 +803,66 @@ WITH counted AS (
 DELETE FROM {prefix}run r
 WHERE r.id = ANY(%(seqs)b::bigint[]) AND NOT EXISTS (SELECT FROM {prefix}ledger l WHERE l.seq = ANY(r.seqs))
 RETURNING r.id
+
+-- name: bodies_after
+-- Everything that has a body, in order of number, for whoever looks for a person's data. Relies on the primary key of body.
+SELECT b.seq, b.type, n.name, b.key, b.headers, b.body,
+       CASE WHEN q.seq IS NULL THEN 'finished' WHEN q.token IS NOT NULL THEN 'running' ELSE q.state END
+FROM {prefix}body b
+JOIN {prefix}name n ON n.id = b.source
+LEFT JOIN {prefix}queue q ON q.seq = b.seq
+WHERE b.seq > %(after)s
+ORDER BY b.seq LIMIT %(limit)s
+
+-- name: cases_after
+-- The bodies in quarantine, open or decided, under the number of the message whose id they came with.
+SELECT x.id, x.seq, x.type, n.name, x.key, x.headers, x.body,
+       CASE WHEN q.seq IS NULL THEN 'finished' WHEN q.token IS NOT NULL THEN 'running' ELSE q.state END
+FROM {prefix}quarantine x JOIN {prefix}ledger l ON l.seq = x.seq JOIN {prefix}name n ON n.id = l.source
+LEFT JOIN {prefix}queue q ON q.seq = x.seq
+WHERE x.id > %(after)s
+ORDER BY x.id LIMIT %(limit)s
+
+-- name: same_id
+-- Every consumer's message of an id, and what their handlers sent. Relies on the unique key of the ledger and on body_cause.
+WITH named AS (
+    SELECT l.seq FROM {prefix}ledger l
+    WHERE l.source = (SELECT id FROM {prefix}name WHERE name = %(source)s) AND l.id = %(stored_id)s
+      AND l.consumer = ANY(SELECT id FROM {prefix}name)
+)
+SELECT seq FROM named UNION SELECT b.seq FROM {prefix}body b JOIN named ON b.cause = named.seq
+
+-- name: lock_finished
+-- Guard of an erasure: it is in the ledger and has no unfinished business.
+SELECT l.seq FROM {prefix}ledger l
+WHERE l.seq = %(seq)s AND NOT EXISTS (SELECT FROM {prefix}queue q WHERE q.seq = l.seq)
+FOR UPDATE OF l
+
+-- name: erase
+-- Under lock_finished. What says something about a person goes: body, headers, key, result, errors, results of effects, bodies in
+-- quarantine (an open case is decided for the first body). Id and hashes stay, so copies are still recognised.
+WITH body AS (
+    UPDATE {prefix}body SET body = NULL, headers = NULL, key = NULL WHERE seq = %(seq)s
+), result AS (
+    DELETE FROM {prefix}result WHERE seq = %(seq)s
+), attempts AS (
+    UPDATE {prefix}attempt SET error = '(erased)', traceback = NULL WHERE seq = %(seq)s
+), effects AS (
+    UPDATE {prefix}effect SET result = NULL WHERE seq = %(seq)s
+)
+UPDATE {prefix}quarantine SET body = '', headers = NULL, key = NULL, resolution = coalesce(resolution, 'keep-first')
+WHERE seq = %(seq)s
+
+-- name: archivable
+-- Old bodies whose messages have no unfinished business and no open case, in order of number. Relies on the primary key of body.
+SELECT b.seq, n.name, c.name, b.id, b.type, b.version, b.key, b.headers, b.body, encode(l.hash, 'hex'), b.destination, b.cause,
+       (extract(epoch FROM b.received_at) * 1000000)::bigint, r.result
+FROM {prefix}body b
+JOIN {prefix}ledger l ON l.seq = b.seq
+JOIN {prefix}name n ON n.id = l.source
+JOIN {prefix}name c ON c.id = l.consumer
+LEFT JOIN {prefix}result r ON r.seq = b.seq
+WHERE b.seq > %(after)s AND b.received_at < clock_timestamp() - make_interval(secs => %(keep)s::float8)
+  AND NOT EXISTS (SELECT FROM {prefix}queue q WHERE q.seq = b.seq)
+  AND NOT EXISTS (SELECT FROM {prefix}quarantine x WHERE x.seq = b.seq AND x.resolution IS NULL)
+ORDER BY b.seq LIMIT %(limit)s

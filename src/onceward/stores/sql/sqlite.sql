@@ -636,7 +636,7 @@ SELECT NULL WHERE :keep IS NULL
 
 -- name: drop_page
 -- There are none.
-SELECT 0 WHERE :page IS NULL
+SELECT :archive_first WHERE :page IS NULL
 
 -- name: next_bodies
 -- The next numbers, and whether they are old. Relies on the primary key of body, whose order is that of time.
@@ -662,9 +662,10 @@ FROM {prefix}ledger WHERE seq > :after ORDER BY seq LIMIT :limit
 
 -- name: forget_messages
 -- Guard: nothing unfinished, dead, in an open case, with an effect of unknown outcome, or with a second body that was accepted and is
--- itself still remembered. Everything about the message goes with it, but for the lines about erasure.
+-- itself still remembered (or not archived yet, where that comes first). Everything about the message goes with it, but for the lines about erasure.
 DELETE FROM {prefix}ledger
 WHERE seq IN (SELECT value FROM json_each(:seqs))
+  AND NOT (:archive_first AND EXISTS (SELECT 1 FROM {prefix}body b WHERE b.seq = {prefix}ledger.seq))
   AND NOT EXISTS (SELECT 1 FROM {prefix}queue q WHERE q.seq = {prefix}ledger.seq)
   AND NOT EXISTS (SELECT 1 FROM {prefix}effect e WHERE e.seq = {prefix}ledger.seq AND NOT e.done)
   AND NOT EXISTS (SELECT 1 FROM {prefix}quarantine x WHERE x.seq = {prefix}ledger.seq AND (
@@ -697,3 +698,60 @@ DELETE FROM {prefix}run
 WHERE id IN (SELECT value FROM json_each(:seqs))
   AND NOT EXISTS (SELECT 1 FROM {prefix}ledger l WHERE l.seq IN (SELECT value FROM json_each({prefix}run.seqs)))
 RETURNING id
+
+-- name: bodies_after
+-- Everything that has a body, in order of number, for whoever looks for a person's data. Relies on the primary key of body.
+SELECT b.seq, b.type, n.name, b.key, b.headers, b.body,
+       CASE WHEN q.seq IS NULL THEN 'finished' WHEN q.token IS NOT NULL THEN 'running' ELSE q.state END
+FROM {prefix}body b
+JOIN {prefix}name n ON n.id = b.source
+LEFT JOIN {prefix}queue q ON q.seq = b.seq
+WHERE b.seq > :after
+ORDER BY b.seq LIMIT :limit
+
+-- name: cases_after
+-- The bodies in quarantine, open or decided, under the number of the message whose id they came with.
+SELECT x.id, x.seq, x.type, n.name, x.key, x.headers, x.body,
+       CASE WHEN q.seq IS NULL THEN 'finished' WHEN q.token IS NOT NULL THEN 'running' ELSE q.state END
+FROM {prefix}quarantine x JOIN {prefix}ledger l ON l.seq = x.seq JOIN {prefix}name n ON n.id = l.source
+LEFT JOIN {prefix}queue q ON q.seq = x.seq
+WHERE x.id > :after
+ORDER BY x.id LIMIT :limit
+
+-- name: same_id
+-- Every consumer's message of an id, and what their handlers sent. Relies on the unique key of the ledger and on body_cause.
+WITH named AS (
+    SELECT l.seq FROM {prefix}ledger l
+    WHERE l.source = (SELECT id FROM {prefix}name WHERE name = :source) AND l.id = :stored_id
+      AND l.consumer IN (SELECT id FROM {prefix}name)
+)
+SELECT seq FROM named UNION SELECT b.seq FROM {prefix}body b JOIN named ON b.cause = named.seq
+
+-- name: lock_finished
+-- Guard of an erasure: it is in the ledger and has no unfinished business.
+SELECT l.seq FROM {prefix}ledger l
+WHERE l.seq = :seq AND NOT EXISTS (SELECT 1 FROM {prefix}queue q WHERE q.seq = l.seq)
+
+-- name: erase
+-- Under lock_finished. What says something about a person goes: body, headers, key, result, errors, results of effects, bodies in
+-- quarantine (an open case is decided for the first body). Id and hashes stay, so copies are still recognised.
+UPDATE {prefix}body SET body = NULL, headers = NULL, key = NULL WHERE seq = :seq;
+DELETE FROM {prefix}result WHERE seq = :seq;
+UPDATE {prefix}attempt SET error = '(erased)', traceback = NULL WHERE seq = :seq;
+UPDATE {prefix}effect SET result = NULL WHERE seq = :seq;
+UPDATE {prefix}quarantine SET body = x'', headers = NULL, key = NULL, resolution = coalesce(resolution, 'keep-first')
+WHERE seq = :seq
+
+-- name: archivable
+-- Old bodies whose messages have no unfinished business and no open case, in order of number. Relies on the primary key of body.
+SELECT b.seq, n.name, c.name, b.id, b.type, b.version, b.key, b.headers, b.body, lower(hex(l.hash)), b.destination, b.cause,
+       b.received_at, r.result
+FROM {prefix}body b
+JOIN {prefix}ledger l ON l.seq = b.seq
+JOIN {prefix}name n ON n.id = l.source
+JOIN {prefix}name c ON c.id = l.consumer
+LEFT JOIN {prefix}result r ON r.seq = b.seq
+WHERE b.seq > :after AND b.received_at < :now - CAST(:keep * 1000000 AS integer)
+  AND NOT EXISTS (SELECT 1 FROM {prefix}queue q WHERE q.seq = b.seq)
+  AND NOT EXISTS (SELECT 1 FROM {prefix}quarantine x WHERE x.seq = b.seq AND x.resolution IS NULL)
+ORDER BY b.seq LIMIT :limit

@@ -54,14 +54,15 @@ END $$;
 
 -- Guard: nobody can add to the page while it is looked at, and nothing unfinished, dead or in an open case of quarantine has its body
 -- there. The caller's lock_timeout says how long others may have to queue behind this.
-CREATE FUNCTION {prefix}drop_page(page bigint) RETURNS boolean LANGUAGE plpgsql AS $$
+CREATE FUNCTION {prefix}drop_page(page bigint, must_be_empty boolean) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     low bigint := page * 10000000000;
     high bigint := (page + 1) * 10000000000;
 BEGIN
     LOCK TABLE {prefix}body IN ACCESS EXCLUSIVE MODE;
     IF EXISTS (SELECT FROM {prefix}queue WHERE seq >= low AND seq < high)
-       OR EXISTS (SELECT FROM {prefix}quarantine WHERE seq >= low AND seq < high AND resolution IS NULL) THEN
+       OR EXISTS (SELECT FROM {prefix}quarantine WHERE seq >= low AND seq < high AND resolution IS NULL)
+       OR (must_be_empty AND EXISTS (SELECT FROM {prefix}body WHERE seq >= low AND seq < high)) THEN
         RETURN false;
     END IF;
     EXECUTE format('DROP TABLE IF EXISTS %I', '{prefix}body_' || page);
