@@ -10,7 +10,7 @@ BIN   := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench servers pins clean
+.PHONY: help setup demo test lint format bench soak servers pins clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ format: $(READY) ## Rewrite the code in the house style
 
 bench: $(READY) ## Measure throughput on this machine
 	@$(BIN)/python -m bench
+
+soak: $(READY) ## Run a busy inbox for MINUTES (60), with failures and pruning; fails if anything grows
+	@MINUTES=$(or $(MINUTES),60) $(BIN)/python -m bench.soak
 
 servers: $(READY) ## Install PostgreSQL and PgBouncer if missing (apt, as root)
 	@$(BIN)/python -m tests.servers

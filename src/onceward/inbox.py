@@ -87,7 +87,7 @@ class Inbox(Upkeep):
 
     @property
     def context(self) -> Context:
-        """What its steps know, for extensions: whoever runs a step of their own on `store`."""
+        """What its steps know, for extensions with steps of their own."""
         return self._context
 
     @property
@@ -335,10 +335,6 @@ class Inbox(Upkeep):
             subscription.consumer for subscription in self._context.cache.catalog.by_type.get(delivery.type, ())
         }
         return not receipts or bool(consumers - receipts.keys())
-
-    def drain_spool(self) -> int:
-        """Store what waits in the spool, now; answers how many messages. It happens by itself, too."""
-        return self._spooling.drain()
 
     def drain(self, *, concurrency: int = 1) -> int:
         """Run whatever is due, in this process, until nothing is; answers how many messages were finished."""

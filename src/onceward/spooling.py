@@ -62,10 +62,15 @@ class Spooling:
         self.start()
         return [Receipt("spooled", 0) for _ in deliveries]
 
+    @property
+    def waiting(self) -> bool:
+        """Whether there is something to drain."""
+        return self.spool is not None and not self.spool.is_empty
+
     def start(self) -> None:
         """Drain in the background until there is nothing left."""
         with self._lock:
-            if self.spool and not self.spool.is_empty and (self._thread is None or not self._thread.is_alive()):
+            if self.spool and self.waiting and (self._thread is None or not self._thread.is_alive()):
                 self._stopping.clear()
                 self._thread = threading.Thread(target=self._run, args=[self.spool], name="onceward-spool", daemon=True)
                 self._thread.start()

@@ -1,4 +1,4 @@
-"""What keeps the tables small and clean for years: the public methods of `Inbox` for retention and erasure.
+"""What keeps the tables small and clean for years: the public methods of `Inbox` for retention, archive and erasure.
 
 Running workers do this by themselves (`Settings.upkeep`); each method here does it now, and is safe beside them.
 """
@@ -17,6 +17,7 @@ from onceward.archive import Archive, Record, body_of
 from onceward.desk import Desk, user
 from onceward.errors import ConfigurationError
 from onceward.flow import Wait
+from onceward.spooling import Spooling
 from onceward.steps.archive import drop_archived, next_archivable
 from onceward.steps.erase import Match, Test, erase, has_field, has_key, same_id, search
 from onceward.steps.prune import BATCH, Pruned, Sweep, check_window, prune
@@ -28,7 +29,18 @@ FILE_MESSAGES = 50_000
 
 
 class Upkeep(Desk):
-    """Retention, archive and erasure."""
+    """Retention, archive, erasure and the spool."""
+
+    _spooling: Spooling
+
+    def drain_spool(self) -> int:
+        """Store what waits in the spool, now; answers how many messages. It happens by itself, too."""
+        return self._spooling.drain()
+
+    @property
+    def spooled(self) -> bool:
+        """Whether messages wait in the spool."""
+        return self._spooling.waiting
 
     def source(self, name: str, *, redelivers_for: timedelta) -> None:
         """Say how long after the first delivery a source may still send a copy: `source("sqs", redelivers_for=...)`.

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from pathlib import Path
 
+from onceward import Inbox, Settings
+from onceward.doctor import examine
+from onceward.message import Delivery
+from onceward.spool import Spool
 from tests.cli.conftest import PROGRAM, Shop, dead_message
 from tests.cli.test_cli import answer, command
 
@@ -114,3 +119,18 @@ def test_archive_verify_replay_and_erase(any_shop: Shop, tmp_path: Path) -> None
     assert "erased: 1 message, and 1 in the archive" in erased.output
     assert json.loads(answer("replay", *store, folder, "--preview", "--json").output) == {"messages": 0}
     assert "name one FOLDER" in command("archive", *store, "--days", "0").stderr
+
+
+def test_the_doctor_looks_at_the_retention_and_the_spool(any_shop: Shop, tmp_path: Path) -> None:
+    any_shop.inbox.source("sqs", redelivers_for=timedelta(days=14))
+    any_shop.deliver("plain", 1)
+    found = {finding.what: finding.level for finding in examine(any_shop.inbox)}
+    kept, window = "30 days, 0:00:00", "14 days, 0:00:00"
+    assert found[f"messages are remembered for {kept}; sqs redelivers latest, for up to {window}"] == "ok"
+    short = Inbox(any_shop.url, settings=Settings(dedupe_retention=timedelta(days=7)), spool=tmp_path / "spool")
+    Spool(tmp_path / "spool").append([Delivery.of(source="s", id="a", type="t", data=1)])
+    levels = {finding.what: finding.level for finding in examine(short)}
+    problem = f"source sqs redelivers for up to {window}, and messages are forgotten after 7 days, 0:00:00"
+    assert levels[problem] == "error"
+    assert levels["messages wait in the spool of this host"] == "warning"
+    short.close()
