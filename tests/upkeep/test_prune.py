@@ -255,6 +255,21 @@ def test_too_short_a_retention_stops_the_start(store_url: str) -> None:
         assert shop.count("ledger") == 1
 
 
+def test_a_later_source_that_is_declared_meanwhile_stops_the_pruning_alone(shop: Shop) -> None:
+    """R31: the thread that prunes also renews the lease, so it goes on; what would be forgotten too early stays."""
+    shop.handle()
+    shop.receive("a")
+    shop.drain()
+    other = shop.another(settings=Settings(dedupe_retention=timedelta(days=90)))
+    other.inbox.source("kafka", redelivers_for=timedelta(days=60))
+    other.handle()
+    other.receive("b")
+    shop.inbox.context.settings = Settings(body_retention=timedelta(0), dedupe_retention=timedelta(0))
+    assert shop.step(upkeep(shop.inbox.context, Sweep())) == 0
+    assert shop.count("ledger") == 2
+    other.drain()
+
+
 def test_settings_that_contradict_each_other_are_refused() -> None:
     """A body outlives no message."""
     with pytest.raises(ConfigurationError, match="body_retention=8 days"):
