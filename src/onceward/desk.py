@@ -76,7 +76,7 @@ class Desk:
         story = self.message(seq)
         if story is None or name not in (effect.name for effect in story.effects):
             raise LookupError(f"message {seq} has no effect named {name!r}; inbox.effects() lists those that are open")
-        key, who = identity.effect_key(story.consumer, story.source, story.id, name), actor or _user()
+        key, who = identity.effect_key(story.consumer, story.source, story.id, name), actor or user()
         return perform(
             self._store,
             lambda: operate.settle_effect(
@@ -100,7 +100,7 @@ class Desk:
 
     def resolve(self, case: int, resolution: operate.Resolution, *, reason: str = "", actor: str = "") -> int | None:
         """Decide about a mismatch: "keep-first", "accept-as-new" or "discard". None when it is not open (any more)."""
-        who = actor or _user()
+        who = actor or user()
         step = operate.resolve
         answer = perform(self._store, lambda: step(self._context, case, resolution, actor=who, reason=reason))
         self._store.ring()
@@ -116,13 +116,14 @@ class Desk:
             before = page[-1].seq
 
     def _each(self, seqs: Iterable[int], action: Callable[..., Flow[bool]], reason: str, actor: str) -> Iterator[bool]:
-        who = actor or _user()
+        who = actor or user()
         for seq in seqs:
             yield perform(self._store, lambda seq=seq: action(self._context, seq, actor=who, reason=reason))  # type: ignore[misc]
         self._store.ring()
 
 
-def _user() -> str:
+def user() -> str:
+    """Who acts, where nobody says so."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # a container without an entry for its user

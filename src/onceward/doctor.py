@@ -50,6 +50,7 @@ def examine(inbox: Inbox, *, program: bool | None = None) -> list[Finding]:
         *_workers(inbox, stats),
         *_backlog(inbox, stats),
         *_people(inbox, stats),
+        *_retention(inbox),
     ]
 
 
@@ -169,6 +170,27 @@ def _people(inbox: Inbox, stats: Stats) -> Iterator[Finding]:
             "warning",
             f"{_some(len(unknown), 'external call')} with unknown outcome",
             "see `onceward effects list`, find out whether each happened, then settle it",
+        )
+
+
+def _retention(inbox: Inbox) -> Iterator[Finding]:
+    """Whether messages are remembered for long enough, and whether what waits on the disk gets in."""
+    kept = inbox.context.settings.dedupe_retention
+    for source, seconds in _ask(inbox, "latest_source"):
+        window = timedelta(seconds=seconds)
+        if window > kept:
+            yield Finding(
+                "error",
+                f"source {source} redelivers for up to {window}, and messages are forgotten after {kept}",
+                f"set Settings(dedupe_retention=...) to {window} or more in every program on these tables",
+            )
+        else:
+            yield Finding("ok", f"messages are remembered for {kept}; {source} redelivers latest, for up to {window}")
+    if inbox.spooled:
+        yield Finding(
+            "warning",
+            "messages wait in the spool of this host",
+            "it is drained by any process that has it open; if none runs, start one",
         )
 
 

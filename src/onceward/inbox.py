@@ -14,7 +14,6 @@ from typing import Any, Literal, Self, TypeVar, Unpack
 
 from onceward import identity
 from onceward.breaker import Breaker, Circuit
-from onceward.desk import Desk
 from onceward.errors import ConfigurationError
 from onceward.flow import Flow, Query, run_async, run_sync
 from onceward.gather import Gatherings
@@ -25,12 +24,15 @@ from onceward.relay import relay_handler
 from onceward.retry import RetryPolicy
 from onceward.settings import Settings
 from onceward.sinks.protocol import Sink
+from onceward.spooling import Spooling
 from onceward.steps.attempt import send_request
 from onceward.steps.context import Cache, Context, once
+from onceward.steps.prune import declare_sources
 from onceward.steps.receive import merged, receive
 from onceward.steps.subscribe import subscribe
 from onceward.stores.protocol import Store, open_store
 from onceward.transact import perform, perform_async
+from onceward.upkeep import Upkeep
 from onceward.worker import Worker, stopped_by_signals
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -41,12 +43,12 @@ LEADERS = 2
 """How many transactions `receive` may have under way where the database takes several writers."""
 
 
-class Inbox(Desk):
+class Inbox(Upkeep):
     """The inbox of a service: every message takes effect exactly once, in the service's own database.
 
     >>> inbox = Inbox("sqlite://")
     >>> inbox.migrate()
-    ['0001_core']
+    ['0001_core', '0002_upkeep']
     >>> @inbox.on("order.paid", key="order_id")
     ... def start_shipping(message, tx):
     ...     return {"shipping": message.data["order_id"]}
@@ -59,7 +61,7 @@ class Inbox(Desk):
     >>> inbox.close()
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what an inbox is made of
         self,
         url: str = "sqlite:///onceward.db",
         *,
@@ -67,6 +69,7 @@ class Inbox(Desk):
         prefix: str = "onceward_",
         settings: Settings | None = None,
         code_version: str | None = None,
+        spool: str | os.PathLike[str] | None = None,
     ) -> None:
         self.url = url
         self.settings = settings or Settings()
@@ -84,11 +87,12 @@ class Inbox(Desk):
         self._inline = Inline(self._context, self._store, self._introduce)
         self._workers: set[Worker] = set()
         self._gatherings = Gatherings(self._receive, self._areceive, 1 if self._store.single_writer else LEADERS)
+        self._spooling = Spooling(spool, self._store_first, self.settings.poll.total_seconds())
         atexit.register(self._inline.close)
 
     @property
     def context(self) -> Context:
-        """What its steps know, for extensions: whoever runs a step of their own on `store`."""
+        """What its steps know, for extensions with steps of their own."""
         return self._context
 
     @property
@@ -194,6 +198,7 @@ class Inbox(Desk):
         """Stop what runs in the background and close the connections; fine when there is nothing."""
         for worker in list(self._workers):
             worker.request_stop()
+        self._spooling.stop()
         self._inline.close()
         self._store.close()
         atexit.unregister(self._inline.close)
@@ -215,7 +220,8 @@ class Inbox(Desk):
     def receive(self, *, tx: Any = None, **message: Unpack[Arguments]) -> Receipt:
         """Store a message for the workers; when this returns, it is committed and may be acknowledged.
 
-        With `tx=` it joins the caller's own transaction and is stored when, and only when, that commits.
+        With `tx=` it joins the caller's own transaction and is stored when, and only when, that commits. Where the
+        inbox has a spool, a message that comes while the database is away waits there, on the disk: `spooled`.
         """
         delivery = Delivery.of(**message)
         if tx is not None:
@@ -238,11 +244,17 @@ class Inbox(Desk):
         return [receipt for batch in _batches(messages) for receipt in await self._areceive(batch)]
 
     def _receive(self, deliveries: Sequence[Delivery]) -> list[Receipt]:
+        return self._spooling.attempt(deliveries, lambda: self._store_first(deliveries))
+
+    async def _areceive(self, deliveries: Sequence[Delivery]) -> list[Receipt]:
+        return await self._spooling.attempt_async(deliveries, lambda: self._astore_first(deliveries))
+
+    def _store_first(self, deliveries: Sequence[Delivery]) -> list[Receipt]:
         receipts = perform(self._store, lambda: self._take_in(deliveries))
         self._store.ring()
         return receipts
 
-    async def _areceive(self, deliveries: Sequence[Delivery]) -> list[Receipt]:
+    async def _astore_first(self, deliveries: Sequence[Delivery]) -> list[Receipt]:
         receipts = await perform_async(self._store, lambda: self._take_in(deliveries))
         self._store.ring()
         return receipts
@@ -254,15 +266,17 @@ class Inbox(Desk):
     def _join(self, deliveries: Sequence[Delivery]) -> Flow[list[Receipt]]:
         # What is read here may be rolled back, so nothing of it is remembered.
         cache = Cache(self._context.cache.catalog)
-        if self._introduced != len(self._context.registry):
+        if self._introduced != self._context.registry.declared:
             yield from subscribe(self._context, cache)
+            yield from declare_sources(self._context, cache)
         return (yield from receive(self._context, cache, deliveries, ring=True))
 
     def _introduce(self) -> Flow[None]:
         """Tell the database about this process's handlers, once."""
-        known = len(self._context.registry)
+        known = self._context.registry.declared
         if self._introduced != known:
             yield from subscribe(self._context, self._context.cache)
+            yield from declare_sources(self._context, self._context.cache)
             self._introduced = known
 
     # Sending
@@ -307,16 +321,22 @@ class Inbox(Desk):
         If the handler raises, the message is stored for retry and the receipt says `finished=False`: acknowledge it.
         """
         delivery = Delivery.of(**message)
+        return self._spooling.attempt([delivery], lambda: self._process(delivery))[0]
+
+    def _process(self, delivery: Delivery) -> list[Receipt]:
         receipts = self._inline.process(delivery)
-        stored = self._receive([delivery]) if self._wanted_elsewhere(delivery, receipts) else []
-        return merged([*receipts.values(), *stored])
+        stored = self._store_first([delivery]) if self._wanted_elsewhere(delivery, receipts) else []
+        return [merged([*receipts.values(), *stored])]
 
     async def aprocess(self, **message: Unpack[Arguments]) -> Receipt:
         """As `process`, awaited; a `def` handler runs in a thread of its own."""
         delivery = Delivery.of(**message)
+        return (await self._spooling.attempt_async([delivery], lambda: self._aprocess(delivery)))[0]
+
+    async def _aprocess(self, delivery: Delivery) -> list[Receipt]:
         receipts = await self._inline.process_async(delivery)
-        stored = await self._areceive([delivery]) if self._wanted_elsewhere(delivery, receipts) else []
-        return merged([*receipts.values(), *stored])
+        stored = await self._astore_first([delivery]) if self._wanted_elsewhere(delivery, receipts) else []
+        return [merged([*receipts.values(), *stored])]
 
     def _wanted_elsewhere(self, delivery: Delivery, receipts: dict[str, Receipt]) -> bool:
         """Consumers without a handler in this process get their rows like any other message."""
@@ -368,6 +388,7 @@ class Inbox(Desk):
 
     @contextmanager
     def _working(self, concurrency: int, **options: Any) -> Iterator[Worker]:
+        self._spooling.start()  # what a process that is gone has left
         worker = Worker(self._context, self._store, concurrency=concurrency, **options)
         self._workers.add(worker)
         try:

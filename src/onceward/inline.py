@@ -21,6 +21,7 @@ from onceward.presence import Presence, Watch
 from onceward.steps.context import Context
 from onceward.steps.lane import Lane
 from onceward.steps.process import process
+from onceward.steps.prune import Sweep, upkeep
 from onceward.stores.protocol import AsyncSession, Session, Store
 from onceward.transact import perform, perform_async
 from onceward.worker import watched_call
@@ -111,6 +112,8 @@ class Inline:
         with self._lock:
             if self._presence is None or self._pid != os.getpid():  # a forked child is a process of its own
                 self._presence, self._pid = Presence(self._context, self._store), os.getpid()
+                sweep = Sweep()
+                self._presence.also(lambda: upkeep(self._context, sweep))
             presence = self._presence
         presence.start(inline=True)
         return presence

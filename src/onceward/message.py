@@ -218,12 +218,15 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What became of a delivery. Returned only after its transaction has been committed."""
+    """What became of a delivery. Returned only after its transaction was committed, or its spool is on the disk."""
 
-    status: Literal["accepted", "duplicate", "mismatch"]
-    """`accepted`: new. `duplicate`: known, nothing done. `mismatch`: known id with other bytes, in quarantine."""
+    status: Literal["accepted", "duplicate", "mismatch", "spooled"]
+    """`accepted`: new. `duplicate`: known, nothing done. `mismatch`: known id with other bytes, in quarantine.
+
+    `spooled`: the database is away; it is safe on this host's disk, and whether it is new will be seen later.
+    """
     seq: int
-    """The sequence number of the message (of the first copy, for a duplicate)."""
+    """The sequence number of the message (of the first copy, for a duplicate); 0 where there is none yet."""
     finished: bool = False
     """The handler's effects are committed."""
     result: Any = None

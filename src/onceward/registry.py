@@ -89,6 +89,8 @@ class Registry:
         self._handlers: dict[tuple[str, str, int], Handler] = {}
         self._by_type: dict[tuple[str, str], Handler] = {}
         self._upcasters: dict[tuple[str, int], Upcaster] = {}
+        self.sources: dict[str, timedelta] = {}
+        """How late each source may redeliver."""
 
     def add(self, handler: Handler) -> None:
         """Register a handler, or say what it collides with."""
@@ -144,6 +146,11 @@ class Registry:
 
     def __len__(self) -> int:
         return len(self._handlers)
+
+    @property
+    def declared(self) -> int:
+        """How much there is to tell the database: it only grows."""
+        return len(self._handlers) + len(self.sources)
 
     def of_type(self, consumer: str, message_type: str) -> Handler | None:
         """Any handler of the type, whatever the version: they share key and kind."""

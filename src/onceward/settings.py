@@ -33,8 +33,25 @@ class Settings:
     stop_timeout: timedelta = timedelta(seconds=30)
     """How long a graceful stop waits for running handlers."""
 
+    body_retention: timedelta = timedelta(days=7)
+    """How long bodies of finished messages are kept: for looking back and for replay."""
+    dedupe_retention: timedelta = timedelta(days=30)
+    """How long a message is remembered after it came: within this time a copy of it never takes effect again."""
+    upkeep: timedelta | None = timedelta(minutes=1)
+    """How often one of the running workers looks for what is old enough to go; None leaves it to `onceward prune`."""
+
+    archive_first: bool = False
+    """Bodies go only through `inbox.archive(folder)`, and messages only after their bodies."""
+
     def __post_init__(self) -> None:
         if self.lease < timedelta(seconds=1):
             raise ConfigurationError(f"lease={self.lease}: below one second a busy machine loses its own messages")
         if self.group < 1 or self.crash_limit < 1:
             raise ConfigurationError("group and crash_limit must be at least 1")
+        if self.body_retention > self.dedupe_retention:
+            raise ConfigurationError(
+                f"body_retention={self.body_retention} is longer than dedupe_retention={self.dedupe_retention}: a body "
+                "cannot be kept longer than the message is remembered; raise dedupe_retention"
+            )
+        if self.body_retention < timedelta(0) or (self.upkeep is not None and self.upkeep < timedelta(seconds=1)):
+            raise ConfigurationError("body_retention cannot be negative, and upkeep is at least one second, or None")

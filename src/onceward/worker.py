@@ -23,6 +23,7 @@ from onceward.registry import Subscription
 from onceward.steps.context import Context
 from onceward.steps.handle import work
 from onceward.steps.lane import Lane
+from onceward.steps.prune import Sweep, declare_sources, upkeep
 from onceward.steps.subscribe import fan_out, subscribe
 from onceward.stores.calls import overrun
 from onceward.stores.protocol import Bell, Session, Store
@@ -103,9 +104,12 @@ class Worker:
     def _begin(self) -> None:
         with self._store.session() as session:
             run_sync(subscribe(self._context, self._context.cache), session.perform)
+            run_sync(declare_sources(self._context, self._context.cache), session.perform)
             while run_sync(fan_out(self._context), session.perform):
                 pass
+        sweep = Sweep()
         self._presence.also(lambda: fan_out(self._context))
+        self._presence.also(lambda: upkeep(self._context, sweep))
         self._presence.start()
         if not self._until_idle:  # whoever only drains never waits for new messages
             self._bell = self._store.watch(self._wake.ring)

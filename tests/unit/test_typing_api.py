@@ -34,6 +34,7 @@ from onceward import (
     one_row,
 )
 from onceward.message import Arguments
+from onceward.steps.prune import Pruned
 
 
 def set_up() -> Inbox:
@@ -158,7 +159,18 @@ def operate(inbox: Inbox) -> int:
         assert_type(inbox.settle_effect(effect.seq, effect.name, happened=True, result={"id": 1}), bool)
     assert_type([worker.pid for worker in inbox.workers()], list[int])
     assert_type(inbox.find("shop", "e1"), list[int])
+    assert_type(inbox.drain_spool(), int)
+    assert_type(inbox.archive("folder") + inbox.erase_archived("folder", key="customer-17"), int)
+    found = inbox.personal(field=("customer.email", "ann@example.com"))
+    assert_type(inbox.erase(*(match.seq for match in found), reason="request 7"), list[int])
+    inbox.source("stripe", redelivers_for=timedelta(days=3))
+    assert_type(inbox.prune(progress=tell).bodies, int)
     return inbox.redrive(1, 2, out_of_order=True) + inbox.discard(3, reason="x") + inbox.release(4)
+
+
+def tell(so_far: Pruned) -> None:
+    """What a long prune tells about itself."""
+    assert_type(so_far.messages, int)
 
 
 def fail(error: Exception) -> str:

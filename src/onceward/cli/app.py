@@ -30,6 +30,10 @@ COMMANDS = {
     "discard": "dead_letters:discard",
     "quarantine": "quarantine:quarantine",
     "effects": "effects:effects",
+    "prune": "upkeep:prune",
+    "archive": "archives:archive",
+    "replay": "archives:replay",
+    "erase": "erasure:erase",
     "doctor": "health:doctor",
     "completion": "completion:completion",
 }

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from onceward import identity, payload
-from onceward.errors import ConfigurationError, InvalidMessage, StoreConflict
+from onceward.errors import HandlerNotFound, InvalidMessage, StoreConflict
 from onceward.flow import Each, Flow, Query
 from onceward.message import Delivery, Draft, Message, Receipt, moment
 from onceward.registry import Handler, Subscription, Upcaster, key_at
@@ -169,7 +169,7 @@ def _find_key(context: Context, subscription: Subscription, delivery: Delivery) 
     if subscription.key_function:
         handler = context.registry.of_type(subscription.consumer, subscription.type)
         if handler is None or not callable(handler.key):
-            raise ConfigurationError(
+            raise HandlerNotFound(
                 f"{subscription.type!r} gets its key from a function of consumer {subscription.consumer!r}; import its "
                 "handlers where messages are received, pass key=, or use a field name as key"
             )
@@ -263,7 +263,7 @@ def look_up(context: Context, records: Sequence[dict[str, Any]]) -> Flow[dict[in
 def meet_again(context: Context, delivery: Delivery, known: Known, copies: dict[int, int]) -> Flow[Receipt | None]:
     """A known id came again: a duplicate if its bytes are the same, a case for quarantine if not.
 
-    None when the row it was known by is gone: fanned out to other consumers, who have rows of their own.
+    None when the row it was known by is gone: fanned out to consumers with rows of their own, or its retention is over.
     """
     if known.hash == delivery.hash:
         copies[known.seq] = copies.get(known.seq, 0) + 1

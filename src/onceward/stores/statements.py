@@ -11,6 +11,8 @@ from importlib import resources
 
 _SECTION = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*--[^\n]*\n?", re.MULTILINE)
+# Up to a semicolon at the end of a line; one inside the body of a function ends nothing.
+_STATEMENT = re.compile(r"(?:\$\$.*?\$\$|;(?!\s*(?:\n|\Z))|[^;$]|\$)+", re.DOTALL)
 _SQL = resources.files("onceward.stores") / "sql"
 
 
@@ -36,4 +38,4 @@ def migrations(dialect: str, prefix: str) -> tuple[tuple[int, str, tuple[str, ..
 
 def _statements(text: str, prefix: str) -> tuple[str, ...]:
     text = _COMMENT.sub("", text).replace("{prefix}", prefix)
-    return tuple(part.strip() for part in re.split(r";\s*(?:\n|$)", text) if part.strip())
+    return tuple(part.strip() for part in _STATEMENT.findall(text) if part.strip())

@@ -70,7 +70,11 @@ def _drop_tables(inbox: Inbox) -> None:
         names = [name for (name,) in connection.execute(catalog).fetchall()]
         for name in names:
             if name.startswith(inbox.context.prefix):
-                connection.execute(f'DROP TABLE "{name}"{cascade}')
+                # A page of bodies is gone with the table it belongs to.
+                connection.execute(f'DROP TABLE IF EXISTS "{name}"{cascade}')
+        if inbox.store.dialect == "postgres":
+            functions = ", ".join(f"{inbox.context.prefix}{name}" for name in ("add_page", "turn_page", "drop_page"))
+            connection.execute(f"DROP FUNCTION IF EXISTS {functions}")
 
 
 @pytest.fixture

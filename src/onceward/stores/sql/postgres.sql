@@ -127,6 +127,7 @@ WHERE (l.consumer, l.source, l.id) = (%(consumer)s, %(source)s, %(stored_id)s) A
   AND NOT EXISTS (SELECT FROM {prefix}queue q WHERE q.seq = l.seq)
   AND NOT EXISTS (SELECT FROM {prefix}run r WHERE r.first_seq <= l.seq AND r.last_seq >= l.seq AND l.seq = ANY(r.seqs))
   AND NOT EXISTS (SELECT FROM {prefix}audit a WHERE a.seq = l.seq AND a.action = 'discard')
+FOR KEY SHARE OF l
 RETURNING seq
 
 -- name: key_is_free
@@ -738,3 +739,177 @@ SELECT current_setting('server_version'), current_setting('fsync'), current_sett
 -- name: ring
 -- For a receive inside the caller's transaction: delivered when that commits. Elsewhere a connection of its own rings, debounced.
 SELECT pg_notify('{prefix}bell', '')
+
+-- name: declare_source
+-- How late a source may redeliver, as the newest program says.
+INSERT INTO {prefix}source AS s (source, redelivers_seconds)
+SELECT id, %(seconds)s::float8 FROM {prefix}name WHERE name = %(name)s
+ON CONFLICT (source) DO UPDATE SET redelivers_seconds = excluded.redelivers_seconds
+WHERE s.redelivers_seconds <> excluded.redelivers_seconds
+
+-- name: latest_source
+-- The source that redelivers latest, for whoever is about to forget ids.
+SELECT n.name, s.redelivers_seconds
+FROM {prefix}source s JOIN {prefix}name n ON n.id = s.source
+ORDER BY s.redelivers_seconds DESC, n.name LIMIT 1
+
+-- name: take_turn
+-- Guard: the turn is due; whoever moves it on has it, everybody else gets no row.
+UPDATE {prefix}upkeep SET due_at = clock_timestamp() + make_interval(secs => %(every)s::float8)
+WHERE due_at <= clock_timestamp()
+RETURNING one
+
+-- name: give_turn
+-- There is more to do: whoever looks next goes on.
+UPDATE {prefix}upkeep SET due_at = clock_timestamp()
+
+-- name: turn_page
+-- Makes the next page of bodies ahead of time, and goes on with it when the current one is old enough.
+SELECT {prefix}turn_page(%(seconds)s::float8)
+
+-- name: old_pages
+-- Pages that were closed long enough ago and seem to hold nothing unfinished, dead or in an open case; drop_page looks again.
+SELECT p.number FROM {prefix}page p
+WHERE p.closed_at < clock_timestamp() - make_interval(secs => %(keep)s::float8)
+  AND NOT EXISTS (SELECT FROM {prefix}queue q
+                  WHERE q.seq >= p.number * 10000000000 AND q.seq < (p.number + 1) * 10000000000)
+  AND NOT EXISTS (SELECT FROM {prefix}quarantine x WHERE x.resolution IS NULL
+                  AND x.seq >= p.number * 10000000000 AND x.seq < (p.number + 1) * 10000000000)
+ORDER BY p.number
+
+-- name: drop_page
+-- Guard: under the table's lock, nothing unfinished, dead or in an open case has its body in this page, and nothing at all where
+-- bodies are archived first; else false.
+SELECT {prefix}drop_page(%(page)s::bigint, %(archive_first)s::boolean)
+
+-- name: next_bodies
+-- The next numbers in the old pages that could not be dropped, and whether they are old. Relies on the primary key of body.
+SELECT b.seq, b.received_at < clock_timestamp() - make_interval(secs => %(keep)s::float8)
+FROM {prefix}body b
+WHERE b.seq > %(after)s AND b.seq < (
+    SELECT max(number + 1) * 10000000000 FROM {prefix}page
+    WHERE closed_at < clock_timestamp() - make_interval(secs => %(keep)s::float8))
+ORDER BY b.seq LIMIT %(limit)s
+
+-- name: lock_ledger
+-- What a copy with other bytes is being compared with right now is skipped; what is locked here gets no new case until the commit.
+SELECT seq FROM {prefix}ledger WHERE seq = ANY(%(seqs)b::bigint[]) ORDER BY seq FOR UPDATE SKIP LOCKED
+
+-- name: drop_bodies
+-- Guard: nothing unfinished, dead or in an open case, looked at in a new statement after lock_ledger.
+DELETE FROM {prefix}body b
+WHERE b.seq = ANY(%(seqs)b::bigint[])
+  AND NOT EXISTS (SELECT FROM {prefix}queue q WHERE q.seq = b.seq)
+  AND NOT EXISTS (SELECT FROM {prefix}quarantine x WHERE x.seq = b.seq AND x.resolution IS NULL)
+RETURNING b.seq
+
+-- name: next_ledger
+-- The next numbers, and whether they are old. Relies on the primary key of the ledger, whose order is nearly that of time.
+SELECT seq, received_at < clock_timestamp() - make_interval(secs => %(keep)s::float8)
+FROM {prefix}ledger WHERE seq > %(after)s ORDER BY seq LIMIT %(limit)s
+
+-- name: forget_messages
+-- Guard: nothing unfinished, dead, in an open case, with an effect of unknown outcome, or with a second body that was accepted and is
+-- itself still remembered (or not archived yet, where that comes first); looked at in a new statement after lock_ledger. Everything about the message goes with it, but for the lines about erasure.
+WITH gone AS (
+    DELETE FROM {prefix}ledger l
+    WHERE l.seq = ANY(%(seqs)b::bigint[])
+      AND NOT (%(archive_first)s::boolean AND EXISTS (SELECT FROM {prefix}body b WHERE b.seq = l.seq))
+      AND NOT EXISTS (SELECT FROM {prefix}queue q WHERE q.seq = l.seq)
+      AND NOT EXISTS (SELECT FROM {prefix}effect e WHERE e.seq = l.seq AND NOT e.done)
+      AND NOT EXISTS (SELECT FROM {prefix}quarantine x WHERE x.seq = l.seq AND (
+            x.resolution IS NULL OR EXISTS (SELECT FROM {prefix}ledger a WHERE a.seq = x.accepted_seq)))
+    RETURNING l.seq
+), bodies AS (
+    DELETE FROM {prefix}body WHERE seq IN (SELECT seq FROM gone)
+), results AS (
+    DELETE FROM {prefix}result WHERE seq IN (SELECT seq FROM gone)
+), attempts AS (
+    DELETE FROM {prefix}attempt WHERE seq IN (SELECT seq FROM gone)
+), duplicates AS (
+    DELETE FROM {prefix}duplicate WHERE seq IN (SELECT seq FROM gone)
+), cases AS (
+    DELETE FROM {prefix}quarantine WHERE seq IN (SELECT seq FROM gone)
+), effects AS (
+    DELETE FROM {prefix}effect WHERE seq IN (SELECT seq FROM gone)
+), actions AS (
+    DELETE FROM {prefix}audit WHERE seq IN (SELECT seq FROM gone) AND action <> 'erase'
+)
+SELECT seq FROM gone
+
+-- name: next_runs
+-- The next runs, and whether they are old. Relies on the primary key of run, whose order is nearly that of time.
+SELECT id, finished_at < clock_timestamp() - make_interval(secs => %(keep)s::float8)
+FROM {prefix}run WHERE id > %(after)s ORDER BY id LIMIT %(limit)s
+
+-- name: forget_runs
+-- Guard: none of its messages is remembered. A copy that was counted while its message was forgotten goes too.
+WITH counted AS (
+    DELETE FROM {prefix}duplicate WHERE seq < (SELECT min(seq) FROM {prefix}ledger)
+)
+DELETE FROM {prefix}run r
+WHERE r.id = ANY(%(seqs)b::bigint[]) AND NOT EXISTS (SELECT FROM {prefix}ledger l WHERE l.seq = ANY(r.seqs))
+RETURNING r.id
+
+-- name: bodies_after
+-- Everything that has a body, in order of number, for whoever looks for a person's data. Relies on the primary key of body.
+SELECT b.seq, b.type, n.name, b.key, b.headers, b.body,
+       CASE WHEN q.seq IS NULL THEN 'finished' WHEN q.token IS NOT NULL THEN 'running' ELSE q.state END
+FROM {prefix}body b
+JOIN {prefix}name n ON n.id = b.source
+LEFT JOIN {prefix}queue q ON q.seq = b.seq
+WHERE b.seq > %(after)s
+ORDER BY b.seq LIMIT %(limit)s
+
+-- name: cases_after
+-- The bodies in quarantine, open or decided, under the number of the message whose id they came with.
+SELECT x.id, x.seq, x.type, n.name, x.key, x.headers, x.body,
+       CASE WHEN q.seq IS NULL THEN 'finished' WHEN q.token IS NOT NULL THEN 'running' ELSE q.state END
+FROM {prefix}quarantine x JOIN {prefix}ledger l ON l.seq = x.seq JOIN {prefix}name n ON n.id = l.source
+LEFT JOIN {prefix}queue q ON q.seq = x.seq
+WHERE x.id > %(after)s
+ORDER BY x.id LIMIT %(limit)s
+
+-- name: same_id
+-- Every consumer's message of an id, and what their handlers sent. Relies on the unique key of the ledger and on body_cause.
+WITH named AS (
+    SELECT l.seq FROM {prefix}ledger l
+    WHERE l.source = (SELECT id FROM {prefix}name WHERE name = %(source)s) AND l.id = %(stored_id)s
+      AND l.consumer = ANY(SELECT id FROM {prefix}name)
+)
+SELECT seq FROM named UNION SELECT b.seq FROM {prefix}body b JOIN named ON b.cause = named.seq
+
+-- name: lock_finished
+-- Guard of an erasure: it is in the ledger and has no unfinished business.
+SELECT l.seq FROM {prefix}ledger l
+WHERE l.seq = %(seq)s AND NOT EXISTS (SELECT FROM {prefix}queue q WHERE q.seq = l.seq)
+FOR UPDATE OF l
+
+-- name: erase
+-- Under lock_finished. What says something about a person goes: body, headers, key, result, errors, results of effects, bodies in
+-- quarantine (an open case is decided for the first body). Id and hashes stay, so copies are still recognised.
+WITH body AS (
+    UPDATE {prefix}body SET body = NULL, headers = NULL, key = NULL WHERE seq = %(seq)s
+), result AS (
+    DELETE FROM {prefix}result WHERE seq = %(seq)s
+), attempts AS (
+    UPDATE {prefix}attempt SET error = '(erased)', traceback = NULL WHERE seq = %(seq)s
+), effects AS (
+    UPDATE {prefix}effect SET result = NULL WHERE seq = %(seq)s
+)
+UPDATE {prefix}quarantine SET body = '', headers = NULL, key = NULL, resolution = coalesce(resolution, 'keep-first')
+WHERE seq = %(seq)s
+
+-- name: archivable
+-- Old bodies whose messages have no unfinished business and no open case, in order of number. Relies on the primary key of body.
+SELECT b.seq, n.name, c.name, b.id, b.type, b.version, b.key, b.headers, b.body, encode(l.hash, 'hex'), b.destination, b.cause,
+       (extract(epoch FROM b.received_at) * 1000000)::bigint, r.result
+FROM {prefix}body b
+JOIN {prefix}ledger l ON l.seq = b.seq
+JOIN {prefix}name n ON n.id = l.source
+JOIN {prefix}name c ON c.id = l.consumer
+LEFT JOIN {prefix}result r ON r.seq = b.seq
+WHERE b.seq > %(after)s AND b.received_at < clock_timestamp() - make_interval(secs => %(keep)s::float8)
+  AND NOT EXISTS (SELECT FROM {prefix}queue q WHERE q.seq = b.seq)
+  AND NOT EXISTS (SELECT FROM {prefix}quarantine x WHERE x.seq = b.seq AND x.resolution IS NULL)
+ORDER BY b.seq LIMIT %(limit)s

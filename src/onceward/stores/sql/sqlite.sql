@@ -643,3 +643,154 @@ SELECT sqlite_version(), (SELECT journal_mode FROM pragma_journal_mode), (SELECT
 -- name: ring
 -- The file itself tells: its change counter is watched.
 SELECT 1
+
+-- name: declare_source
+-- How late a source may redeliver, as the newest program says.
+INSERT INTO {prefix}source AS s (source, redelivers_seconds)
+SELECT id, :seconds FROM {prefix}name WHERE name = :name
+ON CONFLICT (source) DO UPDATE SET redelivers_seconds = excluded.redelivers_seconds
+WHERE s.redelivers_seconds <> excluded.redelivers_seconds
+
+-- name: latest_source
+-- The source that redelivers latest, for whoever is about to forget ids.
+SELECT n.name, s.redelivers_seconds
+FROM {prefix}source s JOIN {prefix}name n ON n.id = s.source
+ORDER BY s.redelivers_seconds DESC, n.name LIMIT 1
+
+-- name: take_turn
+-- Guard: the turn is due; whoever moves it on has it, everybody else gets no row.
+UPDATE {prefix}upkeep SET due_at = :now + CAST(:every * 1000000 AS integer) WHERE due_at <= :now RETURNING one
+
+-- name: give_turn
+-- There is more to do: whoever looks next goes on.
+UPDATE {prefix}upkeep SET due_at = :now
+
+-- name: turn_page
+-- Bodies are in one table here, from which old ones are deleted; a page would be a second file.
+SELECT :seconds
+
+-- name: old_pages
+-- There are none.
+SELECT NULL WHERE :keep IS NULL
+
+-- name: drop_page
+-- There are none.
+SELECT :archive_first WHERE :page IS NULL
+
+-- name: next_bodies
+-- The next numbers, and whether they are old. Relies on the primary key of body, whose order is that of time.
+SELECT seq, received_at < :now - CAST(:keep * 1000000 AS integer)
+FROM {prefix}body WHERE seq > :after ORDER BY seq LIMIT :limit
+
+-- name: lock_ledger
+-- The single writer holds every row.
+SELECT value FROM json_each(:seqs)
+
+-- name: drop_bodies
+-- Guard: nothing unfinished, dead or in an open case.
+DELETE FROM {prefix}body
+WHERE seq IN (SELECT value FROM json_each(:seqs))
+  AND NOT EXISTS (SELECT 1 FROM {prefix}queue q WHERE q.seq = {prefix}body.seq)
+  AND NOT EXISTS (SELECT 1 FROM {prefix}quarantine x WHERE x.seq = {prefix}body.seq AND x.resolution IS NULL)
+RETURNING seq
+
+-- name: next_ledger
+-- The next numbers, and whether they are old. Relies on the primary key of the ledger, whose order is that of time.
+SELECT seq, received_at < :now - CAST(:keep * 1000000 AS integer)
+FROM {prefix}ledger WHERE seq > :after ORDER BY seq LIMIT :limit
+
+-- name: forget_messages
+-- Guard: nothing unfinished, dead, in an open case, with an effect of unknown outcome, or with a second body that was accepted and is
+-- itself still remembered (or not archived yet, where that comes first). Everything about the message goes with it, but for the lines about erasure.
+DELETE FROM {prefix}ledger
+WHERE seq IN (SELECT value FROM json_each(:seqs))
+  AND NOT (:archive_first AND EXISTS (SELECT 1 FROM {prefix}body b WHERE b.seq = {prefix}ledger.seq))
+  AND NOT EXISTS (SELECT 1 FROM {prefix}queue q WHERE q.seq = {prefix}ledger.seq)
+  AND NOT EXISTS (SELECT 1 FROM {prefix}effect e WHERE e.seq = {prefix}ledger.seq AND NOT e.done)
+  AND NOT EXISTS (SELECT 1 FROM {prefix}quarantine x WHERE x.seq = {prefix}ledger.seq AND (
+        x.resolution IS NULL OR EXISTS (SELECT 1 FROM {prefix}ledger a WHERE a.seq = x.accepted_seq)))
+RETURNING seq;
+DELETE FROM {prefix}body WHERE seq IN (SELECT value FROM json_each(:seqs))
+  AND NOT EXISTS (SELECT 1 FROM {prefix}ledger l WHERE l.seq = {prefix}body.seq);
+DELETE FROM {prefix}result WHERE seq IN (SELECT value FROM json_each(:seqs))
+  AND NOT EXISTS (SELECT 1 FROM {prefix}ledger l WHERE l.seq = {prefix}result.seq);
+DELETE FROM {prefix}attempt WHERE seq IN (SELECT value FROM json_each(:seqs))
+  AND NOT EXISTS (SELECT 1 FROM {prefix}ledger l WHERE l.seq = {prefix}attempt.seq);
+DELETE FROM {prefix}duplicate WHERE seq IN (SELECT value FROM json_each(:seqs))
+  AND NOT EXISTS (SELECT 1 FROM {prefix}ledger l WHERE l.seq = {prefix}duplicate.seq);
+DELETE FROM {prefix}quarantine WHERE seq IN (SELECT value FROM json_each(:seqs))
+  AND NOT EXISTS (SELECT 1 FROM {prefix}ledger l WHERE l.seq = {prefix}quarantine.seq);
+DELETE FROM {prefix}effect WHERE seq IN (SELECT value FROM json_each(:seqs))
+  AND NOT EXISTS (SELECT 1 FROM {prefix}ledger l WHERE l.seq = {prefix}effect.seq);
+DELETE FROM {prefix}audit WHERE seq IN (SELECT value FROM json_each(:seqs)) AND action <> 'erase'
+  AND NOT EXISTS (SELECT 1 FROM {prefix}ledger l WHERE l.seq = {prefix}audit.seq)
+
+-- name: next_runs
+-- The next runs, and whether they are old. Relies on the primary key of run, whose order is that of time.
+SELECT id, finished_at < :now - CAST(:keep * 1000000 AS integer)
+FROM {prefix}run WHERE id > :after ORDER BY id LIMIT :limit
+
+-- name: forget_runs
+-- Guard: none of its messages is remembered. A copy that was counted while its message was forgotten goes too.
+DELETE FROM {prefix}duplicate WHERE seq < (SELECT min(seq) FROM {prefix}ledger);
+DELETE FROM {prefix}run
+WHERE id IN (SELECT value FROM json_each(:seqs))
+  AND NOT EXISTS (SELECT 1 FROM {prefix}ledger l WHERE l.seq IN (SELECT value FROM json_each({prefix}run.seqs)))
+RETURNING id
+
+-- name: bodies_after
+-- Everything that has a body, in order of number, for whoever looks for a person's data. Relies on the primary key of body.
+SELECT b.seq, b.type, n.name, b.key, b.headers, b.body,
+       CASE WHEN q.seq IS NULL THEN 'finished' WHEN q.token IS NOT NULL THEN 'running' ELSE q.state END
+FROM {prefix}body b
+JOIN {prefix}name n ON n.id = b.source
+LEFT JOIN {prefix}queue q ON q.seq = b.seq
+WHERE b.seq > :after
+ORDER BY b.seq LIMIT :limit
+
+-- name: cases_after
+-- The bodies in quarantine, open or decided, under the number of the message whose id they came with.
+SELECT x.id, x.seq, x.type, n.name, x.key, x.headers, x.body,
+       CASE WHEN q.seq IS NULL THEN 'finished' WHEN q.token IS NOT NULL THEN 'running' ELSE q.state END
+FROM {prefix}quarantine x JOIN {prefix}ledger l ON l.seq = x.seq JOIN {prefix}name n ON n.id = l.source
+LEFT JOIN {prefix}queue q ON q.seq = x.seq
+WHERE x.id > :after
+ORDER BY x.id LIMIT :limit
+
+-- name: same_id
+-- Every consumer's message of an id, and what their handlers sent. Relies on the unique key of the ledger and on body_cause.
+WITH named AS (
+    SELECT l.seq FROM {prefix}ledger l
+    WHERE l.source = (SELECT id FROM {prefix}name WHERE name = :source) AND l.id = :stored_id
+      AND l.consumer IN (SELECT id FROM {prefix}name)
+)
+SELECT seq FROM named UNION SELECT b.seq FROM {prefix}body b JOIN named ON b.cause = named.seq
+
+-- name: lock_finished
+-- Guard of an erasure: it is in the ledger and has no unfinished business.
+SELECT l.seq FROM {prefix}ledger l
+WHERE l.seq = :seq AND NOT EXISTS (SELECT 1 FROM {prefix}queue q WHERE q.seq = l.seq)
+
+-- name: erase
+-- Under lock_finished. What says something about a person goes: body, headers, key, result, errors, results of effects, bodies in
+-- quarantine (an open case is decided for the first body). Id and hashes stay, so copies are still recognised.
+UPDATE {prefix}body SET body = NULL, headers = NULL, key = NULL WHERE seq = :seq;
+DELETE FROM {prefix}result WHERE seq = :seq;
+UPDATE {prefix}attempt SET error = '(erased)', traceback = NULL WHERE seq = :seq;
+UPDATE {prefix}effect SET result = NULL WHERE seq = :seq;
+UPDATE {prefix}quarantine SET body = x'', headers = NULL, key = NULL, resolution = coalesce(resolution, 'keep-first')
+WHERE seq = :seq
+
+-- name: archivable
+-- Old bodies whose messages have no unfinished business and no open case, in order of number. Relies on the primary key of body.
+SELECT b.seq, n.name, c.name, b.id, b.type, b.version, b.key, b.headers, b.body, lower(hex(l.hash)), b.destination, b.cause,
+       b.received_at, r.result
+FROM {prefix}body b
+JOIN {prefix}ledger l ON l.seq = b.seq
+JOIN {prefix}name n ON n.id = l.source
+JOIN {prefix}name c ON c.id = l.consumer
+LEFT JOIN {prefix}result r ON r.seq = b.seq
+WHERE b.seq > :after AND b.received_at < :now - CAST(:keep * 1000000 AS integer)
+  AND NOT EXISTS (SELECT 1 FROM {prefix}queue q WHERE q.seq = b.seq)
+  AND NOT EXISTS (SELECT 1 FROM {prefix}quarantine x WHERE x.seq = b.seq AND x.resolution IS NULL)
+ORDER BY b.seq LIMIT :limit

@@ -42,6 +42,15 @@ def statement(sql: str) -> str:
     return _BEFORE.sub("", sql, count=1)
 
 
+def own_cursor(connection: sqlite3.Connection) -> sqlite3.Cursor:
+    """A plain cursor for our own statements, past the handler's.
+
+    Not `sqlite3.Cursor(connection)`: a connection notes each of its cursors, and forgets those that are gone only when
+    it makes the next one itself. A worker's connection would grow for as long as it lives.
+    """
+    return sqlite3.Connection.cursor(connection)
+
+
 class HandlerCursor(sqlite3.Cursor):
     """A cursor that begins the handler's transaction at its first statement."""
 
@@ -90,7 +99,7 @@ class HandlerConnection(sqlite3.Connection):
         """BEGIN IMMEDIATE, unless the transaction has begun already."""
         if self.armed is not None:
             self.armed = None
-            sqlite3.Cursor(self).execute("BEGIN IMMEDIATE")
+            own_cursor(self).execute("BEGIN IMMEDIATE")
 
     def cursor(self, factory: Any = HandlerCursor) -> Any:
         if isinstance(factory, type) and not issubclass(factory, HandlerCursor):
@@ -109,17 +118,17 @@ class HandlerConnection(sqlite3.Connection):
         # Whoever still holds a cursor, as a traceback does, would keep the connection and its lock alive after close().
         with suppress(sqlite3.Error):  # closed already
             if self.in_transaction:
-                sqlite3.Cursor(self).execute("ROLLBACK")
+                own_cursor(self).execute("ROLLBACK")
         super().close()
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
-        return HandlerCursor(self).execute(sql, parameters)
+        return super().cursor(HandlerCursor).execute(sql, parameters)
 
     def executemany(self, sql: str, parameters: Any, /) -> sqlite3.Cursor:
-        return HandlerCursor(self).executemany(sql, parameters)
+        return super().cursor(HandlerCursor).executemany(sql, parameters)
 
     def executescript(self, script: str, /) -> sqlite3.Cursor:
-        return HandlerCursor(self).executescript(script)
+        return super().cursor(HandlerCursor).executescript(script)
 
     def commit(self) -> None:
         self.refuse("commit()")
@@ -195,12 +204,12 @@ class SqliteSession:
             if connection.armed is None and not connection.in_transaction:
                 raise _rolled_back()
             if connection.armed is None:
-                sqlite3.Cursor(connection).execute("COMMIT")
+                own_cursor(connection).execute("COMMIT")
             connection.armed = None
         elif isinstance(request, Rollback):
             connection.armed = None
             if connection.in_transaction:
-                sqlite3.Cursor(connection).execute("ROLLBACK")
+                own_cursor(connection).execute("ROLLBACK")
         else:
             raise TypeError(f"a session cannot perform {request!r}")
 
@@ -216,7 +225,7 @@ class SqliteSession:
         text, connection.text_factory = connection.text_factory, str  # the owner of the connection may have others
         try:
             for statement in self._statements[name]:
-                cursor = sqlite3.Cursor(connection)
+                cursor = own_cursor(connection)
                 cursor.row_factory = None
                 rows += cursor.execute(statement, bound).fetchall()
         finally:

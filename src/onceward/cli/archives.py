@@ -1,0 +1,112 @@
+"""`onceward archive` and `onceward replay`: messages to files, and from there back."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from dataclasses import replace as changed
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+
+from onceward.archive import Archive
+from onceward.cli.failure import WRONG_USAGE, Failure
+from onceward.cli.output import console, print_json, print_table
+from onceward.cli.target import Target, as_json, on_target
+from onceward.cli.text import count, examples, say
+from onceward.replay import chosen
+from onceward.replay import replay as give_back
+
+
+def _folder(words: list[str]) -> Path:
+    if len(words) != 1:
+        raise Failure("name one FOLDER for the archive", WRONG_USAGE)
+    return Path(words[0])
+
+
+@click.command(
+    short_help="Move old finished messages to files.",
+    epilog=examples(
+        "onceward archive shop:inbox /var/archive/shop",
+        "onceward archive shop:inbox /var/archive/shop --verify",
+        "zcat /var/archive/shop/messages-*.jsonl.gz | jq .type | sort | uniq -c",
+    ),
+)
+@on_target(rest="FOLDER")
+@click.option("--days", type=click.FloatRange(min=0, max=36_500), help="Older than this, instead of body_retention.")
+@click.option("--verify", is_flag=True, help="Only check that every file is there and as it was written.")
+@as_json
+def archive(target: Target, words: list[str], *, days: float | None, verify: bool, as_json: bool) -> None:
+    """Move the bodies of finished messages older than body_retention to compressed JSON Lines in FOLDER.
+
+    A body leaves the database when its file is on the disk and in the manifest. With Settings(archive_first=True) it
+    goes in no other way.
+    """
+    folder = _folder(words)
+    if verify:
+        files = Archive(folder).files()
+        for file in files:
+            Archive(folder).check(file)
+        messages = sum(file.messages for file in files)
+        if as_json:
+            print_json({"files": len(files), "messages": messages})
+        else:
+            say(f"{count(len(files), 'file')} with {count(messages, 'message')}, all as they were written")
+        return
+    if target.program is None and days is None:
+        raise Failure("with --store say how old: --days", WRONG_USAGE)
+    with target.open() as inbox, console(stderr=True).status("archiving") as status:
+        if days is not None:
+            inbox.context.settings = changed(inbox.context.settings, body_retention=timedelta(days=days))
+        moved = inbox.archive(folder, progress=lambda so_far: status.update(f"archived: {so_far:,}"))
+    if as_json:
+        print_json({"archived": moved})
+    else:
+        say(f"archived: {count(moved, 'message')} to {folder}")
+
+
+@click.command(
+    short_help="Give archived messages to the inbox again.",
+    epilog=examples(
+        "onceward replay shop:inbox /var/archive/shop --type order.paid --preview",
+        "onceward replay shop:inbox /var/archive/shop --key 4711 --again 2026-11-audit",
+    ),
+)
+@on_target(rest="FOLDER")
+@click.option("--type", "type", metavar="TYPE", help="Only messages of this type.")
+@click.option("--key", metavar="KEY", help="Only messages with this ordering key.")
+@click.option("--source", metavar="NAME", help="Only messages from this source.")
+@click.option("--again", metavar="LABEL", help="Run them as new messages, whose ids have this label at their end.")
+@click.option("--preview", is_flag=True, help="Show what would be replayed, and stop.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@as_json
+def replay(  # noqa: PLR0913 - each is a filter or a way to go about it
+    target: Target, words: list[str], *, again: str | None, preview: bool, yes: bool, as_json: bool, **filters: Any
+) -> None:
+    """Receive archived messages again: what the inbox remembers is a duplicate, what it has forgotten runs.
+
+    With --again everything runs, as messages of their own; the same LABEL twice runs nothing twice.
+    """
+    folder = _folder(words)
+    if not preview and not yes and (as_json or not (sys.stdin.isatty() and sys.stdout.isatty())):
+        raise Failure("nobody can be asked here; look with --preview, then add --yes", WRONG_USAGE)
+    kinds = Counter((record["type"], record["source"]) for record in chosen(folder, **filters))
+    if not as_json:
+        rows = [(f"{number:,}", *kind) for kind, number in kinds.most_common()]
+        print_table(("messages", "type", "source"), rows, right=("messages",))
+    if preview:
+        if as_json:
+            print_json({"messages": kinds.total()})
+        return
+    if not yes:
+        click.confirm(f"replay {count(kinds.total(), 'message')}?", abort=True)
+    with target.open() as inbox, console(stderr=True).status("replaying") as status:
+        became = give_back(
+            inbox, folder, again=again, progress=lambda so_far: status.update(f"replayed: {so_far:,}"), **filters
+        )
+    if as_json:
+        print_json(dict(became))
+    else:
+        say("replayed: " + (", ".join(f"{number:,} {status}" for status, number in became.items()) or "nothing"))

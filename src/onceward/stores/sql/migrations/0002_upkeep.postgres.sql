@@ -1,0 +1,83 @@
+-- deploy: before
+-- Upkeep: bodies by page, whose turn it is, and how late each source may redeliver. See docs/upkeep.md.
+
+-- A page is a range of ten thousand million numbers, used for a day; then the sequence goes on with the next page. So the number alone
+-- says where a body is: the primary key stays what it was, a join by number looks into one page, and old bodies go by dropping a page.
+ALTER TABLE {prefix}body RENAME TO {prefix}body_0;
+ALTER INDEX {prefix}body_pkey RENAME TO {prefix}body_0_pkey;
+ALTER INDEX {prefix}body_cause RENAME TO {prefix}body_0_cause;
+CREATE TABLE {prefix}body (LIKE {prefix}body_0) PARTITION BY RANGE (seq);
+ALTER TABLE {prefix}body ADD PRIMARY KEY (seq);
+CREATE INDEX {prefix}body_cause ON {prefix}body (cause) WHERE cause IS NOT NULL;
+ALTER TABLE {prefix}body ATTACH PARTITION {prefix}body_0 FOR VALUES FROM (0) TO (10000000000);
+
+CREATE TABLE {prefix}page (
+    number    bigint PRIMARY KEY,
+    opened_at timestamptz,
+    closed_at timestamptz
+);
+INSERT INTO {prefix}page (number) VALUES (0);
+
+-- Attached rather than created in place: that lets receivers go on.
+CREATE FUNCTION {prefix}add_page(page bigint) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    EXECUTE format('CREATE TABLE %I (LIKE {prefix}body INCLUDING ALL)', '{prefix}body_' || page);
+    EXECUTE format('ALTER TABLE {prefix}body ATTACH PARTITION %I FOR VALUES FROM (%s) TO (%s)',
+                   '{prefix}body_' || page, page * 10000000000, (page + 1) * 10000000000);
+    INSERT INTO {prefix}page (number) VALUES (page);
+END $$;
+
+-- One at a time: the page row is locked, and the sequence is read again under that lock, so it never goes back. A page is turned to
+-- only when it was there before this transaction, for the sequence does not roll back; whatever is interrupted here is put right by the
+-- next call. It was made when the current one was opened, so `seconds` (minutes at least) is also how long every statement that began
+-- without knowing it has had to end. A page that is nearly full turns by itself.
+CREATE FUNCTION {prefix}turn_page(seconds float8) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    current bigint := (SELECT last_value FROM {prefix}seq) / 10000000000;
+    opened timestamptz;
+    is_ahead boolean := EXISTS (SELECT FROM {prefix}page WHERE number = current + 1);
+BEGIN
+    PERFORM FROM {prefix}page WHERE number = current FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND OR (SELECT last_value / 10000000000 <> current FROM {prefix}seq) THEN
+        RETURN;
+    END IF;
+    UPDATE {prefix}page SET closed_at = clock_timestamp() WHERE number < current AND closed_at IS NULL;
+    UPDATE {prefix}page SET opened_at = clock_timestamp() WHERE number = current AND opened_at IS NULL;
+    SELECT opened_at INTO opened FROM {prefix}page WHERE number = current;
+    IF NOT EXISTS (SELECT FROM {prefix}page WHERE number = current + 1) THEN
+        PERFORM {prefix}add_page(current + 1);
+    ELSIF is_ahead AND opened < clock_timestamp() - make_interval(secs => seconds)
+          AND (SELECT last_value % 10000000000 < 9000000000 FROM {prefix}seq) THEN
+        PERFORM setval('{prefix}seq', (current + 1) * 10000000000, false);
+    END IF;
+END $$;
+
+-- Guard: nobody can add to the page while it is looked at, and nothing unfinished, dead or in an open case of quarantine has its body
+-- there. The caller's lock_timeout says how long others may have to queue behind this.
+CREATE FUNCTION {prefix}drop_page(page bigint, must_be_empty boolean) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    low bigint := page * 10000000000;
+    high bigint := (page + 1) * 10000000000;
+BEGIN
+    LOCK TABLE {prefix}body IN ACCESS EXCLUSIVE MODE;
+    IF EXISTS (SELECT FROM {prefix}queue WHERE seq >= low AND seq < high)
+       OR EXISTS (SELECT FROM {prefix}quarantine WHERE seq >= low AND seq < high AND resolution IS NULL)
+       OR (must_be_empty AND EXISTS (SELECT FROM {prefix}body WHERE seq >= low AND seq < high)) THEN
+        RETURN false;
+    END IF;
+    EXECUTE format('DROP TABLE IF EXISTS %I', '{prefix}body_' || page);
+    DELETE FROM {prefix}page WHERE number = page;
+    RETURN FOUND;
+END $$;
+
+-- Whoever moves due_at on has the turn: one process at a time, however many there are.
+CREATE TABLE {prefix}upkeep (
+    one    boolean PRIMARY KEY DEFAULT true CHECK (one),
+    due_at timestamptz NOT NULL
+);
+INSERT INTO {prefix}upkeep (due_at) VALUES (clock_timestamp());
+
+CREATE TABLE {prefix}source (
+    source            integer PRIMARY KEY REFERENCES {prefix}name (id),
+    redelivers_seconds float8 NOT NULL
+);

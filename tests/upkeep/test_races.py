@@ -1,0 +1,191 @@
+"""A copy that comes while its message is pruned, redriven or discarded: a duplicate or a new message, never neither.
+
+HZ-06, R01, R29. The steps are stopped by hand at every statement on connections of their own, so every interleaving of
+two of them is seen on the real database; on SQLite the single writer leaves only those between transactions.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from onceward import Receipt
+from onceward.flow import Flow
+from onceward.message import Delivery
+from onceward.steps.operate import discard
+from onceward.steps.prune import Sweep, prune
+from onceward.steps.receive import receive
+from tests.contract import behaviour as acts
+from tests.contract.harness import SOURCE, TYPE, Shop, in_threads
+
+
+class Paused:
+    """A step that goes on by one request at a time, on a connection of its own."""
+
+    def __init__(self, shop: Shop, flow: Flow[Any]) -> None:
+        self._session = shop.inbox.store.connect()
+        self._flow = flow
+        self._request: Any = next(flow)
+        self.result: Any = None
+        self.is_done = False
+
+    def go(self) -> None:
+        """Perform what it asks for now."""
+        try:
+            try:
+                answer = self._session.perform(self._request)
+            except BaseException as error:  # noqa: BLE001 - belongs to the step
+                self._request = self._flow.throw(error)
+            else:
+                self._request = self._flow.send(answer)
+        except StopIteration as stop:
+            self.result, self.is_done = stop.value, True
+            self._session.close()
+
+    def go_on(self) -> bool:
+        """As `go`; answers whether there is more."""
+        self.go()
+        return not self.is_done
+
+    def finish(self) -> Any:
+        """Go on to the end."""
+        while not self.is_done:
+            self.go()
+        return self.result
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is inside a transaction, which on SQLite keeps everybody else out."""
+        return not self.is_done and not self._session.idle
+
+
+def copy_of(shop: Shop, data: Any = 1) -> Flow[list[Receipt]]:
+    context = shop.inbox.context
+    return receive(context, context.cache, [Delivery.of(source=SOURCE, id="a", type=TYPE, data=data)])
+
+
+def finish_a_message(shop: Shop) -> None:
+    """A message that is finished and past its retention."""
+    shop.handle()
+    shop.receive("a", data=1)
+    shop.drain()
+
+
+@pytest.mark.parametrize("data", [1, 2], ids=["same", "other"])
+@pytest.mark.parametrize("pause", range(14))
+def test_prune_at_every_statement_of_a_receive(shop: Shop, pause: int, data: int) -> None:
+    """The row goes after any statement of the copy's receive: what was answered is so."""
+    finish_a_message(shop)
+    step = Paused(shop, copy_of(shop, data))
+    for _ in range(pause):
+        if not step.is_done:
+            step.go()
+    if step.is_open and shop.dialect == "sqlite":
+        step.finish()
+    shop.inbox.prune()
+    (receipt,) = step.finish()
+    check(shop, receipt, data)
+
+
+@pytest.mark.parametrize("data", [1, 2], ids=["same", "other"])
+@pytest.mark.parametrize("pause", range(40))
+def test_a_copy_at_every_statement_of_a_prune(shop: Shop, pause: int, data: int) -> None:
+    """The copy comes after any statement of the prune, also while that holds the row."""
+    finish_a_message(shop)
+    step = Paused(shop, prune(shop.inbox.context, Sweep(), seconds=60))
+    for _ in range(pause):
+        if not step.is_done:
+            step.go()
+    if step.is_open and shop.dialect == "sqlite":
+        while step.is_open:
+            step.go()
+    answers: list[Receipt] = []
+    copy = threading.Thread(
+        target=lambda: answers.append(shop.inbox.receive(source=SOURCE, id="a", type=TYPE, data=data))
+    )
+    copy.start()
+    copy.join(0.2)  # it may wait for the transaction that is open
+    step.finish()
+    copy.join()
+    check(shop, answers[0], data)
+
+
+def check(shop: Shop, receipt: Receipt, data: int) -> None:
+    """New: it runs, once more. Duplicate: it does not. Mismatch: a person finds it."""
+    if receipt.status == "accepted":
+        shop.sql("DELETE FROM effects")
+        shop.drain()
+        assert shop.effects() == ["a"]
+    elif receipt.status == "duplicate":
+        assert data == 1
+        assert shop.drain() == 0
+        assert shop.effects() == ["a"]
+    else:
+        (case,) = shop.inbox.quarantine()
+        assert case.other_body == str(data).encode()
+        shop.inbox.resolve(case.case, "discard")
+
+
+def test_many_copies_while_somebody_prunes_all_the_time(shop: Shop) -> None:
+    """Real threads: every message takes effect exactly as often as it was accepted, and no case is lost."""
+    shop.handle()
+    stop = threading.Event()
+
+    def pruning() -> None:
+        while not stop.is_set():
+            shop.inbox.prune()
+
+    def copies(number: int) -> list[Receipt]:
+        return [
+            shop.inbox.receive(source=SOURCE, id=f"m{turn % 5}", type=TYPE, data=(turn * (number + 1)) % 3)
+            for turn in range(60)
+        ]
+
+    def working() -> None:
+        while not stop.is_set():
+            shop.inbox.drain()
+
+    helpers = [threading.Thread(target=pruning), threading.Thread(target=working)]
+    for thread in helpers:
+        thread.start()
+    try:
+        receipts = [receipt for batch in in_threads(*(lambda n=n: copies(n) for n in range(3))) for receipt in batch]
+    finally:
+        stop.set()
+        for thread in helpers:
+            thread.join()
+    shop.drain()
+    accepted = {receipt.seq for receipt in receipts if receipt.status == "accepted"}
+    assert len(shop.effects()) == len(accepted)
+    shop.sql("DELETE FROM effects")
+    assert shop.count("quarantine", f"seq NOT IN (SELECT seq FROM {shop.prefix}ledger)") == 0
+    for case in shop.inbox.quarantine(limit=1000):
+        shop.inbox.resolve(case.case, "keep-first")
+    shop.inbox.prune()
+    assert shop.count("ledger") == shop.count("run") == 0
+
+
+@pytest.mark.parametrize("act", ["redrive", "discard"])
+def test_a_copy_while_a_dead_message_is_decided_and_pruned(shop: Shop, act: str) -> None:
+    """Whatever a person does to it, a copy is a duplicate, and the prune leaves it, until that is committed."""
+    shop.handle(behaviour=acts.raising(lambda: ValueError("no"), attempts=3))
+    shop.receive("a", data=1)
+    shop.finish()
+    assert shop.status("a") == "dead"
+    if act == "redrive":
+        assert shop.inbox.redrive(shop.seqs["a"]) == 1
+        shop.inbox.prune()
+        assert shop.inbox.receive(source=SOURCE, id="a", type=TYPE, data=1).status == "duplicate"
+        shop.inbox.discard(shop.seqs["a"])
+        return
+    step = Paused(shop, discard(shop.inbox.context, shop.seqs["a"], actor="ann", reason="test"))
+    while step.go_on():
+        if not (step.is_open and shop.dialect == "sqlite"):
+            shop.inbox.prune()
+            assert shop.inbox.receive(source=SOURCE, id="a", type=TYPE, data=1).status == "duplicate"
+    shop.inbox.prune()
+    assert shop.inbox.receive(source=SOURCE, id="a", type=TYPE, data=1).status == "accepted"
+    assert shop.effects() == []
+    shop.inbox.discard(*(row.seq for row in shop.inbox.messages()))

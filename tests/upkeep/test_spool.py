@@ -1,0 +1,171 @@
+"""Receiving while the database is away (R24): nothing lost, nothing doubled, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onceward import Settings, StoreUnavailable
+from onceward.message import Delivery
+from onceward.spool import Spool
+from tests.contract.harness import SOURCE, TYPE, Kind, Shop, arguments
+from tests.servers import PostgresServer
+from tests.waiting import wait_until
+
+SOON = Settings(lease=timedelta(seconds=1), poll=timedelta(milliseconds=50))
+
+
+@contextmanager
+def away(shop: Shop) -> Iterator[None]:
+    """The database cannot be reached."""
+    store: Any = shop.inbox.store
+
+    def refuse(*_: object, **__: object) -> Any:
+        raise StoreUnavailable("the database is away")
+
+    names = ("session", "async_session", "connect", "async_connect")
+    for name in names:
+        setattr(store, name, refuse)
+    try:
+        yield
+    finally:
+        for name in names:
+            delattr(store, name)
+
+
+@pytest.fixture(params=["def", "async"])
+def spooling(store_url: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Shop]:
+    """A shop with a spool, on each store, of each kind."""
+    with Shop(store_url, request.param, settings=SOON, spool=tmp_path / "spool") as shop:
+        shop.handle(key="k")
+        yield shop
+
+
+def drained(shop: Shop) -> None:
+    spool = shop.inbox._spooling.spool
+    assert spool is not None
+    wait_until(lambda: spool.is_empty, timeout=20, message="an empty spool")
+
+
+def test_messages_wait_on_the_disk_and_then_run_in_order(spooling: Shop) -> None:
+    """Also copies, and what comes while the spool is not yet empty."""
+    shop = spooling
+    assert shop.receive("m0", data={"k": 1}).status == "accepted"
+    with away(shop):
+        for number in (1, 2, 1, 0, 3):
+            receipt = shop.receive(f"m{number}", data={"k": 1})
+            assert (receipt.status, receipt.seq, receipt.finished) == ("spooled", 0, False)
+        assert [one.status for one in shop.receive_many([arguments("m4", more={"data": {"k": 1}})])] == ["spooled"]
+        assert shop.process("m5", data={"k": 1}).status == "spooled"
+    drained(shop)
+    assert [row.id for row in reversed(shop.inbox.messages())] == [f"m{number}" for number in range(6)]
+    shop.drain()
+    assert shop.effects() == [f"m{number}" for number in range(6)]
+    assert shop.inbox.stats().duplicates == 2
+    assert shop.receive("m6", data={"k": 1}).status == "accepted"
+    shop.drain()
+
+
+def test_while_it_is_not_empty_everything_goes_there(spooling: Shop) -> None:
+    """Else a later message would be before an earlier one of its key."""
+    shop = spooling
+    spooled = shop.inbox._spooling
+    assert spooled.spool is not None
+    with away(shop):
+        shop.receive("m1", data={"k": 1})
+        spooled.stop()
+    assert shop.receive("m2", data={"k": 1}).status == "spooled"
+    drained(shop)
+    assert shop.receive("m3", data={"k": 1}).status == "accepted"
+    shop.drain()
+    assert shop.effects() == ["m1", "m2", "m3"]
+
+
+def test_what_a_dead_process_left_is_drained_by_the_next(spooling: Shop) -> None:
+    """By whoever works or receives next, or is asked to."""
+    shop = spooling
+    other = Spool(shop.inbox._spooling.spool.path)  # type: ignore[union-attr] # it has one
+    other.append([Delivery.of(source=SOURCE, id="left", type=TYPE, data={"k": 1})])
+    assert shop.inbox.drain_spool() == 1
+    assert shop.drain() == 1
+    other.append([Delivery.of(source=SOURCE, id="left2", type=TYPE, data={"k": 1})])
+    with shop.running():
+        wait_until(lambda: "left2" in shop.effects(), timeout=20)
+
+
+def test_a_drain_that_dies_is_done_again(spooling: Shop) -> None:
+    """What it had stored is then a duplicate."""
+    shop = spooling
+    spooled = shop.inbox._spooling
+    with away(shop):
+        for number in range(5):
+            shop.receive(f"m{number}", data={"k": number})
+        spooled.stop()
+    store = spooled._store
+    calls = []
+
+    def dies(deliveries: Any) -> Any:
+        calls.append(store(deliveries))
+        raise StoreUnavailable("gone, after the commit")
+
+    spooled._store = dies
+    spooled._stopping.clear()
+    with pytest.raises(StoreUnavailable):
+        spooled.drain()
+    spooled._store = store
+    assert spooled.drain() == 5
+    shop.drain()
+    assert shop.effects() == [f"m{number}" for number in range(5)]
+
+
+def test_a_joined_transaction_is_not_spooled(store_url: str, tmp_path: Path) -> None:
+    """It is stored when the caller's own transaction commits, or not at all."""
+    with Shop(store_url, "def", settings=SOON, spool=tmp_path / "spool") as shop:
+        shop.handle()
+        with shop.inbox.transaction() as tx:
+            assert shop.inbox.receive(source=SOURCE, id="a", type=TYPE, data=1, tx=tx).status == "accepted"
+        shop.drain()
+        assert not (tmp_path / "spool").exists()
+
+
+def test_without_a_spool_the_caller_is_told(store_url: str) -> None:
+    """As ever."""
+    with Shop(store_url, "def") as shop, away(shop), pytest.raises(StoreUnavailable):
+        shop.receive("a")
+
+
+def test_a_message_that_nobody_can_place_holds_nobody_up(store_url: str, tmp_path: Path) -> None:
+    """Its key comes from a function that this process does not have: it is put aside, whole."""
+    with Shop(store_url, "def", settings=SOON) as shop:
+        shop.handle("keyed", key=lambda message: message.data["k"])
+        shop.handle()
+        shop.receive("first")
+        web = shop.another(settings=SOON, spool=tmp_path / "spool")
+        with away(web):
+            web.receive("a")
+            web.receive("lost?", "keyed")
+            web.receive("b")
+        drained(web)
+        shop.drain()
+        assert shop.effects() == ["a", "b", "first"]
+        assert [one.id for one in Spool(tmp_path / "spool.refused").read(0, 9)[0]] == ["lost?"]
+
+
+@pytest.mark.parametrize("kind", ["def", "async"])
+def test_a_real_outage(private_postgres: PostgresServer, tmp_path: Path, kind: Kind) -> None:
+    """The server dies and comes back; the sender was never told to come again."""
+    with Shop(private_postgres.url(), kind, settings=SOON, spool=tmp_path / "spool") as shop:
+        shop.handle()
+        assert shop.receive("before").status == "accepted"
+        private_postgres.kill()
+        assert [shop.receive(f"m{number}").status for number in range(20)] == ["spooled"] * 20
+        private_postgres.start()
+        drained(shop)
+        assert shop.receive("after").status == "accepted"
+        shop.drain()
+        assert len(shop.effects()) == 22
