@@ -16,7 +16,7 @@ from typing import Any, Literal, Self, TypeVar, Unpack
 
 from onceward import identity
 from onceward.breaker import Breaker, Circuit
-from onceward.desk import Desk
+from onceward.entrance import Entrance
 from onceward.errors import ConfigurationError
 from onceward.flow import Flow, Query, run_async, run_sync
 from onceward.inline import Inline
@@ -40,7 +40,7 @@ BATCH = 500
 """How many messages `receive_many` stores in one transaction: 1000 was no faster."""
 
 
-class Inbox(Desk):
+class Inbox(Entrance):
     """The inbox of a service: every message takes effect exactly once, in the service's own database.
 
     >>> inbox = Inbox("sqlite://")
@@ -188,6 +188,7 @@ class Inbox(Desk):
         """Stop what runs in the background and close the connections; fine when there is nothing."""
         for worker in list(self._workers):
             worker.request_stop()
+        self._leave()
         self._inline.close()
         self._store.close()
         atexit.unregister(self._inline.close)

@@ -7,10 +7,6 @@ not followed.
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hashlib
-import hmac
 import ipaddress
 import socket
 import time
@@ -20,6 +16,7 @@ from datetime import timedelta
 from onceward.errors import ConfigurationError
 from onceward.message import Message
 from onceward.retry import Reject, Retry
+from onceward.standard_webhooks import secret_bytes, sign
 
 try:
     import httpx2
@@ -49,7 +46,7 @@ class HttpSink:
             raise ConfigurationError(
                 f"{url!r} is not https; plain http is only for addresses of your own (allow_private=True)"
             )
-        self._keys = [_secret_bytes(secret) for secret in secrets]
+        self._keys = [secret_bytes(secret) for secret in secrets]
         if not self._keys:
             raise ConfigurationError(
                 "secrets is empty; a webhook without a signature cannot be trusted by its receiver"
@@ -93,12 +90,6 @@ class HttpSink:
         self._client.close()
 
 
-def sign(key: bytes, message_id: str, timestamp: str, body: bytes) -> str:
-    """The signature of a webhook: `v1,` and the HMAC-SHA256 of id, timestamp and body."""
-    signed = f"{message_id}.{timestamp}.".encode() + body
-    return "v1," + base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()
-
-
 def checked_address(host: str, port: int, *, allow_private: bool) -> str:
     """Resolve a host once and refuse addresses that an outsider must not reach through us."""
     try:
@@ -111,18 +102,6 @@ def checked_address(host: str, port: int, *, allow_private: bool) -> str:
         if not allow_private and (not plain.is_global or plain.is_multicast):
             raise Reject(f"{host!r} leads to {address}, which is not a public address; allow_private=True permits it")
     return str(addresses[0])
-
-
-def _secret_bytes(secret: str) -> bytes:
-    """A Standard Webhooks secret: `whsec_` and base64."""
-    text = secret.removeprefix("whsec_")
-    try:
-        key = base64.b64decode(text, validate=True)
-    except binascii.Error as error:
-        raise ConfigurationError("a webhook secret must be base64, with or without whsec_ before it") from error
-    if len(key) < 24:  # noqa: PLR2004 - the least that Standard Webhooks allows
-        raise ConfigurationError("a webhook secret must have at least 24 bytes")
-    return key
 
 
 def _is_passed_on(name: str) -> bool:
