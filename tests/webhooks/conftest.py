@@ -18,7 +18,7 @@ from onceward.webhooks import GitHub, Limits, Shopify, Slack, StandardWebhooks, 
 from tests.contract.harness import Shop
 from tests.webhooks.senders import SECRET, SHARED, generic, paypal
 
-TABLES = ("ledger", "queue", "body", "quarantine", "duplicate", "attempt")
+TABLES = ("ledger", "queue", "body", "quarantine", "duplicate", "attempt", "sighting")
 
 
 def endpoints() -> dict[str, Any]:

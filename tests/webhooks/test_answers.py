@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import time
@@ -12,7 +13,9 @@ from typing import Any
 import pytest
 
 from onceward import Inbox
-from onceward.webhooks import Limits, Stripe
+from onceward.steps.sight import sight
+from onceward.transact import perform
+from onceward.webhooks import ECHO, Limits, Stripe
 from onceward.webhooks.request import Request
 from tests.contract.harness import Shop, in_threads
 from tests.servers import FaultProxy
@@ -157,6 +160,58 @@ def test_a_body_that_only_the_handler_can_judge_is_stored(shop: Shop, caller: Ca
     shop.drain()
     (seq,) = shop.inbox.find("github", "d-1")
     assert shop.status(seq) == "dead"
+
+
+# Ids that are not signed
+
+
+@pytest.mark.parametrize(
+    "sender", [one for one in SENDERS if one.name in ("github", "shopify")], ids=lambda one: one.name
+)
+def test_a_body_that_comes_again_under_a_new_unsigned_id_is_taken_and_marked(shop: Shop, sender: Sender) -> None:
+    """Equal genuine events exist, so it is not refused; but whoever replays a signed body is seen (W07)."""
+    path, body = f"/{sender.name}", event("same")
+    hooks = shop.inbox.webhooks({path: sender.verifier(sender.secrets)})
+    with served(hooks) as caller:
+        answers = [post(caller, path, sender.sign(body, one)).json["status"] for one in ("d-1", "d-1", "d-2", "d-2")]
+        assert post(caller, path, sender.sign(event("other"), "d-3")).json["status"] == "accepted"
+    assert answers == ["accepted", "duplicate", "accepted", "duplicate"]
+    marks = {}
+    for message_id in ("d-1", "d-2", "d-3"):
+        (seq,) = shop.inbox.find(sender.name, message_id)
+        marks[message_id] = shop.story(seq).headers.get(ECHO)
+    assert marks == {"d-1": None, "d-2": "d-1", "d-3": None}
+
+
+def test_a_sighting_is_forgotten_after_its_window(shop: Shop) -> None:
+    """The table stays as large as its window; another source's window is its own."""
+    context = shop.inbox.context
+
+    def seen(source: str, body: str, message_id: str, hours: float) -> str:
+        window, digest = timedelta(hours=hours), hashlib.sha256(body.encode()).digest()
+        return perform(shop.inbox.store, lambda: sight(context, context.cache, source, digest, message_id, window))
+
+    assert seen("a", "x", "1", 1) == "1"
+    assert seen("a", "x", "2", 1) == "1"
+    assert seen("b", "x", "3", 1) == "3"
+    assert seen("a", "x", "4", -1) == "4"  # its window is over: the newcomer is the first now
+    assert shop.count("sighting") == 1  # and what is older than the window is swept beside it
+    assert seen("b", "x", "5", 1) == "3"
+
+
+def test_an_unsigned_id_that_is_refused_leaves_no_sighting(shop: Shop, caller: Caller) -> None:
+    before = traces(shop.inbox)
+    assert post(caller, "/github", sign_github(b"{}", "d" * 1025)).status == 400
+    assert traces(shop.inbox) == before
+
+
+def test_many_copies_of_a_body_under_many_ids_at_once(shop: Shop, caller: Caller) -> None:
+    """One is the first, all others are marked with it; nobody waits for ever."""
+    answers = in_threads(*(lambda n=n: post(caller, "/github", sign_github(b"{}", f"d-{n}")) for n in range(8)))
+    assert [one.json["status"] for one in answers] == ["accepted"] * 8
+    marks = [shop.story(shop.inbox.find("github", f"d-{n}")[0]).headers.get(ECHO) for n in range(8)]
+    first = f"d-{marks.index(None)}"
+    assert [mark for mark in marks if mark] == [first] * 7
 
 
 # The database is away

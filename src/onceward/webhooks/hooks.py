@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from onceward import identity
 from onceward.errors import ConfigurationError, InvalidMessage, OncewardError, StoreError
 from onceward.message import Receipt
+from onceward.steps.sight import sight
+from onceward.transact import perform
 from onceward.webhooks.request import Headers, Refusal, Request, TryLater
 
 if TYPE_CHECKING:
@@ -165,12 +167,13 @@ class Hooks:
         if event.challenge is not None:
             return Answer.text(event.challenge)
         try:
+            kept = self._kept_headers(verifier, event, request)
             receipt = self._inbox.receive(
                 source=verifier.source,
                 id=event.id,
                 type=event.type,
                 body=request.body,
-                headers=self._kept_headers(verifier, event, request),
+                headers=kept,
             )
         except InvalidMessage as error:
             raise Refusal(HTTPStatus.BAD_REQUEST, "the event's id or type cannot be stored") from error
@@ -190,7 +193,19 @@ class Hooks:
         kept = {name: value for name in (*KEPT, *verifier.keeps) if (value := request.headers.get(name)) is not None}
         if event.unsigned:
             kept[UNSIGNED] = ",".join(event.unsigned)
+        if "id" in event.unsigned and (first := self._first_id(verifier, event, request)) != event.id:
+            log.warning("webhook of %s: a body that came before came again under a new, unsigned id", verifier.source)
+            kept[ECHO] = first
         return kept
+
+    def _first_id(self, verifier: Verifier, event: Event, request: Request) -> str:
+        message_id = identity.check_id(event.id)  # nothing is noted for what is refused a moment later
+        identity.check_name("type", event.type)
+        context, digest = self._inbox.context, identity.body_hash(request.body)
+        return perform(
+            self._inbox.store,
+            lambda: sight(context, context.cache, verifier.source, digest, message_id, verifier.redelivery),
+        )
 
     def refused(self, refusal: Refusal, source: str = "") -> Answer:
         """The answer to a request that was not taken."""
