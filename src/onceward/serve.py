@@ -55,6 +55,7 @@ def serving(app: Any, where: str, *, stop: Callable[[], None], patience: timedel
         http=_Strict,
         ws="none",
         lifespan="off",
+        interface="asgi3",
         loop="asyncio",
         log_config=None,
         log_level=logging.WARNING,
