@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.servers import FaultProxy, PgBouncer, PostgresServer
+from tests.servers import FaultProxy, PgBouncer, PostgresServer, RedisServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,6 +66,14 @@ def pgbouncer_server(pytestconfig: pytest.Config, postgres_server: PostgresServe
 def pgbouncer_url(pgbouncer_server: PgBouncer, postgres_database: str) -> str:
     """The address, behind PgBouncer, of the database `postgres_url` leads to directly."""
     return pgbouncer_server.url(postgres_database)
+
+
+@pytest.fixture(scope="session")
+def redis_server(pytestconfig: pytest.Config) -> Iterator[RedisServer]:
+    """The worker's own Redis, shared by its tests."""
+    with RedisServer() as server:
+        _note(pytestconfig, f"Redis {server.version}")
+        yield server
 
 
 @pytest.fixture

@@ -7,5 +7,6 @@ own, and is gone, with its folder, when the test process is gone, however that e
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import FaultProxy
+from tests.servers.redis import RedisServer
 
-__all__ = ["FaultProxy", "PgBouncer", "PostgresServer"]
+__all__ = ["FaultProxy", "PgBouncer", "PostgresServer", "RedisServer"]
