@@ -36,7 +36,7 @@ format: $(READY) ## Rewrite the code in the house style
 bench: $(READY) ## Measure throughput on this machine
 	@$(BIN)/python -m bench
 
-servers: $(READY) ## Install PostgreSQL, PgBouncer and Redis if missing (apt, as root)
+servers: $(READY) ## Install PostgreSQL, PgBouncer, Redis and NATS if missing (apt, as root)
 	@$(BIN)/python -m tests.servers
 
 pins: $(READY) ## Renew requirements-dev.txt (uv is fetched for this alone)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.servers import FaultProxy, PgBouncer, PostgresServer, RedisServer
+from tests.servers import FaultProxy, NatsServer, PgBouncer, PostgresServer, RedisServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,6 +73,14 @@ def redis_server(pytestconfig: pytest.Config) -> Iterator[RedisServer]:
     """The worker's own Redis, shared by its tests."""
     with RedisServer() as server:
         _note(pytestconfig, f"Redis {server.version}")
+        yield server
+
+
+@pytest.fixture(scope="session")
+def nats_server(pytestconfig: pytest.Config) -> Iterator[NatsServer]:
+    """The worker's own NATS server, shared by its tests."""
+    with NatsServer() as server:
+        _note(pytestconfig, f"NATS {server.version}")
         yield server
 
 

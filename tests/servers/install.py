@@ -58,6 +58,11 @@ def redis_program() -> Path:
     return ensure("redis-server", probe=lambda: _find("redis-server"))
 
 
+def nats_program() -> Path:
+    """The `nats-server` program."""
+    return ensure("nats-server", probe=lambda: _find("nats-server"))
+
+
 def _find(program: str) -> Path | None:
     found = shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
     return Path(found) if found else None

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
+import nats
 import redis
+from nats.js.errors import NotFoundError
 
-from tests.servers import FaultProxy, RedisServer
+from tests.servers import FaultProxy, NatsServer, RedisServer
 
 
 class Broker(Protocol):
@@ -76,6 +79,58 @@ class RedisBroker:
     def close(self) -> None:
         self._client.close()
         self.proxy.close()
+
+
+class NatsBroker:
+    """A stream on a private NATS server."""
+
+    def __init__(self, server: NatsServer) -> None:
+        self._server, self._stream = server, f"orders-{uuid.uuid4().hex[:8]}"
+        self.subject = f"{self._stream}.paid"
+        self.proxy = FaultProxy("127.0.0.1", server.port).start()
+        self.make_stream()
+
+    def url(self, *, proxied: bool = False) -> str:
+        port = self.proxy.port if proxied else self._server.port
+        return f"nats://127.0.0.1:{port}?stream={self._stream}&durable=shop&ack_wait=1"
+
+    def publish(self, body: bytes, *, id: str | None = None, type: str | None = None, **headers: str) -> None:  # noqa: A002
+        # Not Nats-Msg-Id: the server itself would drop what is sent twice soon after.
+        names = {name: value for name, value in (("id", id), ("type", type)) if value is not None}
+        self._do(lambda stream: stream.publish(self.subject, body, headers={**names, **_dashed(headers)}))
+
+    def unsettled(self) -> int:
+        async def count(stream: Any) -> int:
+            try:
+                consumer = await stream.consumer_info(self._stream, "shop")
+            except NotFoundError:
+                return int((await stream.stream_info(self._stream)).state.messages)
+            return int(consumer.num_pending + consumer.num_ack_pending)
+
+        return int(self._do(count))
+
+    def make_stream(self) -> None:
+        self._do(lambda stream: stream.add_stream(name=self._stream, subjects=[f"{self._stream}.>"]))
+
+    def delete_stream(self) -> None:
+        self._do(lambda stream: stream.delete_stream(self._stream))
+
+    def restart(self) -> None:
+        self._server.kill()
+        self._server.start()
+
+    def close(self) -> None:
+        self.proxy.close()
+
+    def _do(self, work: Callable[[Any], Awaitable[Any]]) -> Any:
+        async def connected() -> Any:
+            connection = await nats.connect(f"nats://127.0.0.1:{self._server.port}")
+            try:
+                return await work(connection.jetstream())
+            finally:
+                await connection.close()
+
+        return asyncio.run(connected())
 
 
 def _dashed(headers: Mapping[str, str]) -> dict[str, str]:

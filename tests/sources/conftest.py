@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tests.contract.harness import QUICK, Shop
-from tests.servers import RedisServer
-from tests.sources.brokers import Broker, RedisBroker
+from tests.servers import NatsServer, RedisServer
+from tests.sources.brokers import Broker, NatsBroker, RedisBroker
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,7 +27,15 @@ def redis_broker(redis_server: RedisServer) -> Iterator[RedisBroker]:
     broker.close()
 
 
-@pytest.fixture(params=["redis"])
+@pytest.fixture
+def nats_broker(nats_server: NatsServer) -> Iterator[NatsBroker]:
+    """A stream of this test's own."""
+    broker = NatsBroker(nats_server)
+    yield broker
+    broker.close()
+
+
+@pytest.fixture(params=["redis", "nats"])
 def broker(request: pytest.FixtureRequest) -> Broker:
     """Each broker there is."""
     found: Broker = request.getfixturevalue(f"{request.param}_broker")

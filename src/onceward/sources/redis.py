@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit, urlunsplit
 
 from onceward.errors import ConfigurationError
-from onceward.sources.protocol import Arrival, BrokerUnavailable
+from onceward.sources.protocol import Arrival, BrokerUnavailable, number_of
 
 try:
     import redis.asyncio as client
@@ -53,7 +53,7 @@ class RedisStream:
             )
         self._url = urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))
         self._stream, self._group = options["stream"], options.get("group", "onceward")
-        self._claim_after = _seconds(options.get("claim_after", str(CLAIM_AFTER_SECONDS)))
+        self._claim_after = number_of("claim_after", options.get("claim_after", str(CLAIM_AFTER_SECONDS)))
         self._consumer = uuid.uuid4().hex
         self._client: Any = None
         self._claimed_at, self._cursor = 0.0, START
@@ -137,13 +137,3 @@ class RedisStream:
 
 def _text(value: bytes) -> str:
     return value.decode(errors="backslashreplace")
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 1.0 <= seconds <= 86_400:  # noqa: PLR2004 - a day
-        raise ConfigurationError(f"claim_after={text} must be 1 to 86400 seconds")
-    return seconds
