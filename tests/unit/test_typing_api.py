@@ -34,6 +34,7 @@ from onceward import (
     one_row,
 )
 from onceward.message import Arguments
+from onceward.webhooks import Limits, Stripe, Webhooks
 
 
 def set_up() -> Inbox:
@@ -126,6 +127,8 @@ def receive(inbox: Inbox) -> None:
     assert_type(inbox.process(source="shop", id="e5", type="order.paid", data=None), Receipt)
     inbox.sink("default", Queue())
     inbox.sink("warehouse", AwaitedQueue(), retry=RetryPolicy.classic())
+    assert_type(inbox.webhooks({"/stripe": Stripe("secret")}, limits=Limits(body=1000, memory=10_000)), Webhooks)
+    inbox.source("redis://localhost/0?stream=orders", source="orders", id="number", type="=order.paid", inline=True)
 
 
 async def receive_async(inbox: Inbox) -> None:
