@@ -197,3 +197,25 @@ async def test_paths_below_a_root(sqlite_url: str, root: str) -> None:
         await app({"type": "http", "method": "GET", "path": path, "root_path": root, "headers": []}, receive, send)
     assert statuses == [405, 404, 404]
     inbox.close()
+
+
+async def test_a_server_that_lets_a_short_body_through_is_not_believed(sqlite_url: str) -> None:
+    """Signed or not: what is shorter than was said may be half an event."""
+    inbox = Inbox(sqlite_url)
+    inbox.migrate()
+    app, signed = inbox.webhooks({"/stripe": Stripe(SECRET)}), genuine()
+    statuses: list[int] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": signed.body, "more_body": False}
+
+    async def send(message: Any) -> None:
+        if "status" in message:
+            statuses.append(message["status"])
+
+    for length in (len(signed.body) + 1, len(signed.body)):
+        headers = {**signed.headers, "content-type": "application/json", "content-length": str(length)}
+        pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
+        await app({"type": "http", "method": "POST", "path": "/stripe", "headers": pairs}, receive, send)
+    assert statuses == [400, 200]
+    inbox.close()
