@@ -31,7 +31,7 @@ def measure(url: str, way: str) -> str:
     """Fill a page, then remove it while two threads receive."""
     inbox = Inbox(url, settings=Settings(body_retention=timedelta(0), upkeep=None))
     inbox.migrate()
-    inbox.receive_many(messages(BODIES, "old"))
+    inbox.receive_many(messages(BODIES, "old"))  # type: ignore[arg-type] # the shape of receive's arguments
     with psycopg.connect(url, autocommit=True) as look:
         look.execute("TRUNCATE onceward_queue")  # as if all were handled
         if way == "row by row":  # one dead message keeps the page
@@ -39,7 +39,8 @@ def measure(url: str, way: str) -> str:
         for _ in range(3):
             look.execute("SELECT onceward_turn_page(0)")
         look.execute("VACUUM ANALYZE")
-        stop, slowest = threading.Event(), []
+        stop = threading.Event()
+        slowest: list[float] = []
         threads = [threading.Thread(target=slowest_receive, args=(inbox, stop, slowest)) for _ in range(2)]
         for thread in threads:
             thread.start()
@@ -53,6 +54,7 @@ def measure(url: str, way: str) -> str:
             pruned = inbox.prune()
             took = time.perf_counter() - began
             written = look.execute("SELECT pg_current_wal_lsn() - %s::pg_lsn", before).fetchone()
+            assert written
             done = f"{pruned.pages} page, {pruned.bodies} bodies in {took:.2f} s, {int(written[0]) // 1024:,} kB of WAL"
         stop.set()
         for thread in threads:

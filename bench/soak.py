@@ -24,6 +24,7 @@ from typing import Any
 import psycopg
 
 from onceward import Inbox, Message, Retry, RetryPolicy, Settings
+from onceward.message import Arguments
 from tests.servers.postgres import PostgresServer
 
 MINUTES = float(os.environ.get("MINUTES", "60"))
@@ -69,7 +70,7 @@ class Soak:
         """Messages at a steady rate; every tenth comes twice."""
         number, chance, begun = 0, random.Random(1), time.monotonic()
         while not self.stop.is_set():
-            batch = []
+            batch: list[Arguments] = []
             for _ in range(max(RATE // 10, 1)):
                 number += 1
                 data = {

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.servers import FaultProxy, PgBouncer, PostgresServer
+from tests.servers import FaultProxy, NatsServer, PgBouncer, PostgresServer, RedisServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,6 +78,22 @@ def pgbouncer_url(pgbouncer_server: PgBouncer, postgres_database: str) -> str:
     """The address, behind PgBouncer, of the database `postgres_url` leads to directly."""
     _pooled_databases.add(postgres_database)
     return pgbouncer_server.url(postgres_database)
+
+
+@pytest.fixture(scope="session")
+def redis_server(pytestconfig: pytest.Config) -> Iterator[RedisServer]:
+    """The worker's own Redis, shared by its tests."""
+    with RedisServer() as server:
+        _note(pytestconfig, f"Redis {server.version}")
+        yield server
+
+
+@pytest.fixture(scope="session")
+def nats_server(pytestconfig: pytest.Config) -> Iterator[NatsServer]:
+    """The worker's own NATS server, shared by its tests."""
+    with NatsServer() as server:
+        _note(pytestconfig, f"NATS {server.version}")
+        yield server
 
 
 @pytest.fixture

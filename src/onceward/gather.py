@@ -8,17 +8,27 @@ it tries again alone, so that no message suffers from another for long.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from onceward.errors import StoreError
-from onceward.message import Delivery, Receipt
+from onceward.message import Arguments, Delivery, Receipt
 
 SHARED = 500
-"""How many messages share a transaction at most, as in `receive_many`."""
+"""How many messages share a transaction at most: 1000 was no faster."""
+LEADERS = 2
+"""How many transactions `receive` may have under way where the database takes several writers."""
+
+
+def batches(messages: Iterable[Arguments]) -> Iterator[list[Delivery]]:
+    """Many messages in the parts that share a transaction."""
+    iterator = iter(messages)
+    while batch := [Delivery.of(**message) for message in itertools.islice(iterator, SHARED)]:
+        yield batch
 
 
 _Caller = tuple[Delivery, asyncio.Future["Receipt | None"]]
@@ -154,10 +164,12 @@ class Gatherings:
         self,
         store: Callable[[list[Delivery]], list[Receipt]],
         store_async: Callable[[list[Delivery]], Coroutine[Any, Any, list[Receipt]]],
-        leaders: int,
+        *,
+        single_writer: bool,
     ) -> None:
-        self._store, self._store_async, self._leaders = store, store_async, leaders
-        self._threads = os.getpid(), Gathering(store, leaders)
+        self._store, self._store_async = store, store_async
+        self._leaders = 1 if single_writer else LEADERS
+        self._threads = os.getpid(), Gathering(store, self._leaders)
         self._tasks: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGathering] = WeakKeyDictionary()
 
     def of_threads(self) -> Gathering:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import itertools
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,9 +13,10 @@ from typing import Any, Literal, Self, TypeVar, Unpack
 
 from onceward import identity
 from onceward.breaker import Breaker, Circuit
+from onceward.entrance import Entrance
 from onceward.errors import ConfigurationError
 from onceward.flow import Flow, Query, run_async, run_sync
-from onceward.gather import Gatherings
+from onceward.gather import Gatherings, batches
 from onceward.inline import Inline
 from onceward.message import Arguments, Delivery, Receipt, SendArguments
 from onceward.registry import Handler, KeySpec, Registry
@@ -37,13 +37,8 @@ from onceward.worker import Worker, stopped_by_signals
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-BATCH = 500
-"""How many messages `receive_many` stores in one transaction: 1000 was no faster."""
-LEADERS = 2
-"""How many transactions `receive` may have under way where the database takes several writers."""
 
-
-class Inbox(Upkeep):
+class Inbox(Entrance, Upkeep):
     """The inbox of a service: every message takes effect exactly once, in the service's own database.
 
     >>> inbox = Inbox("sqlite://")
@@ -86,7 +81,7 @@ class Inbox(Upkeep):
         self._policies: dict[str, RetryPolicy] = {}
         self._inline = Inline(self._context, self._store, self._introduce)
         self._workers: set[Worker] = set()
-        self._gatherings = Gatherings(self._receive, self._areceive, 1 if self._store.single_writer else LEADERS)
+        self._gatherings = Gatherings(self._receive, self._areceive, single_writer=self._store.single_writer)
         self._spooling = Spooling(spool, self._store_first, self.settings.poll.total_seconds())
         atexit.register(self._inline.close)
 
@@ -199,6 +194,7 @@ class Inbox(Upkeep):
         for worker in list(self._workers):
             worker.request_stop()
         self._spooling.stop()
+        self._leave()
         self._inline.close()
         self._store.close()
         atexit.unregister(self._inline.close)
@@ -237,11 +233,11 @@ class Inbox(Upkeep):
 
     def receive_many(self, messages: Iterable[Arguments]) -> list[Receipt]:
         """Receive many messages, each a mapping of `receive`'s arguments, in few transactions."""
-        return [receipt for batch in _batches(messages) for receipt in self._receive(batch)]
+        return [receipt for batch in batches(messages) for receipt in self._receive(batch)]
 
     async def areceive_many(self, messages: Iterable[Arguments]) -> list[Receipt]:
         """As `receive_many`, awaited."""
-        return [receipt for batch in _batches(messages) for receipt in await self._areceive(batch)]
+        return [receipt for batch in batches(messages) for receipt in await self._areceive(batch)]
 
     def _receive(self, deliveries: Sequence[Delivery]) -> list[Receipt]:
         return self._spooling.attempt(deliveries, lambda: self._store_first(deliveries))
@@ -373,12 +369,14 @@ class Inbox(Upkeep):
 
     def run(self, *, concurrency: int = 1, process: str = "") -> int:
         """Work until `stop()`, SIGTERM or SIGINT; what is running is finished or rolled back, never orphaned."""
-        with self._working(concurrency, process=process) as worker, stopped_by_signals(worker.request_stop):
-            return worker.run()
+        with self._working(concurrency, process=process) as worker:
+            stop = worker.request_stop
+            with stopped_by_signals(stop), self._attended(stop):
+                return worker.run()
 
     async def arun(self, *, concurrency: int = 1, process: str = "") -> int:
         """As `run`, on the running event loop; stops at `stop()` or when it is cancelled."""
-        with self._working(concurrency, process=process) as worker:
+        with self._working(concurrency, process=process) as worker, self._attended(worker.request_stop):
             return await worker.run_async()
 
     def stop(self) -> None:
@@ -395,9 +393,3 @@ class Inbox(Upkeep):
             yield worker
         finally:
             self._workers.discard(worker)
-
-
-def _batches(messages: Iterable[Arguments]) -> Iterator[list[Delivery]]:
-    iterator = iter(messages)
-    while batch := [Delivery.of(**message) for message in itertools.islice(iterator, BATCH)]:
-        yield batch

@@ -57,6 +57,8 @@ class Handler:
     """The relay's: what `retry` is, for each destination."""
     external: bool = False
     """Its effects are outside the transaction (the relay): what succeeded before a failure stays finished."""
+    forgets_failures: bool = False
+    """A failure leaves nothing behind: `process` raises it, and the caller comes again under the same id."""
     is_async: bool = field(init=False)
 
     def __post_init__(self) -> None:

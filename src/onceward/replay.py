@@ -10,7 +10,8 @@ from typing import Any
 
 from onceward.archive import Archive, Record, body_of
 from onceward.errors import ConfigurationError
-from onceward.inbox import BATCH, Inbox
+from onceward.gather import SHARED
+from onceward.inbox import Inbox
 from onceward.message import Arguments
 from onceward.registry import OUTBOX
 
@@ -64,7 +65,7 @@ def replay(
             }
 
     messages = arguments()
-    while batch := list(itertools.islice(messages, BATCH)):
+    while batch := list(itertools.islice(messages, SHARED)):
         became.update(receipt.status for receipt in inbox.receive_many(batch))
         if progress:
             progress(became.total())

@@ -42,8 +42,8 @@ class Upkeep(Desk):
         """Whether messages wait in the spool."""
         return self._spooling.waiting
 
-    def source(self, name: str, *, redelivers_for: timedelta) -> None:
-        """Say how long after the first delivery a source may still send a copy: `source("sqs", redelivers_for=...)`.
+    def declare_source(self, name: str, *, redelivers_for: timedelta) -> None:
+        """Say how long after the first delivery a source may still send a copy.
 
         A dedupe retention that is shorter is refused, here and wherever a program starts on the same tables.
         """

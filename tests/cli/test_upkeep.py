@@ -122,7 +122,7 @@ def test_archive_verify_replay_and_erase(any_shop: Shop, tmp_path: Path) -> None
 
 
 def test_the_doctor_looks_at_the_retention_and_the_spool(any_shop: Shop, tmp_path: Path) -> None:
-    any_shop.inbox.source("sqs", redelivers_for=timedelta(days=14))
+    any_shop.inbox.declare_source("sqs", redelivers_for=timedelta(days=14))
     any_shop.deliver("plain", 1)
     found = {finding.what: finding.level for finding in examine(any_shop.inbox)}
     kept, window = "30 days, 0:00:00", "14 days, 0:00:00"

@@ -101,7 +101,7 @@ def test_tables_of_another_prefix_do_not_count(store_url: str) -> None:
     assert not [name for name in tables(store_url) if name.startswith("shop_")]
 
 
-SECRET = "hunter2"  # noqa: S105 - to be looked for
+SECRET = "hunter2"  # to be looked for
 
 
 def with_password(url: str) -> list[str]:

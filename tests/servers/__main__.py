@@ -7,6 +7,7 @@ import sys
 from tests.servers import install
 
 try:
-    sys.stdout.write(f"servers: {install.postgresql_bin()}, {install.pgbouncer_program()}\n")
+    found = (install.postgresql_bin(), install.pgbouncer_program(), install.redis_program(), install.nats_program())
+    sys.stdout.write(f"servers: {', '.join(map(str, found))}\n")
 except install.ServerMissing as missing:
     sys.exit(str(missing))

@@ -53,6 +53,21 @@ def pgbouncer_program() -> Path:
     return ensure("pgbouncer", probe=_find_pgbouncer)
 
 
+def redis_program() -> Path:
+    """The `redis-server` program."""
+    return ensure("redis-server", probe=lambda: _find("redis-server"))
+
+
+def nats_program() -> Path:
+    """The `nats-server` program."""
+    return ensure("nats-server", probe=lambda: _find("nats-server"))
+
+
+def _find(program: str) -> Path | None:
+    found = shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+    return Path(found) if found else None
+
+
 def _find_postgresql() -> Path | None:
     # Debian keeps the server's programs off PATH, one folder per major version.
     debian = sorted(

@@ -113,6 +113,11 @@ class FaultProxy:
 
     async def _cut(self) -> None:
         if self._listener is not None:
+            # A connection that is accepted in this very turn gets its protocol first; asyncio would leak it otherwise.
+            for listening in self._listener.sockets:
+                self._loop.remove_reader(listening.fileno())
+            for _ in range(3):
+                await asyncio.sleep(0)
             self._listener.close()
             self._listener = None
         links = list(self._links)

@@ -100,7 +100,8 @@ def test_a_ledger_row_is_never_changed(dialect: str) -> None:
         assert not re.search(r"UPDATE p_ledger\b", " ".join(statements)), name
     tables = " ".join(statement for _, _, statements in migrations(dialect, "p_") for statement in statements)
     assert "UNIQUE (consumer, source, id)" in tables
-    assert "PARTITION" not in tables.upper()
+    ledger = next(table for table in tables.split("CREATE TABLE ") if table.startswith("p_ledger"))
+    assert "PARTITION" not in ledger.upper()
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

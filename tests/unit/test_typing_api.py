@@ -35,6 +35,7 @@ from onceward import (
 )
 from onceward.message import Arguments
 from onceward.steps.prune import Pruned
+from onceward.webhooks import Limits, Stripe, Webhooks
 
 
 def set_up() -> Inbox:
@@ -127,6 +128,8 @@ def receive(inbox: Inbox) -> None:
     assert_type(inbox.process(source="shop", id="e5", type="order.paid", data=None), Receipt)
     inbox.sink("default", Queue())
     inbox.sink("warehouse", AwaitedQueue(), retry=RetryPolicy.classic())
+    assert_type(inbox.webhooks({"/stripe": Stripe("secret")}, limits=Limits(body=1000, memory=10_000)), Webhooks)
+    inbox.source("redis://localhost/0?stream=orders", source="orders", id="number", type="=order.paid", inline=True)
 
 
 async def receive_async(inbox: Inbox) -> None:
@@ -163,7 +166,7 @@ def operate(inbox: Inbox) -> int:
     assert_type(inbox.archive("folder") + inbox.erase_archived("folder", key="customer-17"), int)
     found = inbox.personal(field=("customer.email", "ann@example.com"))
     assert_type(inbox.erase(*(match.seq for match in found), reason="request 7"), list[int])
-    inbox.source("stripe", redelivers_for=timedelta(days=3))
+    inbox.declare_source("stripe", redelivers_for=timedelta(days=3))
     assert_type(inbox.prune(progress=tell).bodies, int)
     return inbox.redrive(1, 2, out_of_order=True) + inbox.discard(3, reason="x") + inbox.release(4)
 

@@ -242,8 +242,8 @@ def test_too_short_a_retention_stops_the_start(store_url: str) -> None:
     """R31: where it is said, and in every other program on the same tables, before anything runs or is pruned."""
     with Shop(store_url, "def") as shop:
         with pytest.raises(ConfigurationError, match=r"'kafka' redelivers for up to 31 days.*dedupe_retention"):
-            shop.inbox.source("kafka", redelivers_for=timedelta(days=31))
-        shop.inbox.source("sqs", redelivers_for=timedelta(days=14))
+            shop.inbox.declare_source("kafka", redelivers_for=timedelta(days=31))
+        shop.inbox.declare_source("sqs", redelivers_for=timedelta(days=14))
         shop.handle()
         shop.receive("a")
         shop.drain()
@@ -261,7 +261,7 @@ def test_a_later_source_that_is_declared_meanwhile_stops_the_pruning_alone(shop:
     shop.receive("a")
     shop.drain()
     other = shop.another(settings=Settings(dedupe_retention=timedelta(days=90)))
-    other.inbox.source("kafka", redelivers_for=timedelta(days=60))
+    other.inbox.declare_source("kafka", redelivers_for=timedelta(days=60))
     other.handle()
     other.receive("b")
     shop.inbox.context.settings = Settings(body_retention=timedelta(0), dedupe_retention=timedelta(0))

@@ -11,7 +11,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import click
@@ -28,22 +29,34 @@ log = logging.getLogger("onceward")
 
 @click.command(
     short_help="Run the handlers until stopped, in one process or several.",
-    epilog=examples("onceward run shop:inbox", "onceward run shop:inbox --processes 4 --concurrency 2"),
+    epilog=examples(
+        "onceward run shop:inbox",
+        "onceward run shop:inbox --processes 4 --concurrency 2",
+        "onceward run shop:inbox --http 127.0.0.1:8080",
+    ),
 )
 @click.argument("program", metavar="MODULE:ATTR")
 @click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True, help="Worker processes.")
 @click.option("--concurrency", type=click.IntRange(min=1), default=1, show_default=True, help="Lanes in each process.")
+@click.option("--http", metavar="[HOST:]PORT", help="Serve the inbox's webhooks here too; loopback without HOST.")
 @click.option("--child", metavar="NAME", hidden=True, help="Set by the supervisor: register under this name.")
 @click.option("--parent", type=int, hidden=True, help="Set by the supervisor: stop when this process is gone.")
 @click.option("--json", "as_json", is_flag=True, help="Log as JSON lines, for programs.")
 def run(  # noqa: PLR0913 - each is an option
-    program: str, *, processes: int, concurrency: int, child: str | None, parent: int | None, as_json: bool
+    program: str,
+    *,
+    processes: int,
+    concurrency: int,
+    http: str | None,
+    child: str | None,
+    parent: int | None,
+    as_json: bool,
 ) -> None:
     """Run the handlers of an inbox until SIGTERM or Ctrl-C; what is running is finished or rolled back.
 
     With --processes above 1 a supervisor starts that many, replaces those that die, and gives their messages to the
-    others at once. About one process per core is right; more lanes help handlers that wait for something. Logs go to
-    stderr.
+    others at once. About one process per core is right; more lanes help handlers that wait for something. With --http
+    this process (the supervisor, if there is one) also takes the webhooks that the program made. Logs go to stderr.
     """
     # Until the worker or the supervisor listens there is nothing to finish.
     _on_signals(lambda: sys.exit(0), "SIGTERM", "SIGINT", "SIGHUP")
@@ -59,8 +72,10 @@ def run(  # noqa: PLR0913 - each is an option
             )
         inbox.store.check_schema()
         if processes > 1:
-            _supervise(inbox, program, processes=processes, concurrency=concurrency, as_json=as_json)
-        else:
+            _supervise(inbox, program, processes=processes, concurrency=concurrency, http=http, as_json=as_json)
+            return
+        _on_signals(inbox.stop, "SIGHUP")  # the other two are the inbox's own business
+        with _hooks(inbox, program, http, stop=inbox.stop):
             _work(inbox, concurrency=concurrency, process=child or "")
 
 
@@ -71,12 +86,32 @@ def _work(inbox: Inbox, *, concurrency: int, process: str) -> None:
         count(len(inbox.context.registry), "handler"),
         count(concurrency, "lane"),
     )
-    _on_signals(inbox.stop, "SIGHUP")  # the other two are the inbox's own business
     finished = inbox.run(concurrency=concurrency, process=process)
     log.info("stopped; finished %s", count(finished, "message"))
 
 
-def _supervise(inbox: Inbox, program: str, *, processes: int, concurrency: int, as_json: bool) -> None:
+@contextmanager
+def _hooks(inbox: Inbox, program: str, http: str | None, *, stop: Callable[[], None]) -> Iterator[None]:
+    """Serve the program's webhooks while the block runs, where that was asked for."""
+    if http is None:
+        yield
+        return
+    if len(inbox.served) != 1:
+        raise Failure(
+            f"{program} has made webhooks {count(len(inbox.served), 'time')}, and --http serves one application; make "
+            'it with inbox.webhooks({"/stripe": Stripe(secret), ...}) where the inbox is made',
+            WRONG_USAGE,
+        )
+    from onceward.serve import serving  # noqa: PLC0415 - its packages are an extra
+
+    with serving(inbox.served[0], http, stop=stop, patience=inbox.settings.stop_timeout) as port:
+        log.info("taking webhooks on port %d: %s", port, ", ".join(inbox.served[0].hooks.endpoints))
+        yield
+
+
+def _supervise(  # noqa: PLR0913 - what `run` was told
+    inbox: Inbox, program: str, *, processes: int, concurrency: int, http: str | None, as_json: bool
+) -> None:
     options = ["--concurrency", str(concurrency), "--parent", str(os.getpid()), *(["--json"] if as_json else [])]
 
     def command(name: str) -> list[str]:
@@ -84,7 +119,8 @@ def _supervise(inbox: Inbox, program: str, *, processes: int, concurrency: int, 
 
     supervisor = Supervisor(inbox.context, inbox.store, command, processes=processes)
     _on_signals(supervisor.stop, "SIGTERM", "SIGINT", "SIGHUP")
-    supervisor.run()
+    with _hooks(inbox, program, http, stop=supervisor.stop):
+        supervisor.run()
     log.info("stopped")
 
 

@@ -7,9 +7,6 @@ not followed.
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import hmac
 import ipaddress
 import socket
 import time
@@ -21,6 +18,7 @@ from urllib.parse import quote
 from onceward.errors import ConfigurationError
 from onceward.message import Message
 from onceward.retry import Reject, Retry
+from onceward.standard_webhooks import secret_bytes, sign
 
 try:
     import httpx2
@@ -57,7 +55,7 @@ class HttpSink:
             raise ConfigurationError(
                 f"{url!r} is not https; plain http is only for addresses of your own (allow_private=True)"
             )
-        self._keys = [_secret_bytes(secret) for secret in secrets]
+        self._keys = [secret_bytes(secret) for secret in secrets]
         if not self._keys:
             raise ConfigurationError(
                 "secrets is empty; a webhook without a signature cannot be trusted by its receiver"
@@ -101,12 +99,6 @@ class HttpSink:
         self._client.close()
 
 
-def sign(key: bytes, message_id: str, timestamp: str, body: bytes) -> str:
-    """The signature of a webhook: `v1,` and the HMAC-SHA256 of id, timestamp and body."""
-    signed = f"{message_id}.{timestamp}.".encode() + body
-    return "v1," + base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()
-
-
 def checked_address(host: str, port: int, *, allow_private: bool) -> str:
     """Resolve a host once and refuse addresses that an outsider must not reach through us."""
     try:
@@ -146,18 +138,6 @@ def _checked_url(text: str) -> httpx2.URL:
     if url.scheme not in ("https", "http") or not url.host or url.userinfo or (url.port or 80) not in _PORTS:
         raise ConfigurationError(f"{text!r} must be an http(s) URL with a host and without credentials")
     return url
-
-
-def _secret_bytes(secret: str) -> bytes:
-    """A Standard Webhooks secret: `whsec_` and base64."""
-    text = secret.removeprefix("whsec_")
-    try:
-        key = base64.b64decode(text, validate=True)
-    except ValueError as error:  # not base64, or not even ASCII
-        raise ConfigurationError("a webhook secret must be base64, with or without whsec_ before it") from error
-    if len(key) < 24:  # noqa: PLR2004 - the least that Standard Webhooks allows
-        raise ConfigurationError("a webhook secret must have at least 24 bytes")
-    return key
 
 
 def _is_passed_on(name: str) -> bool:

@@ -60,7 +60,7 @@ def _process_for(lane: Lane, delivery: Delivery, consumer: str) -> Flow[Receipt]
     for _ in range(5):
         catalog = context.cache.catalog
         (target,) = (one for one in targets(context, catalog, delivery) if one.consumer == consumer)
-        if context.clock() < catalog.careful_until:
+        if context.clock() < catalog.careful_until and not _forgets(_handler(context, delivery, target)):
             receipt = yield from _store_and_handle(lane, delivery, target)
         else:
             receipt = yield from _handle_inline(lane, delivery, target)
@@ -91,7 +91,7 @@ def _handle_inline(lane: Lane, delivery: Delivery, target: Target) -> Flow[Recei
     fresh = yield Each("receive", [row], {**INLINE, **shared})
     if not fresh:
         yield ROLLBACK
-        return (yield from _known_receipt(context, delivery, row))
+        return (yield from _known_receipt(context, delivery, row, keeps_mismatch=not _forgets(handler)))
     _, seq, received_at = fresh[0]
     if turn == "stale":  # what is skipped need not be readable
         outcome, beside, sends = Outcome(), _skip(handler, target, seq), False
@@ -115,6 +115,8 @@ def _handle_inline(lane: Lane, delivery: Delivery, target: Target) -> Flow[Recei
         return Receipt("accepted", seq, finished=True, result=result)
     if outcome.infrastructure or isinstance(error, StoreUnavailable | StoreConflict):
         raise StoreUnavailable(f"the database failed while message {delivery.id!r} was processed: {error}") from error
+    if _forgets(handler):
+        raise error
     return (yield from _store_failed(lane, delivery, target, error, seq))
 
 
@@ -142,6 +144,10 @@ def _handler(context: Context, delivery: Delivery, target: Target) -> Handler | 
         return context.registry.find(target.consumer, delivery.type, delivery.version)[0]
     except HandlerNotFound:
         return None
+
+
+def _forgets(handler: Handler | None) -> bool:
+    return handler is not None and handler.forgets_failures
 
 
 def _call_of(
@@ -275,11 +281,15 @@ def _requeue_own(row: dict[str, Any], decision: Again | Dead, seq: int) -> Flow[
     return rows[0][0] if rows else None
 
 
-def _known_receipt(context: Context, delivery: Delivery, row: dict[str, Any]) -> Flow[Receipt | None]:
+def _known_receipt(
+    context: Context, delivery: Delivery, row: dict[str, Any], *, keeps_mismatch: bool = True
+) -> Flow[Receipt | None]:
     """The receipt of a message that is in the ledger already; None when it is not, because the catalog was outdated."""
     known = (yield from look_up(context, [row])).get(0)
     if known is None:
         return None
+    if known.hash != delivery.hash and not keeps_mismatch:
+        return Receipt("mismatch", known.seq)
     copies: dict[int, int] = {}
     receipt = yield from meet_again(context, delivery, known, copies)
     if copies:

@@ -116,6 +116,23 @@ FROM {prefix}ledger l WHERE l.seq = %(seq)s FOR KEY SHARE
 ON CONFLICT (seq, hash) DO UPDATE SET copies = x.copies + 1, last_at = excluded.last_at
 RETURNING resolution, accepted_seq
 
+-- name: sight
+-- Guard: the key (source, hash). The first id keeps a body until the window is over; answers whose body it is.
+INSERT INTO {prefix}sighting AS s (source, hash, id, seen_at) VALUES (%(source)s, %(hash)s, %(id)s, clock_timestamp())
+ON CONFLICT (source, hash) DO UPDATE SET
+    id = CASE WHEN s.seen_at < clock_timestamp() - make_interval(secs => %(window)s::float8) THEN excluded.id ELSE s.id END,
+    seen_at = CASE WHEN s.seen_at < clock_timestamp() - make_interval(secs => %(window)s::float8) THEN excluded.seen_at
+                   ELSE s.seen_at END
+RETURNING id
+
+-- name: forget_sightings
+-- Some of those whose window is over, beside each new one, so that the table stays as large as its window. Relies on sighting_seen;
+-- skips what others hold, so that no two wait for each other.
+DELETE FROM {prefix}sighting WHERE (source, hash) IN (
+    SELECT source, hash FROM {prefix}sighting
+    WHERE source = %(source)s AND seen_at < clock_timestamp() - make_interval(secs => %(window)s::float8)
+    ORDER BY seen_at LIMIT 10 FOR UPDATE SKIP LOCKED)
+
 -- name: requeue_own
 -- Guards: the ledger row is this very message under this very number, no queue row is there, no run has finished it, and nobody has
 -- discarded it. Used when a handler committed on its own in inline mode.

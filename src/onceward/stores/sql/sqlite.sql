@@ -89,6 +89,20 @@ SELECT seq, :hash, :type, :version, :key, :headers, :body, 1, :now, :now FROM {p
 ON CONFLICT (seq, hash) DO UPDATE SET copies = copies + 1, last_at = excluded.last_at
 RETURNING resolution, accepted_seq
 
+-- name: sight
+-- Guard: the key (source, hash). The first id keeps a body until the window is over; answers whose body it is.
+INSERT INTO {prefix}sighting AS s (source, hash, id, seen_at) VALUES (:source, :hash, :id, :now)
+ON CONFLICT (source, hash) DO UPDATE SET
+    id = CASE WHEN s.seen_at < :now - CAST(:window * 1000000 AS integer) THEN excluded.id ELSE s.id END,
+    seen_at = CASE WHEN s.seen_at < :now - CAST(:window * 1000000 AS integer) THEN excluded.seen_at ELSE s.seen_at END
+RETURNING id
+
+-- name: forget_sightings
+-- Some of those whose window is over, beside each new one, so that the table stays as large as its window. Relies on sighting_seen.
+DELETE FROM {prefix}sighting WHERE (source, hash) IN (
+    SELECT source, hash FROM {prefix}sighting
+    WHERE source = :source AND seen_at < :now - CAST(:window * 1000000 AS integer) ORDER BY seen_at LIMIT 10)
+
 -- name: requeue_own
 -- Guards: the ledger row is this very message under this very number (a number that was rolled back may be another's by now), no queue
 -- row is there, no run has finished it, and nobody has discarded it. Used when a handler committed on its own in inline mode.

@@ -136,6 +136,15 @@ CREATE TABLE {prefix}duplicate (
     last_at  timestamptz NOT NULL
 );
 
+CREATE TABLE {prefix}sighting (
+    source  integer NOT NULL,
+    hash    bytea NOT NULL,
+    id      text NOT NULL,
+    seen_at timestamptz NOT NULL,
+    PRIMARY KEY (source, hash)
+);
+CREATE INDEX {prefix}sighting_seen ON {prefix}sighting (seen_at);
+
 CREATE TABLE {prefix}quarantine (
     id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     seq          bigint NOT NULL,

@@ -134,6 +134,15 @@ CREATE TABLE {prefix}duplicate (
     last_at  integer NOT NULL
 );
 
+CREATE TABLE {prefix}sighting (
+    source  integer NOT NULL,
+    hash    blob NOT NULL,
+    id      text NOT NULL,
+    seen_at integer NOT NULL,
+    PRIMARY KEY (source, hash)
+) WITHOUT ROWID;
+CREATE INDEX {prefix}sighting_seen ON {prefix}sighting (seen_at);
+
 CREATE TABLE {prefix}quarantine (
     id           integer PRIMARY KEY AUTOINCREMENT,
     seq          integer NOT NULL,

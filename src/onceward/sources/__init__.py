@@ -1,0 +1,1 @@
+"""Where messages come from: brokers, each one file, opened by URL."""

@@ -1,0 +1,96 @@
+"""From a broker's delivery to a message: which id, which type, which body.
+
+In this order: the paths that the user gave; CloudEvents, in binary or structured mode; the transport's own properties.
+A delivery that nobody can name is not lost and does not come back for ever: it is stored under its position, as a
+type that nobody handles, for a person to look at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from onceward import payload
+from onceward.errors import ConfigurationError, InvalidMessage
+from onceward.message import Arguments, Delivery
+from onceward.registry import key_at
+from onceward.sources.protocol import Arrival
+
+UNIDENTIFIED = "onceward.unidentified"
+"""The type of deliveries without a usable id or type."""
+POSITION = "position"
+_STRUCTURED = "application/cloudevents+json"
+_BINARY = ("ce-", "ce_", "cloudevents:", "cloudevents_")
+UNSTABLE = ("delivery_tag", "delivery-tag", "receipt_handle", "receipthandle", "header:delivery-tag")
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """Where a source's messages carry their names."""
+
+    source: str
+    id: str | None = None
+    """A field, a dotted path, `header:NAME`, or "position" for the place in the broker."""
+    type: str | None = None
+    """The same; or, with `=` before it, the type of every message."""
+
+    def __post_init__(self) -> None:
+        if self.id is not None and self.id.lower() in UNSTABLE:
+            raise ConfigurationError(f"id={self.id!r} changes with each delivery; a message must keep its id")
+
+    def message(self, arrival: Arrival) -> Arguments:
+        """What `receive` takes; always acceptable."""
+        headers = {name.lower(): value for name, value in arrival.headers.items()}
+        try:
+            found = self._named(arrival, headers)
+            Delivery.of(**found)
+        except InvalidMessage as error:
+            return self._unidentified(arrival, headers, str(error))
+        return found
+
+    def _named(self, arrival: Arrival, headers: Mapping[str, str]) -> Arguments:
+        event, body = _cloud_event(arrival, headers)
+        message_id = event.get("id") or arrival.id
+        kind = event.get("type") or arrival.type
+        if self.id == POSITION:
+            message_id = arrival.position
+        elif self.id is not None:
+            message_id = _at(self.id, body, headers)
+        if self.type is not None:
+            kind = self.type[1:] if self.type.startswith("=") else _at(self.type, body, headers)
+        if message_id is None or kind is None:
+            missing = "id" if message_id is None else "type"
+            raise InvalidMessage(f"the delivery has no {missing}; have the producer set one, or pass {missing}=")
+        return {"source": self.source, "id": message_id, "type": kind, "body": body, "headers": dict(headers)}
+
+    def _unidentified(self, arrival: Arrival, headers: Mapping[str, str], reason: str) -> Arguments:
+        digest = hashlib.sha256(arrival.position.encode()).hexdigest()
+        return {
+            "source": self.source,
+            "id": f"position:{digest}",
+            "type": UNIDENTIFIED,
+            "body": arrival.body,
+            "headers": {**headers, "onceward-reason": reason[:300]},
+        }
+
+
+def _at(path: str, body: bytes, headers: Mapping[str, str]) -> str | None:
+    data = None if path.startswith("header:") else payload.decode(body)
+    name = path.lower() if path.startswith("header:") else path
+    value = key_at(name, data, headers)
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _cloud_event(arrival: Arrival, headers: Mapping[str, str]) -> tuple[Mapping[str, Any], bytes]:
+    """The attributes of a CloudEvent, and its data; without one, nothing and the body."""
+    if headers.get("content-type", "").partition(";")[0].strip().lower() == _STRUCTURED:
+        event = payload.decode(arrival.body)
+        if not isinstance(event, dict):
+            raise InvalidMessage("the body is not a CloudEvent, though its content type says so")
+        return event, payload.encode(event["data"]) if "data" in event else arrival.body
+    for prefix in _BINARY:
+        if f"{prefix}specversion" in headers:
+            return {name: headers.get(f"{prefix}{name}") for name in ("id", "type")}, arrival.body
+    return {}, arrival.body

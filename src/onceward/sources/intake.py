@@ -1,0 +1,146 @@
+"""Taking in: from a broker into the inbox, a batch at a time, each committed before it is accepted.
+
+Invariant: every delivery ends in exactly one of accepted (after its commit), released, or left with a connection that
+is closed. While the database is away nothing more is read: the batch in hand waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Protocol
+
+from onceward.errors import StoreError
+from onceward.message import Arguments, Receipt
+from onceward.sources.envelope import Envelope
+from onceward.sources.protocol import Arrival, BrokerUnavailable, Source
+
+log = logging.getLogger("onceward")
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
+WAIT_SECONDS = 1.0
+
+
+class Receiver(Protocol):
+    """What an inbox is to a source."""
+
+    def receive_many(self, messages: Sequence[Arguments]) -> list[Receipt]:
+        """Store messages; returns when they are committed."""
+
+    def process(self, **message: Any) -> Receipt:
+        """Handle a message now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """One source of an inbox."""
+
+    source: Source
+    envelope: Envelope
+    batch: int = 100
+    inline: bool = False
+    """Handle each message before it is accepted, instead of storing it for a worker."""
+
+    async def run(self, inbox: Receiver, stopping: asyncio.Event) -> None:
+        """Take in until told to stop; trouble with the broker or the database is waited out."""
+        pause = FIRST_PAUSE
+        while not stopping.is_set():
+            try:
+                await self.source.open()
+                log.info("reading %s", self.source.name)
+                pause = FIRST_PAUSE
+                while not stopping.is_set():
+                    await self._turn(inbox, stopping)
+            except BrokerUnavailable as error:
+                log.warning("%s cannot be read, trying again in %.1f s: %s", self.source.name, pause, error)
+                await _wait(stopping, pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+            finally:
+                await self.source.close()
+
+    async def _turn(self, inbox: Receiver, stopping: asyncio.Event) -> None:
+        arrivals = await self.source.next(self.batch, WAIT_SECONDS)
+        if not arrivals:
+            return
+        # In a thread, and not given up when we are cancelled: what is being committed must be known to be.
+        storing = asyncio.ensure_future(self._stored(inbox, arrivals, stopping))
+        try:
+            stored = await asyncio.shield(storing)
+        except asyncio.CancelledError:
+            await asyncio.wait([storing])
+            raise
+        if stored:
+            await self.source.accept(arrivals[:stored])
+        if stored < len(arrivals):
+            await self.source.release(arrivals[stored:])
+
+    async def _stored(self, inbox: Receiver, arrivals: Sequence[Arrival], stopping: asyncio.Event) -> int:
+        """How many of them, from the first on, are committed: all, unless a stop comes while the store is away."""
+        messages = [self.envelope.message(arrival) for arrival in arrivals]
+        done, pause = 0, FIRST_PAUSE
+        while done < len(messages):
+            try:
+                if self.inline:
+                    await asyncio.to_thread(lambda message=messages[done]: inbox.process(**message))  # type: ignore[misc]
+                    done += 1
+                else:
+                    await asyncio.to_thread(inbox.receive_many, messages)
+                    done = len(messages)
+            except StoreError as error:
+                if stopping.is_set():
+                    return done
+                log.warning("%s waits for the database, %.1f s: %s", self.source.name, pause, error)
+                await _wait(stopping, pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+        return done
+
+
+class Attendance:
+    """Reads several sources in a thread with an event loop of its own."""
+
+    def __init__(self, intakes: Sequence[Intake], inbox: Receiver, stop: Callable[[], None]) -> None:
+        self._intakes, self._inbox, self._stop = intakes, inbox, stop
+        self._loop = asyncio.new_event_loop()
+        self._stopping = asyncio.Event()
+        self._problem: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="onceward-sources", daemon=True)
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._thread.start()
+
+    def end(self, patience: timedelta) -> None:
+        """Finish what is in hand, then end; a problem that nobody foresaw is raised here."""
+        with suppress(RuntimeError):  # the loop has ended by itself
+            self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join(patience.total_seconds())
+        if self._thread.is_alive():
+            log.error("a source did not stop in time; what it has in hand is delivered again")
+        elif self._problem is not None:
+            raise self._problem
+
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+                runner.run(self._read())
+        except BaseException as error:
+            log.exception("a source stopped unexpectedly; the worker stops")
+            self._problem = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error
+            self._stop()
+
+    async def _read(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for intake in self._intakes:
+                group.create_task(intake.run(self._inbox, self._stopping))
+
+
+async def _wait(stopping: asyncio.Event, seconds: float) -> None:
+    try:
+        await asyncio.wait_for(stopping.wait(), seconds)
+    except TimeoutError:
+        return

@@ -1,0 +1,85 @@
+"""What a source must be: it hands over deliveries and settles each of them once. `open_source` finds it by URL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Protocol
+
+from onceward.errors import ConfigurationError
+
+
+class BrokerUnavailable(Exception):
+    """The broker cannot be reached or has forgotten us: close, wait, open again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One delivery of a broker, not yet understood."""
+
+    body: bytes = field(repr=False)
+    headers: Mapping[str, str] = field(repr=False)
+    handle: Any
+    """What the broker wants back when the delivery is settled. Never an identity: it may change with each delivery."""
+    position: str
+    """Its place in the broker, the same for every delivery of it: an identity only where the user says so."""
+    id: str | None = None
+    """What the producer called it, where the transport has a place for that."""
+    type: str | None = None
+
+
+class Source(Protocol):
+    """A queue, stream or topic of a broker.
+
+    Obligations: after `open`, everything that was delivered before and not accepted comes again, at the latest after
+    `redelivery`. `accept` is called only when a delivery is committed, `release` when it is not; each delivery gets one
+    of them, unless the connection is lost. Every trouble with the broker is a `BrokerUnavailable`.
+    """
+
+    name: str
+    """For the log: where it reads, without credentials."""
+    redelivery: timedelta
+    """How late the broker may deliver again what it has delivered."""
+
+    async def open(self) -> None:
+        """Connect, and make what is needed for reading."""
+
+    async def next(self, limit: int, seconds: float) -> list[Arrival]:
+        """At most `limit` deliveries in the broker's order; nothing when none came for this long."""
+
+    async def accept(self, arrivals: Sequence[Arrival]) -> None:
+        """They are committed: the broker may forget them."""
+
+    async def release(self, arrivals: Sequence[Arrival]) -> None:
+        """They are not: the broker shall deliver them again."""
+
+    async def close(self) -> None:
+        """Disconnect; fine when not connected."""
+
+
+def open_source(url: str) -> Source:
+    """The source behind a URL."""
+    scheme = url.partition(":")[0]
+    if scheme in ("redis", "rediss"):
+        from onceward.sources.redis import RedisStream  # noqa: PLC0415 - clients load on demand
+
+        return RedisStream(url)
+    if scheme in ("nats", "tls"):
+        from onceward.sources.nats import NatsStream  # noqa: PLC0415 - clients load on demand
+
+        return NatsStream(url)
+    raise ConfigurationError(
+        f"no source for {scheme!r} URLs; use redis://host/0?stream=NAME or nats://host?stream=NAME"
+    )
+
+
+def number_of(name: str, text: str) -> float:
+    """A number of seconds in a URL: one second to a day."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 1.0 <= seconds <= 86_400:  # noqa: PLR2004 - a day
+        raise ConfigurationError(f"{name}={text} must be 1 to 86400 seconds")
+    return seconds

@@ -1,0 +1,139 @@
+"""Redis Streams: a consumer group, read with XREADGROUP, accepted with XACK.
+
+Redis never delivers again by itself what a dead consumer was given: entries that nobody accepted for `claim_after`
+seconds are taken over with XAUTOCLAIM, also those of our own whose delivery was lost on the way.
+
+Invariant: a consumer with pending entries is never deleted, since Redis would forget the entries with it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+from urllib.parse import parse_qs, urlsplit, urlunsplit
+
+from onceward.errors import ConfigurationError
+from onceward.sources.protocol import Arrival, BrokerUnavailable, number_of
+
+try:
+    import redis.asyncio as client
+    from redis.exceptions import RedisError, ResponseError
+except ImportError as error:
+    raise ConfigurationError("Redis Streams need: pip install 'onceward[redis]'") from error
+
+CONNECT_SECONDS = 5.0
+CLAIM_AFTER_SECONDS = 30.0
+BODY = b"body"
+START = b"0-0"
+_OPTIONS = ("stream", "group", "claim_after")
+
+
+class RedisStream:
+    """`redis://host:6379/0?stream=orders&group=shop&claim_after=30`.
+
+    An entry's field `body` is the body, `id` and `type` are its names, other fields are headers. Without a field `body`
+    the fields themselves are the data, as a JSON object.
+    """
+
+    redelivery = timedelta(days=30)
+    """As long as the stream keeps an entry, which only its owner knows; declare your own where it is longer."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+        unknown = sorted(set(options) - set(_OPTIONS))
+        if unknown or not options.get("stream"):
+            raise ConfigurationError(
+                f"a Redis source is redis://host:6379/0?stream=NAME&group=NAME, with {', '.join(_OPTIONS)}"
+                + (f"; {', '.join(unknown)} is not known" if unknown else "")
+            )
+        self._url = urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))
+        self._stream, self._group = options["stream"], options.get("group", "onceward")
+        self._claim_after = number_of("claim_after", options.get("claim_after", str(CLAIM_AFTER_SECONDS)))
+        self._consumer = uuid.uuid4().hex
+        self._client: Any = None
+        self._claimed_at, self._cursor = 0.0, START
+        self.name = f"{parts.scheme}://{parts.hostname}:{parts.port or 6379}{parts.path} stream {self._stream}"
+
+    async def open(self) -> None:
+        self._client = client.Redis.from_url(
+            self._url, socket_connect_timeout=CONNECT_SECONDS, socket_timeout=CONNECT_SECONDS, protocol=2
+        )
+        self._claimed_at, self._cursor = 0.0, START
+        try:
+            # From the beginning: what was there before us must not be missed.
+            await self._ask("xgroup_create", self._stream, self._group, "0", mkstream=True)
+        except BrokerUnavailable as unavailable:
+            if "BUSYGROUP" not in str(unavailable):
+                raise
+
+    async def next(self, limit: int, seconds: float) -> list[Arrival]:
+        taken_over = await self._taken_over(limit)
+        if taken_over:
+            return taken_over
+        milliseconds = max(1, int(min(seconds, self._claim_after / 2) * 1000))
+        answer = await self._ask(
+            "xreadgroup", self._group, self._consumer, {self._stream: ">"}, count=limit, block=milliseconds
+        )
+        return [self._arrival(*entry) for _, entries in answer for entry in entries]
+
+    async def accept(self, arrivals: Sequence[Arrival]) -> None:
+        await self._ask("xack", self._stream, self._group, *(arrival.handle for arrival in arrivals))
+
+    async def release(self, arrivals: Sequence[Arrival]) -> None:
+        """Nothing to say: what is not accepted is taken over in time."""
+
+    async def close(self) -> None:
+        if self._client is None:
+            return
+        try:
+            pending = await self._ask("xpending_range", self._stream, self._group, "-", "+", 1, self._consumer)
+            if not pending:
+                await self._ask("xgroup_delconsumer", self._stream, self._group, self._consumer)
+        except BrokerUnavailable:
+            pass  # it is only tidier
+        finally:
+            leaving, self._client = self._client, None
+            await leaving.aclose()
+
+    async def _taken_over(self, limit: int) -> list[Arrival]:
+        """Entries that nobody has accepted for too long; looked for at the start, and then now and then."""
+        now = time.monotonic()
+        if self._cursor == START and self._claimed_at and now - self._claimed_at < self._claim_after / 2:
+            return []
+        self._claimed_at = now
+        idle = int(self._claim_after * 1000)
+        words = (self._stream, self._group, self._consumer, idle, self._cursor)
+        self._cursor, entries, *_ = await self._ask("xautoclaim", *words, count=limit)
+        # Before Redis 7 an entry that was trimmed away comes as nothing.
+        return [self._arrival(*entry) for entry in entries if entry[0] is not None]
+
+    def _arrival(self, entry: bytes, fields: dict[bytes, bytes]) -> Arrival:
+        texts = {_text(name): _text(value) for name, value in fields.items() if name != BODY}
+        body = fields.get(BODY)
+        return Arrival(
+            body=json.dumps(texts).encode() if body is None else bytes(body),
+            headers={} if body is None else texts,
+            handle=entry,
+            position=f"redis:{self._stream}/{entry.decode()}",
+            id=texts.get("id"),
+            type=texts.get("type"),
+        )
+
+    async def _ask(self, command: str, *words: Any, **options: Any) -> Any:
+        if self._client is None:
+            raise BrokerUnavailable("not connected")
+        try:
+            return await getattr(self._client, command)(*words, **options)
+        except ResponseError as refused:  # also NOGROUP, when Redis came back without its data: opening makes it anew
+            raise BrokerUnavailable(f"Redis refused {command}: {refused}") from refused
+        except (RedisError, OSError) as trouble:
+            raise BrokerUnavailable(f"{type(trouble).__name__}: {trouble}") from trouble
+
+
+def _text(value: bytes) -> str:
+    return value.decode(errors="backslashreplace")

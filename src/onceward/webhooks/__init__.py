@@ -1,0 +1,44 @@
+"""Webhooks in: signatures verified over the raw bytes, stored and committed, then answered.
+
+`inbox.webhooks({"/stripe": Stripe(secret)})` is an ASGI application.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from onceward.webhooks.asgi import Webhooks
+from onceward.webhooks.generic import Hmac
+from onceward.webhooks.hooks import ECHO, UNSIGNED, Hooks, Limits
+from onceward.webhooks.keyring import Secret
+from onceward.webhooks.providers import GitHub, Shopify, Slack, Stripe
+from onceward.webhooks.standard import StandardWebhooks
+from onceward.webhooks.verifier import Event, Verifier
+
+if TYPE_CHECKING:
+    from onceward.webhooks.paypal import PayPal
+
+__all__ = [
+    "ECHO",
+    "UNSIGNED",
+    "Event",
+    "GitHub",
+    "Hmac",
+    "Hooks",
+    "Limits",
+    "PayPal",
+    "Secret",
+    "Shopify",
+    "Slack",
+    "StandardWebhooks",
+    "Stripe",
+    "Verifier",
+    "Webhooks",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """PayPal needs a package that the others do not."""
+    if name == "PayPal":
+        from onceward.webhooks.paypal import PayPal  # noqa: PLC0415 - its packages are an extra
+
+        return PayPal
+    raise AttributeError(name)

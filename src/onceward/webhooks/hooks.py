@@ -1,0 +1,230 @@
+"""The way of a webhook, without a server: admit, authenticate, store, answer. The shells (ASGI, WSGI, Django) drive it.
+
+Invariant: nothing is written before the signature has been verified over the bytes that came, and no 2xx is answered
+before the database has committed (or was found to have). Answers hold no secret, no payload, and for a bad signature
+no reason.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Protocol
+
+from onceward import identity
+from onceward.errors import ConfigurationError, InvalidMessage, OncewardError, StoreError
+from onceward.message import Receipt
+from onceward.steps.sight import sight
+from onceward.transact import perform
+from onceward.webhooks.request import Headers, Refusal, Request, TryLater
+
+if TYPE_CHECKING:
+    from onceward.steps.context import Context
+    from onceward.stores.protocol import Store
+    from onceward.webhooks.verifier import Event, Verifier
+
+log = logging.getLogger("onceward")
+
+UNSIGNED = "onceward-unsigned"
+"""The stored header that says which parts of an event its signature does not cover."""
+ECHO = "onceward-echo-of"
+"""The stored header that says under which id the same body came before, where the id is not signed."""
+KEPT = ("content-type", "user-agent", "traceparent", "tracestate", "correlation-id")
+_PATH = re.compile(r"(/[A-Za-z0-9._~-]+)+")
+_LENGTH = re.compile(r"[0-9]{1,15}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a stranger may cost before the signature is verified."""
+
+    body: int = 1024 * 1024
+    """Bytes of a body."""
+    headers: int = 100
+    header_bytes: int = 16 * 1024
+    read: timedelta = timedelta(seconds=10)
+    """How long sending the body may take."""
+    store: timedelta = timedelta(seconds=5)
+    """How long storing may take before the sender is told to come again."""
+    memory: int = 64 * 1024 * 1024
+    """Bytes of all bodies in hand; beyond it, the next sender is told to come again."""
+
+    def __post_init__(self) -> None:
+        durations = self.read > timedelta(0) and self.store > timedelta(0)
+        if min(self.body, self.headers, self.header_bytes) < 1 or not durations or self.memory < self.body:
+            raise ConfigurationError("every limit must be above zero, and memory at least as large as one body")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the sender gets."""
+
+    status: HTTPStatus
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, status: HTTPStatus, content: Mapping[str, str], headers: Mapping[str, str] | None = None) -> Answer:
+        """A JSON answer."""
+        return cls(
+            status, json.dumps(content).encode(), {**_SAFE, "content-type": "application/json", **(headers or {})}
+        )
+
+    @classmethod
+    def text(cls, text: str) -> Answer:
+        """A plain one."""
+        return cls(HTTPStatus.OK, text.encode(), {**_SAFE, "content-type": "text/plain; charset=us-ascii"})
+
+
+_SAFE = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+
+
+class Receiver(Protocol):
+    """What an inbox is to its webhooks."""
+
+    @property
+    def context(self) -> Context:
+        """What its steps know."""
+
+    @property
+    def store(self) -> Store:
+        """The database behind it."""
+
+    def receive(self, **message: Any) -> Receipt:
+        """Store a message; returns when it is committed."""
+
+
+class Hooks:
+    """The endpoints of an inbox, by path."""
+
+    def __init__(
+        self,
+        inbox: Receiver,
+        endpoints: Mapping[str, Verifier],
+        *,
+        limits: Limits | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if not endpoints:
+            raise ConfigurationError("webhooks() needs at least one endpoint: {'/stripe': Stripe(secret)}")
+        for path, verifier in endpoints.items():
+            if not _PATH.fullmatch(path):
+                raise ConfigurationError(f"webhook path {path!r} must be of the form /stripe or /hooks/stripe")
+            identity.check_name("source", verifier.source)
+        self._inbox, self._endpoints, self._clock = inbox, dict(endpoints), clock
+        self.limits = limits or Limits()
+
+    @property
+    def endpoints(self) -> Mapping[str, Verifier]:
+        """The verifiers by path."""
+        return self._endpoints
+
+    def admit(self, method: str, path: str, headers: Headers, *, count: int, size: int) -> Verifier:
+        """Look at everything but the body; `count` and `size` are of the headers."""
+        verifier = self._endpoints.get(path)
+        if verifier is None:
+            raise Refusal(HTTPStatus.NOT_FOUND, "there is no webhook here")
+        if method != "POST":
+            raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, "webhooks are sent with POST", headers={"allow": "POST"})
+        if count > self.limits.headers or size > self.limits.header_bytes:
+            raise Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "there are too many or too large headers")
+        if "content-encoding" in headers:
+            headers_back = {"accept-encoding": "identity"}
+            raise Refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send the body uncompressed", headers=headers_back)
+        if not _is_json(headers.get("content-type")):
+            raise Refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send application/json in UTF-8")
+        self.announced(headers)
+        return verifier
+
+    def announced(self, headers: Headers) -> int | None:
+        """The length that the headers announce; None where they do not."""
+        if "content-length" not in headers:
+            return None
+        length = headers.get("content-length")
+        if length is None or not _LENGTH.fullmatch(length):
+            raise Refusal(HTTPStatus.BAD_REQUEST, "content-length is not a number")
+        if int(length) > self.limits.body:
+            raise self.too_large()
+        return int(length)
+
+    def too_large(self) -> Refusal:
+        """The answer to a body beyond the limit."""
+        return Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body has more than {self.limits.body} bytes")
+
+    def authenticate(self, verifier: Verifier, request: Request) -> Event:
+        """Verify the signature; nothing of the body is read before."""
+        return verifier.verify(request, self._clock())
+
+    def store(self, verifier: Verifier, event: Event, request: Request) -> Answer:
+        """Store an authentic event and answer when that is committed."""
+        if event.challenge is not None:
+            return Answer.text(event.challenge)
+        try:
+            kept = self._kept_headers(verifier, event, request)
+            receipt = self._inbox.receive(
+                source=verifier.source,
+                id=event.id,
+                type=event.type,
+                body=request.body,
+                headers=kept,
+            )
+        except InvalidMessage as error:
+            raise Refusal(HTTPStatus.BAD_REQUEST, "the event's id or type cannot be stored") from error
+        except StoreError as error:
+            raise TryLater("the database is away", reason=f"{type(error).__name__}: {error}") from error
+        except OncewardError as error:  # set up wrongly, by us: nothing is wrong with the event
+            raise TryLater("the receiver is not ready", reason=str(error), seconds=30) from error
+        log.debug("webhook of %s, signed with %s: %s as %d", verifier.source, event.signer, receipt.status, receipt.seq)
+        if receipt.status == "mismatch":
+            log.warning(
+                "webhook of %s: a known id with other bytes is in quarantine (message %d)", verifier.source, receipt.seq
+            )
+        return Answer.of(HTTPStatus.OK, {"status": receipt.status})
+
+    def _kept_headers(self, verifier: Verifier, event: Event, request: Request) -> dict[str, str]:
+        """The headers that are stored: a short list, so that no credential ever is."""
+        kept = {name: value for name in (*KEPT, *verifier.keeps) if (value := request.headers.get(name)) is not None}
+        if event.unsigned:
+            kept[UNSIGNED] = ",".join(event.unsigned)
+        if "id" in event.unsigned and (first := self._first_id(verifier, event, request)) != event.id:
+            log.warning("webhook of %s: a body that came before came again under a new, unsigned id", verifier.source)
+            kept[ECHO] = first
+        return kept
+
+    def _first_id(self, verifier: Verifier, event: Event, request: Request) -> str:
+        message_id = identity.check_id(event.id)  # nothing is noted for what is refused a moment later
+        identity.check_name("type", event.type)
+        context, digest = self._inbox.context, identity.body_hash(request.body)
+        return perform(
+            self._inbox.store,
+            lambda: sight(context, context.cache, verifier.source, digest, message_id, verifier.redelivery),
+        )
+
+    def refused(self, refusal: Refusal, source: str = "") -> Answer:
+        """The answer to a request that was not taken."""
+        level = logging.WARNING if refusal.status >= HTTPStatus.INTERNAL_SERVER_ERROR else logging.INFO
+        log.log(level, "webhook%s refused with %d: %s", f" of {source}" if source else "", refusal.status, refusal)
+        return Answer.of(refusal.status, {"error": refusal.text}, refusal.headers)
+
+    def failed(self, error: Exception) -> Answer:
+        """The answer when we made a mistake; the log says where. Its text may quote the request, and is left out."""
+        where = "".join(traceback.format_tb(error.__traceback__))
+        log.error("a webhook could not be taken, for a reason nobody foresaw: %s\n%s", type(error).__name__, where)
+        return Answer.of(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": "the receiver failed"}, {"retry-after": "60"})
+
+
+def _is_json(content_type: str | None) -> bool:
+    """Whether a content type is JSON in UTF-8: what every one of these senders sends."""
+    if content_type is None:
+        return False
+    kind, *parameters = (part.strip().lower() for part in content_type.split(";"))
+    is_json = kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
+    charsets = [value.strip('"') for name, _, value in (one.partition("=") for one in parameters) if name == "charset"]
+    return is_json and all(charset in ("utf-8", "utf8") for charset in charsets)

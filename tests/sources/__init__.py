@@ -1,0 +1,1 @@
+"""Brokers: one contract for all of them, on real servers."""

@@ -1,0 +1,79 @@
+"""Fixtures: brokers, and a shop that reads from one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.harness import QUICK, Shop
+from tests.servers import NatsServer, RedisServer
+from tests.sources.brokers import Broker, NatsBroker, RedisBroker
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def redis_broker(redis_server: RedisServer) -> Iterator[RedisBroker]:
+    """A stream of this test's own."""
+    broker = RedisBroker(redis_server)
+    yield broker
+    broker.close()
+
+
+@pytest.fixture
+def nats_broker(nats_server: NatsServer) -> Iterator[NatsBroker]:
+    """A stream of this test's own."""
+    broker = NatsBroker(nats_server)
+    yield broker
+    broker.close()
+
+
+@pytest.fixture(params=["redis", "nats"])
+def broker(request: pytest.FixtureRequest) -> Broker:
+    """Each broker there is."""
+    found: Broker = request.getfixturevalue(f"{request.param}_broker")
+    return found
+
+
+@pytest.fixture
+def shop(store_url: str) -> Iterator[Shop]:
+    """A shop on each store."""
+    with Shop(store_url, "def", settings=QUICK) as shop:
+        shop.handle()
+        yield shop
+
+
+@contextmanager
+def reading(shop: Shop) -> Iterator[None]:
+    """The shop's inbox at work, sources and all, for as long as the block lasts."""
+    problems: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            shop.inbox.run()
+        except BaseException as error:  # noqa: BLE001 - reported where the block ends
+            problems.append(error)
+
+    thread = threading.Thread(target=work, name="reading")
+    thread.start()
+    try:
+        yield
+    finally:
+        while thread.is_alive():
+            shop.inbox.stop()
+            thread.join(0.05)
+    if problems:
+        raise problems[0]
+
+
+def started(environment: dict[str, Any]) -> subprocess.Popen[bytes]:
+    """The program, in a process of its own."""
+    command = [sys.executable, "-m", "onceward", "run", "tests.sources.program:inbox"]
+    return subprocess.Popen(command, env=environment, cwd=ROOT)

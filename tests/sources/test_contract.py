@@ -1,0 +1,383 @@
+"""What every broker's source must keep, on a real server and each store (R06, R38; HZ-14, HZ-20, HZ-36)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onceward import ConfigurationError, Inbox, Message
+from onceward.sources.envelope import UNIDENTIFIED
+from tests.contract.harness import Shop
+from tests.servers import FaultProxy
+from tests.sources.brokers import Broker
+from tests.sources.conftest import reading, started
+from tests.waiting import wait_until
+
+PAID = "order.paid"
+
+
+def names(count: int, prefix: str = "m") -> list[str]:
+    return [f"{prefix}-{number:03}" for number in range(count)]
+
+
+def publish(broker: Broker, *ids: str, **data: Any) -> None:
+    for one in ids:
+        broker.publish(json.dumps({"name": one, **data}).encode(), id=one, type=PAID)
+
+
+def settled(broker: Broker) -> None:
+    wait_until(lambda: broker.unsettled() == 0, message="every delivery settled")
+
+
+def test_each_message_takes_effect_once_and_is_settled(shop: Shop, broker: Broker) -> None:
+    """What was there before the source, and what comes while it reads."""
+    shop.inbox.source(broker.url(), source="broker")
+    publish(broker, *names(20))
+    with reading(shop):
+        settled(broker)
+        publish(broker, *names(20, "n"))
+        wait_until(lambda: len(shop.effects()) == 40)
+        settled(broker)
+    assert Counter(shop.effects()) == Counter(names(20) + names(20, "n"))
+
+
+def test_a_producer_that_sends_twice_has_sent_once(shop: Shop, broker: Broker) -> None:
+    """The id is the producer's, not the broker's: another place in the queue is the same message (HZ-14)."""
+    shop.inbox.source(broker.url(), source="broker")
+    publish(broker, *names(5), *names(5))
+    with reading(shop):
+        settled(broker)
+        publish(broker, *names(5))
+        settled(broker)
+        wait_until(lambda: len(shop.effects()) == 5)
+    assert shop.inbox.stats().duplicates == 10
+
+
+def test_a_known_id_with_other_bytes_is_quarantined_and_settled(shop: Shop, broker: Broker) -> None:
+    shop.inbox.source(broker.url(), source="broker")
+    publish(broker, "m-1")
+    publish(broker, "m-1", amount=10**6)
+    with reading(shop):
+        settled(broker)
+        wait_until(lambda: shop.effects() == ["m-1"])
+    (case,) = shop.inbox.quarantine()
+    shop.inbox.resolve(case.case, "discard", reason="test")
+
+
+def test_a_batch_is_one_transaction(shop: Shop, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    real = shop.inbox.receive_many
+
+    def receive_many(messages: Any) -> Any:
+        sizes.append(len(messages))
+        return real(messages)
+
+    monkeypatch.setattr(shop.inbox, "receive_many", receive_many)
+    shop.inbox.source(broker.url(), source="broker", batch=25)
+    publish(broker, *names(50))
+    with reading(shop):
+        settled(broker)
+    assert sum(sizes) == 50
+    assert max(sizes) == 25  # never more than was asked for
+
+
+def test_deliveries_without_a_name_are_kept_for_a_person(shop: Shop, broker: Broker) -> None:
+    """Neither lost nor delivered for ever: stored, settled, visible; and the others go on."""
+    shop.inbox.source(broker.url(), source="broker")
+    broker.publish(b"{}", type=PAID)
+    broker.publish(b"{}", id="m-1")
+    broker.publish(b"{}", id="e" * 2000, type=PAID)
+    broker.publish(b"{}", id="m-2", type="t" * 300)
+    publish(broker, "m-3")
+    with reading(shop):
+        settled(broker)
+        wait_until(lambda: shop.effects() == ["m-3"])
+    kept = shop.inbox.messages(type=UNIDENTIFIED)
+    assert [row.status for row in kept] == ["unhandled"] * 4
+    reasons = {shop.story(row.seq).headers["onceward-reason"] for row in kept}
+    assert any("has no id" in reason for reason in reasons)
+    assert any("has no type" in reason for reason in reasons)
+    shop.inbox.discard(*(row.seq for row in kept), reason="test")
+
+
+def test_a_body_that_cannot_be_read_is_dead_and_blocks_nobody(shop: Shop, broker: Broker) -> None:
+    shop.inbox.source(broker.url(), source="broker")
+    broker.publish(b"\xff\x00{", id="bad", type=PAID)
+    publish(broker, "good")
+    with reading(shop):
+        settled(broker)
+        wait_until(lambda: shop.effects() == ["good"])
+        wait_until(lambda: shop.inbox.stats().dead == 1)
+
+
+def test_cloud_events_are_understood_in_both_modes(shop: Shop, broker: Broker) -> None:
+    shop.inbox.source(broker.url(), source="broker")
+    event = {"specversion": "1.0", "id": "c-1", "source": "/x", "type": PAID, "data": {"name": "one"}}
+    broker.publish(json.dumps(event).encode(), content_type="application/cloudevents+json; charset=utf-8")
+    broker.publish(b'{"name":"two"}', ce_specversion="1.0", ce_id="c-2", ce_type=PAID, ce_source="/x")
+    with reading(shop):
+        settled(broker)
+        wait_until(lambda: shop.effects() == ["c-1", "c-2"])
+    bodies = [shop.story(shop.inbox.find("broker", one)[0]).body for one in ("c-1", "c-2")]
+    assert bodies == [b'{"name":"one"}', b'{"name":"two"}']
+
+
+def test_ids_and_types_where_the_user_says(shop: Shop, broker: Broker) -> None:
+    shop.inbox.source(broker.url(), source="broker", id="meta.number", type=f"={PAID}")
+    broker.publish(b'{"meta": {"number": 7}}')
+    broker.publish(b'{"meta": {"number": "8"}}', id="ignored", type="ignored")
+    with reading(shop):
+        settled(broker)
+        wait_until(lambda: shop.effects() == ["7", "8"])
+
+
+def test_the_place_in_the_broker_is_an_id_only_when_asked_for(shop: Shop, broker: Broker) -> None:
+    shop.inbox.source(broker.url(), source="broker", id="position")
+    for _ in range(3):
+        broker.publish(b"{}", type=PAID)
+    with reading(shop):
+        settled(broker)
+        wait_until(lambda: len(shop.effects()) == 3)
+    for unstable in ("delivery_tag", "Receipt_Handle"):
+        with pytest.raises(ConfigurationError, match="changes with each delivery"):
+            shop.inbox.source(broker.url(), source="broker", id=unstable)
+
+
+def test_order_within_a_key_is_the_brokers(shop: Shop, broker: Broker) -> None:
+    seen: list[tuple[str, int]] = []
+
+    def keep(message: Message, tx: Any) -> None:
+        del tx
+        seen.append((message.data["key"], message.data["number"]))
+
+    shop.inbox.on("numbered", key="key")(keep)
+    shop.inbox.source(broker.url(), source="broker", batch=7)
+    for number in range(60):
+        body = json.dumps({"key": f"k{number % 3}", "number": number}).encode()
+        broker.publish(body, id=f"n-{number}", type="numbered")
+    with reading(shop):
+        settled(broker)
+        wait_until(lambda: len(seen) == 60)
+    for key in ("k0", "k1", "k2"):
+        numbers = [number for found, number in seen if found == key]
+        assert numbers == sorted(numbers)
+
+
+def test_inline_messages_are_handled_before_they_are_settled(shop: Shop, broker: Broker) -> None:
+    """And one whose handler fails is stored for retry and settled: no hot loop in the broker (R03)."""
+
+    def fail(message: Message, tx: Any) -> None:
+        del message, tx
+        raise RuntimeError("not now")
+
+    shop.inbox.on("failing")(fail)
+    shop.inbox.source(broker.url(), source="broker", inline=True)
+    publish(broker, *names(5))
+    broker.publish(b"{}", id="f-1", type="failing")
+    with reading(shop):
+        settled(broker)
+        assert shop.effects() == names(5)
+        wait_until(lambda: shop.inbox.stats().retrying == 1)
+    shop.inbox.discard(shop.inbox.find("broker", "f-1")[0], reason="test")
+
+
+# Trouble with the broker
+
+
+def test_a_lost_connection_is_made_again(shop: Shop, broker: Broker) -> None:
+    shop.inbox.source(broker.url(proxied=True), source="broker", batch=5)
+    publish(broker, *names(10))
+    with reading(shop):
+        wait_until(lambda: len(shop.effects()) >= 5)
+        broker.proxy.cut()
+        publish(broker, *names(10, "n"))
+        time.sleep(0.3)
+        broker.proxy.heal()
+        wait_until(lambda: len(shop.effects()) == 20)
+        settled(broker)
+    assert Counter(shop.effects()) == Counter(names(10) + names(10, "n"))
+
+
+def test_connections_cut_again_and_again_lose_and_double_nothing(shop: Shop, broker: Broker) -> None:
+    shop.inbox.source(broker.url(proxied=True), source="broker", batch=3)
+    with reading(shop):
+        for turn in range(6):
+            publish(broker, *names(10, f"t{turn}"))
+            time.sleep(0.1)
+            broker.proxy.cut()
+            broker.proxy.heal()
+        wait_until(lambda: len(shop.effects()) == 60)
+        settled(broker)
+    assert max(Counter(shop.effects()).values()) == 1
+
+
+def test_a_broker_that_is_killed_and_comes_back(shop: Shop, broker: Broker) -> None:
+    shop.inbox.source(broker.url(), source="broker")
+    publish(broker, *names(10))
+    with reading(shop):
+        wait_until(lambda: len(shop.effects()) == 10)
+        broker.restart()
+        publish(broker, *names(10, "n"))
+        wait_until(lambda: len(shop.effects()) == 20)
+        settled(broker)
+
+
+def test_a_broker_that_is_away_at_the_start_is_waited_for(shop: Shop, broker: Broker) -> None:
+    shop.inbox.source(broker.url(proxied=True), source="broker")
+    broker.proxy.cut()
+    publish(broker, "m-1")
+    with reading(shop):
+        time.sleep(0.3)
+        assert shop.effects() == []
+        broker.proxy.heal()
+        wait_until(lambda: shop.effects() == ["m-1"])
+
+
+# Trouble with the database
+
+
+def test_while_the_database_is_away_nothing_is_settled(
+    broker: Broker, postgres_proxy: FaultProxy, proxied_postgres_url: str
+) -> None:
+    """Reading pauses with a batch in hand; when the database is back, all of it is there, once."""
+    inbox = Inbox(proxied_postgres_url)
+    inbox.migrate()
+    inbox.source(broker.url(), source="broker", batch=5)
+    inbox.receive(source="x", id="x", type="x", data=1)
+    (intake,) = inbox._intakes
+    publish(broker, *names(20))
+    stopping, thread = _reading_alone(inbox)
+    settled(broker)
+    wait_until(lambda: all(inbox.find("broker", one) for one in names(20)))  # nothing is in hand any more
+    postgres_proxy.cut()
+    publish(broker, *names(20, "n"))
+    time.sleep(1.0)
+    assert broker.unsettled() == 20
+    postgres_proxy.heal()
+    settled(broker)
+    stopping()
+    thread.join(20)
+    assert intake.batch == 5
+    assert sum(len(inbox.find("broker", one)) for one in names(20, "n")) == 20
+    inbox.close()
+
+
+def test_a_stop_while_the_database_is_away_leaves_the_batch_to_the_broker(
+    broker: Broker, postgres_proxy: FaultProxy, proxied_postgres_url: str
+) -> None:
+    inbox = Inbox(proxied_postgres_url)
+    inbox.migrate()
+    inbox.source(broker.url(), source="broker")
+    inbox.receive(source="x", id="x", type="x", data=1)
+    postgres_proxy.cut()
+    publish(broker, *names(5))
+    stopping, thread = _reading_alone(inbox)
+    time.sleep(0.5)
+    stopping()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert broker.unsettled() == 5
+    postgres_proxy.heal()
+    stopping, thread = _reading_alone(inbox)
+    settled(broker)
+    stopping()
+    thread.join(20)
+    assert all(inbox.find("broker", one) for one in names(5))
+    inbox.close()
+
+
+def _reading_alone(inbox: Inbox) -> tuple[Any, threading.Thread]:
+    """The sources without workers, which would end with the database."""
+    stop = threading.Event()
+
+    def read() -> None:
+        with inbox._attended(stop.set):
+            stop.wait(60)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    return stop.set, thread
+
+
+def test_a_wrong_set_up_stops_the_worker_loudly(shop: Shop, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mistake that waiting does not cure: nothing is settled, and `run` raises it."""
+
+    def wrong(_: Any) -> Any:
+        raise ConfigurationError("on purpose")
+
+    monkeypatch.setattr(shop.inbox, "receive_many", wrong)
+    shop.inbox.source(broker.url(), source="broker")
+    publish(broker, "m-1")
+    with pytest.raises(ConfigurationError, match="on purpose"):
+        shop.inbox.run()
+    assert broker.unsettled() == 1
+
+
+# Processes that die
+
+
+@pytest.fixture
+def environment(store_url: str, broker: Broker, tmp_path: Path) -> dict[str, str]:
+    """For the program, with its tables made."""
+    with Inbox(store_url) as inbox:
+        inbox.migrate()
+        with inbox.transaction() as tx:
+            tx.execute("CREATE TABLE effects (message_id text, note text)")
+    return {
+        **os.environ,
+        "SOURCE_STORE": store_url,
+        "SOURCE_URL": broker.url(),
+        "SOURCE_MARKER": str(tmp_path / "died"),
+    }
+
+
+def effects(url: str) -> Counter[str]:
+    with Inbox(url) as inbox, inbox.transaction() as tx:
+        return Counter(row[0] for row in tx.execute("SELECT message_id FROM effects").fetchall())
+
+
+def test_killed_between_commit_and_acceptance(environment: dict[str, str], broker: Broker, store_url: str) -> None:
+    """The broker delivers again what was committed; it is a duplicate, and accepted now (HZ-20)."""
+    publish(broker, *names(10))
+    first = started(environment)
+    assert first.wait(60) == -signal.SIGKILL
+    assert broker.unsettled() == 10
+    second = started(environment)
+    try:
+        settled(broker)
+        wait_until(lambda: effects(store_url) == Counter(names(10)), timeout=60)
+    finally:
+        second.terminate()
+        assert second.wait(60) == 0
+    with Inbox(store_url) as inbox:
+        assert inbox.stats().duplicates == 10
+
+
+def test_killed_again_and_again(environment: dict[str, str], broker: Broker, store_url: str) -> None:
+    """Kill -9 at random moments, two processes at a time: every message once."""
+    environment.pop("SOURCE_MARKER")
+    processes = [started(environment) for _ in range(2)]
+    try:
+        for turn in range(4):
+            publish(broker, *names(25, f"t{turn}"))
+            time.sleep(0.7)
+            victim = processes.pop(0)
+            victim.kill()
+            victim.wait()
+            processes.append(started(environment))
+        expected = Counter(one for turn in range(4) for one in names(25, f"t{turn}"))
+        wait_until(lambda: effects(store_url) == expected, timeout=60)
+        settled(broker)
+    finally:
+        for process in processes:
+            process.terminate()
+        # One that was started a moment ago may not listen to signals yet.
+        assert {process.wait(60) for process in processes} <= {0, -signal.SIGTERM}

@@ -1,0 +1,1 @@
+"""Webhooks: authentic events are stored once, and nothing else leaves a trace."""
