@@ -30,6 +30,7 @@ def page() -> str:
 
 
 def _crash(figures: dict[str, Any]) -> str:
+    extent = "" if figures["sample"] == "all" else f"\nThis was a sample: {figures['sample']} trials of each play.\n"
     return f"""\
 ## Crash points
 
@@ -38,7 +39,7 @@ Every statement boundary of every transaction, on both stores, in both kinds of 
 answer, cancellation), then one of {figures["recoveries"]} recoveries (another worker, the same one, redelivery first).
 
 **{figures["runs"]:,} runs, {figures["violations"]} violations** (seed {figures["seed"]}).
-"""
+{extent}"""
 
 
 def _simulate(figures: dict[str, Any]) -> str:

@@ -76,7 +76,7 @@ class PgDatabase:
             self.give_back(session)
         self.clock, self.epoch = clock, 0
         names = ", ".join([f"{PREFIX}{table}" for table in TABLES[1:]] + ["effect_log"])
-        self._probe.execute(f"TRUNCATE {names} RESTART IDENTITY")
+        self._probe.execute(f"TRUNCATE {names} RESTART IDENTITY CASCADE")
         self._probe.execute(f"UPDATE {PREFIX}catalog SET version = 1, last_crash_at = NULL")
         self._probe.execute(f"ALTER SEQUENCE {PREFIX}seq RESTART")
 

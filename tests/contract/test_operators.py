@@ -127,7 +127,7 @@ def test_any_message_at_rest_may_be_discarded(shop: Shop) -> None:
 
 def test_dead_messages_are_chosen_by_filter(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """HZ-55: by type, key and source; only dead ones; more than one page of them."""
-    monkeypatch.setattr("onceward.inbox.BATCH", 5)
+    monkeypatch.setattr("onceward.gather.SHARED", 5)
     many = [f"m{number}" for number in range(12)]
     shop.handle("doomed", behaviour=raising(lambda: Reject("no")))
     shop.receive_many(arguments(message_id, "doomed") for message_id in many)

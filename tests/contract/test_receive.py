@@ -22,7 +22,7 @@ def statuses(receipts: list[Any]) -> list[str]:
 
 def test_many_messages_are_received_in_their_order(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """R04: more than one transaction holds; receipts come in the order of the messages."""
-    monkeypatch.setattr("onceward.inbox.BATCH", 50)
+    monkeypatch.setattr("onceward.gather.SHARED", 50)
     shop.handle()
     ids = [f"m{number}" for number in range(110)]
     receipts = shop.receive_many(arguments(message_id) for message_id in ids)

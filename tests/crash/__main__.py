@@ -36,6 +36,7 @@ def main(workers: str = "4") -> int:
         code = subprocess.run(command, env={**os.environ, **chosen}, check=False).returncode
         found = json.loads(raw.read_text()) if raw.exists() else {}
     figures = {
+        "sample": chosen["ONCEWARD_CRASH_SAMPLE"],
         "points": found.get("points", 0),
         "faults": len(FAULTS),
         "recoveries": RECOVERIES,

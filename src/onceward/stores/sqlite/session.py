@@ -306,6 +306,8 @@ class AsyncSqliteSession:
         with suppress(sqlite3.ProgrammingError):  # closed already
             self._session.connection.interrupt()
         self._tx.stop()
+        # Its thread answers to this event loop, which may be about to close: a moment, and it has.
+        self._tx._thread.join(0.2)  # noqa: SLF001 - aiosqlite has no other way to wait without its loop
 
     async def close(self) -> None:
         await self._tx.close()
