@@ -26,11 +26,13 @@ def main(workers: str = "4") -> int:
     """Run them all; the answer is the exit code."""
     drawn = seed()
     with tempfile.TemporaryDirectory() as folder:
-        raw = Path(folder, "figures.json")
+        raw, taken = Path(folder, "figures.json"), Path(folder, "taken")
+        taken.mkdir()
         chosen = {
             "ONCEWARD_CRASH_SAMPLE": os.environ.get("ONCEWARD_CRASH_SAMPLE", "all"),
             "ONCEWARD_CRASH_SEED": str(drawn),
             "ONCEWARD_CRASH_JSON": str(raw),
+            "ONCEWARD_CRASH_TAKEN": str(taken),
         }
         command = [sys.executable, "-m", "pytest", "-q", "-n", workers, "--dist", "worksteal", SUITE]
         code = subprocess.run(command, env={**os.environ, **chosen}, check=False).returncode

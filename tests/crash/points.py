@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import hashlib
 import os
 import random
 import re
@@ -25,6 +26,7 @@ import zlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import psycopg
@@ -297,6 +299,18 @@ def faults_at(boundary: Boundary) -> tuple[Fault, ...]:
 def takes_all() -> bool:
     """Whether a sample is not enough."""
     return os.environ.get("ONCEWARD_CRASH_SAMPLE") == "all"
+
+
+def is_first(*taken: Any) -> bool:
+    """Whether nobody in this whole run has taken it: many plays go the same ways, and one of them disturbs each."""
+    folder = os.environ.get("ONCEWARD_CRASH_TAKEN")
+    if folder is None:
+        return True
+    try:
+        Path(folder, hashlib.sha256(repr(taken).encode()).hexdigest()).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
 def sample(pairs: Sequence[Any], rng: random.Random) -> list[Any]:

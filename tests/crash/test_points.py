@@ -25,7 +25,7 @@ from onceward.steps.presence import take_over_lapsed, take_over_process
 from onceward.stores.statements import load
 from onceward.transact import perform
 from tests.crash.conftest import TALLY
-from tests.crash.points import Fault, Point, boundaries, chosen, faults_at, sample, seed, takes_all
+from tests.crash.points import Fault, Point, boundaries, chosen, faults_at, is_first, sample, seed, takes_all
 from tests.crash.program import Job
 from tests.crash.scenarios import SCENARIOS, Scenario, Stage
 from tests.crash.service import Kind, Orders, Service, message
@@ -180,7 +180,11 @@ def test_anything_may_go_wrong_anywhere(
     rng = random.Random(f"{drawn} {name} {kind} {stage.dialect}")
     play = Play(name, kind, stage, zygote)
     requests: list[str] = play.perform().hear("requests")["requests"]["names"]
-    found = boundaries(requests, stage.dialect, introduced=name in INTRODUCTIONS)
+    found = [
+        one
+        for one in boundaries(requests, stage.dialect, introduced=name in INTRODUCTIONS)
+        if is_first(stage.dialect, kind, one.path)
+    ]
     trials = [
         Trial(one.point(fault), fault, RECOVERIES[(place + number) % len(RECOVERIES)], rng.random() < 0.5)
         for place, one in enumerate(found)
