@@ -34,9 +34,10 @@ def _crash(figures: dict[str, Any]) -> str:
     return f"""\
 ## Crash points
 
-Every statement boundary of every transaction, on both stores, in both kinds of handler: {figures["points"]:,} points. At each, one of
-{figures["faults"]} faults (kill -9, the connection cut before the statement, cut after it ran but before its answer, an error for an
-answer, cancellation), then one of {figures["recoveries"]} recoveries (another worker, the same one, redelivery first).
+Every statement boundary of every transaction, on both stores, in both kinds of handler: {figures["points"]:,} points. At each, every
+fault that can happen there, of {figures["faults"]} (kill -9, the connection cut before the statement, cut after it ran but before its answer, an
+error for an answer, cancellation), and after each fault one of {figures["recoveries"]} recoveries in turn (another worker, the same one, redelivery
+first).
 
 **{figures["runs"]:,} runs, {figures["violations"]} violations** (seed {figures["seed"]}).
 {extent}"""

@@ -170,7 +170,8 @@ def test_pgbouncer_pools_by_transaction(pgbouncer_url: str, postgres_url: str) -
 
 # It waits for its standard input to close, so that it too ends when the test that started it is killed.
 _VICTIM = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in whatever was started in the background
 from tests.servers import PostgresServer, PgBouncer
 server = PostgresServer().start()
 pooler = PgBouncer(server).start()
