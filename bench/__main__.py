@@ -11,11 +11,13 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
+from bench import blocked
 from bench.contenders import Onceward, messages, textbook_postgres, textbook_sqlite, timed
 from tests.servers.postgres import PostgresServer
 
 COUNT = int(os.environ.get("COUNT", "5000"))
 SLOW = max(COUNT // 10, 100)
+WAITING = int(os.environ.get("WAITING", "1000000"))
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
 
 Figures = dict[str, list[float]]
@@ -63,6 +65,9 @@ def main() -> int:
             print(f"round {number + 1} of {ROUNDS}", file=sys.stderr)
             measure_round(number, server, Path(folder), figures)
         version = server.version
+        print(f"{WAITING:,} messages behind one key", file=sys.stderr)
+        stores = {"postgres": server.create_database("blocked"), "sqlite": f"sqlite:///{folder}/blocked.db"}
+        behind = {name: blocked.measure(url, WAITING) for name, url in stores.items()}
     medians = {name: round(median(rates)) for name, rates in sorted(figures.items())}
     ratios = {
         f"{store}_handle_vs_textbook": round(
@@ -70,6 +75,7 @@ def main() -> int:
         )
         for store in ("postgres", "sqlite")
     }
+    ratios |= {f"{store}_blocked_1m": round(after / before, 2) for store, (before, after) in behind.items()}
     width = max(map(len, medians))
     for name, rate in medians.items():
         print(f"{name:<{width}}  {rate:>8,} messages/s")
@@ -79,6 +85,7 @@ def main() -> int:
         "settings": {"messages": COUNT, "rounds": ROUNDS, "duplicates": 0.1, "durable": True},
         "versions": {"python": platform.python_version(), "postgres": version, "sqlite": sqlite3.sqlite_version},
         "repetitions": figures,
+        "blocked": {"waiting": WAITING, "seconds": behind},
         "medians": medians,
         "ratios": ratios,
     }
