@@ -7,6 +7,7 @@ pytest-xdist worker has its own PostgreSQL cluster; what was used is reported at
 from __future__ import annotations
 
 import itertools
+import signal
 import sqlite3
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,9 @@ from tests.servers import FaultProxy, NatsServer, PgBouncer, PostgresServer, Red
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+# A run in the background begins with SIGINT ignored, and so would every process that the tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _USED = pytest.StashKey[Counter[str]]()
 _database_numbers = itertools.count(1)

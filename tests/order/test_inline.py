@@ -104,11 +104,10 @@ def test_inline_messages_of_a_key_never_overlap(shop: Shop, clerk: Clerk, marks:
     handle_all(shop, clerk)
     shop.process("first", "opened", data={"k": "first"})
     calls = [arguments(f"m{number}", "opened", more={"data": {"k": "k"}}) for number in range(8)]
-    receipts = in_threads(*(lambda call=call: shop.inbox.process(**call) for call in calls), shop.inbox.drain)
-    finished = {f"m{number}" for number, receipt in enumerate(receipts[:-1]) if receipt.finished}
+    # How many of them finish inline is a matter of luck: whoever finds another one of the key unfinished is queued.
+    in_threads(*(lambda call=call: shop.inbox.process(**call) for call in calls), shop.inbox.drain)
     shop.drain()
     assert sorted(journal(shop, "k")) == [f"m{number}" for number in range(8)]
-    assert finished
     assert marks.overlaps() == []
     assert_each_saw_its_predecessors(shop)
 
