@@ -9,6 +9,7 @@ import asyncio
 import logging
 import os
 import random
+import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine
@@ -50,8 +51,6 @@ def work(inbox: Inbox, kind: Kind) -> None:
 
 
 async def _work_async(inbox: Inbox) -> None:
-    import signal  # noqa: PLC0415 - only here
-
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, inbox.stop)
     try:
         await inbox.arun(concurrency=2)

@@ -48,7 +48,7 @@ def _handler(kind: Kind, consumer: str, scenario: Scenario, clock: Clock) -> Han
         keep_body=kind.keep_body,
         sequence=kind.sequence,
         gap=timedelta(seconds=kind.gap),
-        on_dead=kind.on_dead,  # type: ignore[arg-type]
+        on_dead=kind.on_dead,  # type: ignore[arg-type] # drawn from the two words that are allowed
         breaker=Breaker(kind.circuit, clock.monotonic) if kind.circuit else None,
     )
 

@@ -102,8 +102,8 @@ class _PostgresSession:
     def _replaces(self, request: Any) -> bool:
         """Whether the connection is replaced rather than rolled back, which has the same effect.
 
-        psycopg takes every statement of a pipeline for prepared, also those that the server passed over because one
-        before them had failed; it would send the next of them by a name that the server does not know.
+        A precaution: once, after a refused pipeline, the server did not know a statement that psycopg had taken for
+        prepared. It could not be repeated; a new connection has no such memory.
         """
         return isinstance(request, Rollback) and self._worn and not self._joined
 
