@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from functools import cache
@@ -27,7 +28,7 @@ class Listener(Protocol):
         """A statement is about to run, and has run when the block ends."""
 
 
-class Tap:
+class Tap(ABC):
     """One tapped connection."""
 
     def __init__(self, listener: Listener) -> None:
@@ -42,9 +43,9 @@ class Tap:
         """File and line of the handler that runs the statement."""
         return handler_line(sys._getframe(1)) or self.caller  # noqa: SLF001 - the only way to a calling line
 
+    @abstractmethod
     def lose(self) -> Exception:
         """Break the connection, as a network would; answers the error that its driver would raise."""
-        raise NotImplementedError
 
 
 class _SqliteTap(Tap):
