@@ -48,12 +48,19 @@ def test_a_retry_gets_the_record(stored: str | None, expected: Any) -> None:
     assert script.story == [INTENT, LOOKED]
 
 
-@pytest.mark.parametrize("rows", [[(0, None, 1.0)], []])
-def test_begun_but_not_done_is_unknown(rows: list[Any]) -> None:
+def test_begun_but_not_done_is_unknown() -> None:
     """Nobody calls again by themselves; the error says what a person has to do."""
-    script = Script({"intend": [], "effect": rows})
+    script = Script({"intend": [], "effect": [(0, None, 1.0)]})
     with pytest.raises(OutcomeUnknown, match=r"'charge' of message 'e1'.*settle_effect.*redrive"):
         once(script, never)
+
+
+@pytest.mark.parametrize("idempotent", [False, True])
+def test_an_intent_taken_away_between_the_two_looks_is_recorded_anew(idempotent: bool) -> None:  # noqa: FBT001
+    """An operator said that it did not happen: it may be called, but never without an intent of its own."""
+    script = Script({"intend": Turns([], [(KEY,)]), "effect": [], "effect_done": [(KEY,)]})
+    assert once(script, idempotent=idempotent) == {"id": 1}
+    assert script.story == [INTENT, LOOKED, INTENT, "do", DONE]
 
 
 @pytest.mark.parametrize(("idempotent", "age"), [(True, 86_399), (timedelta(minutes=1), 59), (timedelta(days=9), 9e4)])

@@ -26,12 +26,9 @@ def guarded(  # noqa: PLR0913 - what an effect is made of
 ) -> Flow[Any]:
     """Make the call unless it was made; answers its result, the recorded one on a retry."""
     key = message.idempotency_key(name)
-    (fresh,) = yield from once(
-        context, Query("intend", {"key": key, "seq": message.seq, "name": name, "worker": worker})
-    )
-    if not fresh:
-        (rows,) = yield from once(context, Query("effect", {"key": key, "seq": message.seq}))
-        done, result, age = rows[0] if rows else (False, None, 0.0)
+    earlier = yield from _intend(context, worker, message, name, key)
+    if earlier:
+        done, result, age = earlier
         if done:
             return None if result is None else payload.decode_text(result)
         if not _is_remembered(idempotent, age):
@@ -43,6 +40,23 @@ def guarded(  # noqa: PLR0913 - what an effect is made of
         raise outcome.error
     yield from _record(context, key, name, outcome.value)
     return outcome.value
+
+
+def _intend(
+    context: Context, worker: int, message: Message, name: str, key: str
+) -> Flow[tuple[bool, str | None, float] | None]:
+    """Record the intent; answers what an earlier attempt left instead, if there is something."""
+    while True:
+        (fresh,) = yield from once(
+            context, Query("intend", {"key": key, "seq": message.seq, "name": name, "worker": worker})
+        )
+        if fresh:
+            return None
+        (rows,) = yield from once(context, Query("effect", {"key": key, "seq": message.seq}))
+        if rows:
+            done, result, age = rows[0]
+            return done, result, age
+        # Between the two, somebody said that it did not happen and took the row away: there is no intent yet.
 
 
 def _is_remembered(idempotent: bool | timedelta, age: float) -> bool:  # noqa: FBT001 - as `once` was told
