@@ -95,6 +95,17 @@ class Holders:
 
 
 @dataclass(slots=True)
+class Removal:
+    """What upkeep deleted, and what was committed about it a moment before; it may have been rolled back."""
+
+    statement: str
+    numbers: set[int]
+    at: int
+    """Microseconds on the clock of the database."""
+    tables: dict[str, list[Row]]
+
+
+@dataclass(slots=True)
 class History:
     """Everything the checker needs to know."""
 
@@ -131,5 +142,8 @@ class History:
     clock_jumped: bool = False
     steps: int = 0
     digest: int = 0
+    removals: list[Removal] = field(default_factory=list)
+    dedupe_retention: float = 0.0
+    """Seconds for which ids are remembered."""
     sends: dict[str, int] = field(default_factory=dict)
     """How many messages the handler of a type sends."""

@@ -103,6 +103,7 @@ class LiteDatabase:
         self._run("DELETE FROM effect_log")
         self._run("DELETE FROM sqlite_sequence")
         self._run(f"UPDATE {PREFIX}catalog SET version = 1, last_crash_at = NULL")
+        self._run(f"UPDATE {PREFIX}upkeep SET due_at = 0")
         self._run("COMMIT")
 
     def session(self, name: str) -> LiteSession:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from onceward.errors import GuardFailed
 from onceward.flow import Call, Commit, Query
-from onceward.identity import body_hash
+from onceward.identity import body_hash, stored_id
 from onceward.message import Message
-from simulation.history import History, Holders, Run
+from simulation.history import History, Holders, Reception, Removal, Run
 
 if TYPE_CHECKING:
     from simulation.requests import Script
@@ -33,6 +33,7 @@ class Observer:
         self._claiming: set[Any] = set()
         self._leaving: dict[Any, list[int]] = {}
         self._redriven: set[int] = set()
+        self._forgotten: set[tuple[str, bytes]] = set()
         self._looks: dict[str, Look] = {
             "park": self._park,
             "claim_solo": self._claim_solo,
@@ -57,6 +58,9 @@ class Observer:
             "key_has_rows": lambda _t, _s, _p, answer: self.sometimes("inline: key busy") if answer[0][0] else None,
             "requeue_own": lambda *_: self.sometimes("inline: known after failure"),
             "effect": lambda _t, _s, _p, answer: self.sometimes("once: record found") if answer else None,
+            "drop_bodies": self._removed,
+            "forget_messages": self._removed,
+            "forget_runs": self._removed,
         }
 
     def sometimes(self, name: str) -> None:
@@ -163,6 +167,29 @@ class Observer:
         if answer and any(note[3] == part.params["seq"] for note in self._database.notes()):
             self.history.misdeeds.append(("discard of the running", f"message {part.params['seq']} was noted"))
 
+    def _removed(self, _task: Task, _session: Any, part: Query, answer: Any) -> None:
+        """Upkeep has deleted something that nobody may need; it is committed later, or not."""
+        numbers = {row[0] for row in answer}
+        if not numbers:
+            return
+        self.sometimes(f"upkeep: {part.name}")
+        before = self._database.tables()
+        self.history.removals.append(Removal(part.name, numbers, self._database.clock.wall(), before))
+        if part.name == "forget_runs":
+            return
+        needed = {row["seq"] for row in before["queue"]}
+        needed |= {row["seq"] for row in before["quarantine"] if row["resolution"] is None}
+        needed |= (
+            {row["seq"] for row in before["effect"] if not row["done"]} if part.name == "forget_messages" else set()
+        )
+        self.history.misdeeds += [("needed", f"{part.name} of message {seq}") for seq in numbers & needed]
+        sources = {row["id"]: row["name"] for row in before["name"]}
+        gone = {(sources[row["source"]], bytes(row["id"])) for row in before["ledger"] if row["seq"] in numbers}
+        if part.name == "forget_messages":
+            self._forgotten |= gone
+        if any(one.ended < 0 and (one.source, stored_id(one.id)) in gone for one in self.history.receptions):
+            self.sometimes("prune against duplicate")
+
     def _forget_worker(self, _task: Task, session: Any, part: Query, _answer: Any) -> None:
         self._leaving.setdefault(session, []).append(part.params["worker"])
 
@@ -176,10 +203,12 @@ class Observer:
         if part.shared["state"] is None and answer:
             self.sometimes("inline: in one transaction")
 
-    def received(self, status: str, seq: int) -> None:
+    def received(self, reception: Reception, seq: int) -> None:
         """A receipt was returned."""
-        self.sometimes(f"receipt: {status}")
-        if status == "duplicate":
+        self.sometimes(f"receipt: {reception.status}")
+        if reception.status == "accepted" and (reception.source, stored_id(reception.id)) in self._forgotten:
+            self.sometimes("forgotten, and came again")
+        if reception.status == "duplicate":
             if any(note[3] == seq for note in self._database.notes()):
                 self.sometimes("duplicate while in flight")
             if seq in self._redriven and any(row[0] == seq for row in self._database.queue()):

@@ -78,6 +78,7 @@ class PgDatabase:
         names = ", ".join([f"{PREFIX}{table}" for table in TABLES[1:]] + ["effect_log"])
         self._probe.execute(f"TRUNCATE {names} RESTART IDENTITY CASCADE")
         self._probe.execute(f"UPDATE {PREFIX}catalog SET version = 1, last_crash_at = NULL")
+        self._probe.execute(f"UPDATE {PREFIX}upkeep SET due_at = 'epoch'")
         self._probe.execute(f"ALTER SEQUENCE {PREFIX}seq RESTART")
 
     def session(self, name: str) -> PgSession:

@@ -19,6 +19,7 @@ from onceward.steps.context import Context
 from onceward.steps.handle import work
 from onceward.steps.lane import Gate, Lane
 from onceward.steps.process import process as process_step
+from onceward.steps.prune import Sweep, upkeep
 from onceward.steps.receive import merged, receive
 from onceward.steps.subscribe import fan_out, subscribe
 from simulation.broker import Parcel
@@ -52,6 +53,7 @@ class Process:
     orphans: set[int] = field(default_factory=set)
     tasks: list[Task] = field(default_factory=list)
     introduced: bool = False
+    sweep: Sweep = field(default_factory=Sweep)
     _tokens: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
     _starts: itertools.count[int] = field(default_factory=itertools.count)
 
@@ -127,6 +129,7 @@ def _renew(process: Process) -> Flow[None]:
     process.orphans -= tokens
     yield from presence.take_over_lapsed(process.context, process.worker)
     yield from fan_out(process.context)
+    yield from upkeep(process.context, process.sweep)
 
 
 def lane_of(process: Process, *, outgoing: bool) -> Lane:
@@ -202,7 +205,7 @@ def _began(world: World, delivery: Delivery, *, inline: bool) -> Reception:
 
 def _ended(world: World, reception: Reception, receipt: Receipt) -> None:
     reception.ended, reception.status = world.scheduler.steps, receipt.status
-    world.observer.received(receipt.status, receipt.seq)
+    world.observer.received(reception, receipt.seq)
 
 
 def _receive_all(world: World, process: Process, parcels: list[Parcel]) -> Flow[None]:

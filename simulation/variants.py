@@ -18,7 +18,7 @@ from onceward.registry import OUTBOX
 from onceward.steps import attempt, claim, effect, operate, process, receive, settle, subscribe
 from onceward.steps.lane import PASS
 from simulation.sabotage import nothing, replaced, rewritten, without
-from simulation.workload import PLAIN, Theme
+from simulation.workload import PLAIN, THEMES, Theme
 
 NOTE = "AND worker = :worker AND token = :token"
 CATALOG = "WHERE coalesce((SELECT version FROM o_catalog) = :catalog, 1)"
@@ -149,6 +149,7 @@ ZOMBIES = Theme(faults=_ZOMBIES, trouble=True)
 CONFLICTS = Theme(faults=_ZOMBIES | {"conflict": 0.05, "cut_after": 0.02})
 TROUBLE = Theme(trouble=True)
 UNKNOWN = Theme(faults={"commit_lost": 0.3})
+FORGETFUL = next(theme for theme in THEMES if theme.forgetful)
 LEAVING = Theme(faults={"shutdown": 0.02, "cancel": 0.02, "cut_after": 0.03}, inline=0.9)
 MOVING = Theme(("later",), {"shutdown": 0.01, "crash": 0.0, "operators": 0.0}, twins=0.9)
 KEYED = Theme(("keyed", "single", "sheaf", "moving"))
@@ -351,6 +352,30 @@ VARIANTS: tuple[Variant, ...] = (
         ("mismatch lost",),
         patch=lambda: replaced((subscribe.fan_out, rewritten(subscribe.fan_out, without("hand_on")))),
         theme=MOVING,
+    ),
+    Variant(
+        "upkeep forgets what is not finished",
+        ("needed", "queue without ledger"),
+        edits={"forget_messages": ("AND NOT EXISTS (SELECT 1 FROM o_queue q WHERE q.seq = o_ledger.seq)", "")},
+        theme=FORGETFUL,
+    ),
+    Variant(
+        "upkeep forgets too early",
+        ("forgotten early",),
+        edits={"next_ledger": (":now - CAST(:keep * 1000000 AS integer)", ":now - CAST(:keep * 500000 AS integer)")},
+        theme=FORGETFUL,
+    ),
+    Variant(
+        "upkeep drops the bodies of what is not finished",
+        ("needed",),
+        edits={"drop_bodies": ("AND NOT EXISTS (SELECT 1 FROM o_queue q WHERE q.seq = o_body.seq)", "")},
+        theme=FORGETFUL,
+    ),
+    Variant(
+        "upkeep forgets what is in an open case",
+        ("needed",),
+        edits={"forget_messages": ("x.resolution IS NULL OR", "")},
+        theme=FORGETFUL,
     ),
     Variant("goodbye keeps the notes", ("stuck",), edits={"let_go": ("WHERE", "WHERE 0 AND")}, theme=LEAVING, seed=1),
     Variant(

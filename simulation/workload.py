@@ -142,6 +142,8 @@ class Theme:
     """How many messages are handled where they are received, if that can be."""
     copies: int = 0
     """So many more copies of each message."""
+    forgetful: bool = False
+    """What is finished is soon forgotten, and its copies come all the time."""
 
 
 PLAIN = Theme()
@@ -157,6 +159,7 @@ THEMES = (
     Theme(("flaky", "batch"), {"operators": 0.02}, trouble=True),
     Theme(("keyed", "single", "plain"), {"cut_after": 0.02}, trouble=True, inline=0.9, copies=3),
     Theme(("keyed", "single", "moving"), {"conflict": 0.02, "operators": BUSY}, trouble=True),
+    Theme(("plain", "keyed", "shared", "batch"), {"clock_jump": 0.0}, copies=4, twins=0.3, forgetful=True),
 )
 
 
@@ -172,13 +175,14 @@ def scenario(seed: int, mode: str, theme: Theme | None = None) -> Scenario:
         mode=mode,
         kinds=kinds,
         plans=plans,
-        queue=_deliveries(chance, list(plans.values()), theme.copies),
+        queue=_deliveries(chance, list(plans.values()), theme),
         settings=Settings(
             lease=timedelta(seconds=LEASE),
             group=chance.choice((1, 2, 3, 5)),
             group_time=timedelta(milliseconds=chance.choice((1, 20, 2000))),
             crash_limit=chance.choice((2, 3)),
             careful=timedelta(seconds=chance.choice((0, 20, 60))),
+            **(_retention(chance) if theme.forgetful else {"upkeep": None}),
         ),
         retry=RetryPolicy(attempts=chance.choice((1, 2, 3)), first=timedelta(seconds=chance.choice((0.1, 1, 4)))),
         faults=replace(_faults(chance), **theme.faults),
@@ -189,6 +193,16 @@ def scenario(seed: int, mode: str, theme: Theme | None = None) -> Scenario:
         steps=chance.choice((300, 450, 600)) if theme is PLAIN else 1200,
         jitter=chance.choice((0.0005, 0.005, 0.05)),
     )
+
+
+def _retention(chance: random.Random) -> dict[str, timedelta]:
+    """So short that much is forgotten while its copies still come."""
+    ids = chance.choice((2, 8, 20))
+    return {
+        "dedupe_retention": timedelta(seconds=ids),
+        "body_retention": timedelta(seconds=ids / 2),
+        "upkeep": timedelta(seconds=chance.choice((1, 5))),
+    }
 
 
 def _plans(chance: random.Random, kinds: list[Kind], theme: Theme) -> dict[tuple[str, str], Plan]:
@@ -241,14 +255,16 @@ def _misbehave(chance: random.Random, plan: Plan, trouble: float, twins: float) 
         plan.twin = Delivery.of(source=first.source, id=first.id, type=first.type, data=body, key=first.key)
 
 
-def _deliveries(chance: random.Random, plans: list[Plan], more: int) -> list[Delivery]:
+def _deliveries(chance: random.Random, plans: list[Plan], theme: Theme) -> list[Delivery]:
     """Mostly in order, with copies, twins and some disorder."""
     queue: list[Delivery] = []
     for plan in plans:
         queue.append(plan.delivery)
-        queue += [plan.delivery] * (more + chance.choice((0, 0, 0, 1, 2)))
+        queue += [plan.delivery] * (theme.copies + chance.choice((0, 0, 0, 1, 2)))
         if plan.twin is not None:
             queue += [plan.twin] * chance.choice((1, 2))
+    if theme.forgetful:
+        chance.shuffle(queue)
     for _ in range(chance.choice((0, 0, 1, 3))):
         first, second = chance.randrange(len(queue)), chance.randrange(len(queue))
         queue[first], queue[second] = queue[second], queue[first]

@@ -57,6 +57,7 @@ class World:
         """What the checker must know about the handlers."""
         history, scenario = self.history, self.scenario
         history.crash_limit = scenario.settings.crash_limit
+        history.dedupe_retention = scenario.settings.dedupe_retention.total_seconds()
         for kind in scenario.kinds:
             history.consumers[kind.type] = [] if kind.late else list(kind.consumers)
             history.sends[kind.type] = kind.sends

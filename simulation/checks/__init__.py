@@ -13,6 +13,7 @@ Check = Callable[[Facts], list[Violation]]
 CHECKS: tuple[Check, ...] = (
     identity.no_loss,
     identity.no_double_effect,
+    identity.forgotten_in_time,
     identity.effect_iff_done,
     identity.runs_and_results,
     identity.bodies_and_mismatches,

@@ -37,7 +37,7 @@ class Facts:
 
     def __init__(self, history: History) -> None:
         self.history = history
-        tables = history.tables
+        tables = self.tables = remembered(history)
         self.names: dict[int, str] = {row["id"]: row["name"] for row in tables["name"]}
         self.ledger: dict[int, Row] = {row["seq"]: row for row in tables["ledger"]}
         self.bodies: dict[int, Row] = {row["seq"]: row for row in tables["body"]}
@@ -59,17 +59,28 @@ class Facts:
         for row in tables["run"]:
             for seq in seqs_of(row):
                 self.finished_in[seq].append(row)
-        self.by_identity: dict[tuple[str, str, bytes], Row] = {
-            (self.consumer(seq), self.names[row["source"]], bytes(row["id"])): row for seq, row in self.ledger.items()
-        }
+        self.by_identity: dict[tuple[str, str, bytes], list[Row]] = defaultdict(list)
+        """More than one where upkeep had forgotten the one before."""
+        for seq, row in sorted(self.ledger.items()):
+            self.by_identity[self.consumer(seq), self.names[row["source"]], bytes(row["id"])].append(row)
 
     def consumer(self, seq: int) -> str:
         """Who the message is for."""
         return self.names[self.ledger[seq]["consumer"]]
 
-    def find(self, consumer: str, source: str, message_id: str) -> Row | None:
-        """The ledger row of a message."""
-        return self.by_identity.get((consumer, source, stored_id(message_id)))
+    def find(self, consumer: str, source: str, message_id: str) -> list[Row]:
+        """The ledger rows of a message."""
+        return self.by_identity.get((consumer, source, stored_id(message_id)), [])
+
+    def named(self, source: str, message_id: str) -> list[Row]:
+        """The ledger rows of a message, whoever it is for."""
+        wanted = (source, stored_id(message_id))
+        return [row for (_, *identity), rows in self.by_identity.items() if tuple(identity) == wanted for row in rows]
+
+    def came_again(self, seq: int) -> bool:
+        """Whether its id came once more when upkeep had forgotten it, or it is the one that did."""
+        row = self.ledger[seq]
+        return len(self.by_identity[self.consumer(seq), self.names[row["source"]], bytes(row["id"])]) > 1
 
     def identity(self, seq: int) -> Identity:
         """(consumer, source, id) of a message."""
@@ -86,6 +97,22 @@ class Facts:
     def done(self, seq: int) -> bool:
         """Finished by a handler: a ledger row, no queue row, neither discarded nor skipped."""
         return seq not in self.queue and not self.was(seq, "discard", "skip")
+
+
+def remembered(history: History) -> dict[str, list[Row]]:
+    """The final tables, with what upkeep took out of them: what was so stays so when it is forgotten."""
+    found = {name: list(rows) for name, rows in history.tables.items()}
+    for removal in reversed(history.removals):  # the last one is the one that was committed
+        runs = removal.statement == "forget_runs"
+        of = "id" if runs else "seq"
+        for name, rows in removal.tables.items():
+            if runs != (name == "run"):
+                continue
+            there = [next(iter(row.values())) for row in found[name]]  # the first column is the primary key
+            found[name] += [
+                row for row in rows if row.get(of) in removal.numbers and next(iter(row.values())) not in there
+            ]
+    return found
 
 
 def seqs_of(run: Row) -> list[Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import datetime
+from typing import Any
 
 from onceward.identity import body_hash
 from simulation.checks.facts import Facts, Violation
@@ -16,14 +18,15 @@ def no_loss(facts: Facts) -> list[Violation]:
     for source, message_id, digest in facts.history.acknowledged:
         wanted = facts.history.consumers.get(types.get((source, message_id), ""), [])
         rows = [facts.find(consumer, source, message_id) for consumer in wanted]
-        if any(row is None for row in rows):
+        if not all(rows):
             found.append(Violation("loss", f"{source}/{message_id} was acknowledged and is not in the ledger"))
         elif not wanted and (source, b"r" + message_id.encode()) not in known:
             found.append(Violation("loss", f"{source}/{message_id} was acknowledged, and nobody has it"))
         found += [
             Violation("mismatch lost", f"{source}/{message_id}: the other bytes are in no quarantine")
-            for row in rows
-            if row is not None and bytes(row["hash"]) != digest and not _in_quarantine(facts, row["seq"], digest)
+            for same in rows
+            if same and all(bytes(row["hash"]) != digest for row in same)
+            if not any(_in_quarantine(facts, row["seq"], digest) for row in same)
         ]
     return found
 
@@ -31,15 +34,41 @@ def no_loss(facts: Facts) -> list[Violation]:
 def _in_quarantine(facts: Facts, seq: int, digest: bytes) -> bool:
     if any(action.name == "discard-mismatch" for action in facts.history.actions):
         return True
-    return any(row["seq"] == seq and bytes(row["hash"]) == digest for row in facts.history.tables["quarantine"])
+    return any(row["seq"] == seq and bytes(row["hash"]) == digest for row in facts.tables["quarantine"])
 
 
 def no_double_effect(facts: Facts) -> list[Violation]:
-    """Committed effects per (consumer, source, id) are at most one."""
-    counts = Counter((row["consumer"], row["source"], row["message"]) for row in facts.history.tables["effect_log"])
+    """Committed effects per (consumer, source, id) are at most one, as long as the id is remembered."""
+    counts = Counter((row["consumer"], row["source"], row["message"]) for row in facts.tables["effect_log"])
     return [
-        Violation("double effect", f"{who} took effect {count} times") for who, count in counts.items() if count > 1
+        Violation("double effect", f"{who} took effect {count} times")
+        for who, count in counts.items()
+        if count > max(1, len(facts.find(*who)))
     ]
+
+
+def forgotten_in_time(facts: Facts) -> list[Violation]:
+    """I7: an id is new again only when it was forgotten, and it is forgotten only when the retention is over."""
+    found = []
+    for who, rows in facts.by_identity.items():
+        left = [row["seq"] for row in rows if row["seq"] in {one["seq"] for one in facts.history.tables["ledger"]}]
+        if len(left) > 1:
+            found.append(Violation("accepted twice", f"{who} is in the ledger as {left}"))
+    received = {seq: _microseconds(row["received_at"]) for seq, row in facts.ledger.items()}
+    there = {row["seq"] for row in facts.history.tables["ledger"]}
+    for removal in facts.history.removals:
+        if removal.statement != "forget_messages":
+            continue
+        found += [
+            Violation("forgotten early", f"message {seq} was forgotten before its retention was over")
+            for seq in removal.numbers - there
+            if removal.at - received[seq] < facts.history.dedupe_retention * 1_000_000
+        ]
+    return found
+
+
+def _microseconds(moment: Any) -> int:
+    return round(moment.timestamp() * 1_000_000) if isinstance(moment, datetime) else int(moment)
 
 
 def effect_iff_done(facts: Facts) -> list[Violation]:
@@ -81,13 +110,13 @@ def runs_and_results(facts: Facts) -> list[Violation]:
             for run in runs_of
             if run["token"] and (run["worker"], run["token"], seq) not in noted
         ]
-    results = {row["seq"] for row in facts.history.tables["result"]}
+    results = {row["seq"] for row in facts.tables["result"]}
     for seq, rows in facts.effects.items():
         if rows and seq in facts.bodies and facts.bodies[seq]["type"] in facts.history.answering and seq not in results:
             found.append(Violation("effect without result", f"message {seq} has its effect and not its result"))
     found += [
         Violation("result without effect", f"message {row['seq']} has a result and no effect")
-        for row in facts.history.tables["result"]
+        for row in facts.tables["result"]
         if not facts.effects[row["seq"]]
     ]
     return found
@@ -110,11 +139,7 @@ def bodies_and_mismatches(facts: Facts) -> list[Violation]:
     for reception in facts.history.receptions:
         if reception.status != "mismatch":
             continue
-        rows = [
-            row
-            for (_, source, stored), row in facts.by_identity.items()
-            if source == reception.source and stored == b"r" + reception.id.encode()
-        ]
+        rows = facts.named(reception.source, reception.id)
         if not any(_in_quarantine(facts, row["seq"], reception.hash) for row in rows):
             found.append(Violation("mismatch lost", f"{reception.source}/{reception.id} is in no quarantine"))
     return found
@@ -129,14 +154,11 @@ def duplicates_are_recognised(facts: Facts) -> list[Violation]:
     found = []
     counts = Counter((one.source, one.id, one.type) for one in facts.history.receptions if one.status == "accepted")
     for (source, message_id, kind), count in counts.items():
-        if count > (len(facts.history.consumers.get(kind, ())) or 2):
+        generations = max(len(facts.find(consumer, source, message_id)) for consumer in facts.names.values()) or 1
+        if count > generations * (len(facts.history.consumers.get(kind, ())) or 2):
             found.append(Violation("accepted twice", f"{source}/{message_id} was new {count} times"))
     for reception in facts.history.receptions:
-        rows = [
-            row
-            for (_, source, stored), row in facts.by_identity.items()
-            if source == reception.source and stored == b"r" + reception.id.encode()
-        ]
+        rows = facts.named(reception.source, reception.id)
         same = rows and all(bytes(row["hash"]) == reception.hash for row in rows)
         if reception.status == "mismatch" and same:
             found.append(Violation("false mismatch", f"{reception.source}/{reception.id} came with its own bytes"))

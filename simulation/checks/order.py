@@ -46,6 +46,8 @@ def effects_in_order(facts: Facts) -> list[Violation]:
         early = consumer in facts.history.consumers.get(body["type"], [])
         if not early or (source, message_id) not in arrivals or _counted(facts, seq) or _left_the_order(facts, seq):
             continue
+        if facts.came_again(seq):  # its first arrival says nothing about the later one
+            continue
         lines[row["consumer"], body["key"]].append((*arrivals[source, message_id], seq))
     for line in lines.values():
         for _, ended, first in line:
@@ -73,7 +75,7 @@ def numbers_in_order(facts: Facts) -> list[Violation]:
     """Numbers of a key take effect in rising order, each after the one before it was applied or given up."""
     found = []
     lines: dict[tuple[str, str], list[Row]] = defaultdict(list)
-    for row in facts.history.tables["effect_log"]:
+    for row in facts.tables["effect_log"]:
         if row["number"] is not None:
             lines[row["consumer"], row["key"]].append(row)
     for (consumer, key), rows in lines.items():

@@ -19,7 +19,7 @@ def every_action_is_written_down(facts: Facts) -> list[Violation]:
         elif action.answer == "unknown":
             unknown[name] += 1
     lines: Counter[tuple[str, int]] = Counter()
-    for row in facts.history.tables["audit"]:
+    for row in facts.tables["audit"]:
         if row["actor"] != "onceward":
             lines[row["action"], 0 if row["reason"] == CASE else row["seq"]] += 1
     for name in done.keys() | unknown.keys() | lines.keys():

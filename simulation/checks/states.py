@@ -8,7 +8,7 @@ from simulation.checks.facts import Facts, Violation
 def nobody_is_stuck(facts: Facts) -> list[Violation]:
     """Every unfinished row has somebody who moves it next; after the faults nothing is left."""
     found = []
-    workers = {row["id"] for row in facts.history.tables["worker"]}
+    workers = {row["id"] for row in facts.tables["worker"]}
     rows = facts.queue.values()
     # A row that is held for a missing number moves at its deadline, whoever waits behind it moves then.
     moving = {row["key_hash"] for row in rows if row["state"] != "waiting" or row["due_at"] is not None}
@@ -35,7 +35,7 @@ def nothing_unexpected(facts: Facts) -> list[Violation]:
     """No actor ended with an error that its step should have handled; no write got past its guard."""
     found = [Violation("surprise", text) for text in facts.history.surprises]
     found += [Violation(kind, text) for kind, text in facts.history.misdeeds]
-    workers = {row["id"] for row in facts.history.tables["worker"]}
+    workers = {row["id"] for row in facts.tables["worker"]}
     found += [
         Violation("ghost worker", f"{one} has left and is still there")
         for one in facts.history.departed

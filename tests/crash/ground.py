@@ -36,7 +36,7 @@ CREATE TABLE effect (
 _NUMBER = {"sqlite": "integer PRIMARY KEY AUTOINCREMENT", "postgres": "bigserial PRIMARY KEY"}
 # Backwards, so that what refers to a table is emptied before it.
 _TABLES = "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace ORDER BY oid DESC"
-_KEPT = ("onceward_migration", "onceward_catalog")
+_KEPT = ("onceward_migration", "onceward_catalog", "onceward_page", "onceward_upkeep")
 
 
 class Ground:
@@ -52,13 +52,13 @@ class Ground:
             with inbox.transaction() as tx:
                 tx.execute(_EFFECT.format(number=_NUMBER[self.dialect]))
         self._server: psycopg.Connection[Any] | None = None
-        self._tables: list[str] = []
         if self.dialect == "sqlite":
             shutil.copy(self._file, self._template)
         else:
             self.reconnect()
-            self._tables = [name for (name,) in self.rows(_TABLES) if name not in _KEPT]
         self._outputs = 0
+        self.forgettable: set[str] = set()
+        """Messages that may have taken effect and not be remembered, by "consumer/id"."""
 
     @property
     def victims_url(self) -> str:
@@ -77,17 +77,21 @@ class Ground:
 
     def reset(self) -> None:
         """Empty every table."""
+        self.forgettable = set()
         for name in ("published", "charged"):
             (self.folder / name).unlink(missing_ok=True)
+        shutil.rmtree(self.folder / "archive", ignore_errors=True)
         if self.dialect == "sqlite":
             for suffix in ("-wal", "-shm"):
                 Path(f"{self._file}{suffix}").unlink(missing_ok=True)
             shutil.copy(self._template, self._file)
             return
         with self._connection() as connection, connection.transaction():
-            for table in self._tables:
-                connection.execute(f"DELETE FROM {table}".encode())
+            for (table,) in connection.execute(_TABLES).fetchall():  # pages of bodies come and go
+                if table not in _KEPT:
+                    connection.execute(f"DELETE FROM {table}".encode())
             connection.execute("UPDATE onceward_catalog SET version = 1, last_crash_at = NULL")
+            connection.execute("UPDATE onceward_upkeep SET due_at = clock_timestamp()")
 
     @contextmanager
     def _connection(self) -> Iterator[Any]:
@@ -210,7 +214,8 @@ class Ground:
         effects = self.effects()
         for name, status in self.statuses().items():
             assert effects.pop(name, 0) == (status == "done"), f"{name} is {status}, effects: {self.effects()}"
-        assert not effects, f"effects without a message: {effects}"
+        assert effects.keys() <= self.forgettable, f"effects without a message: {effects}"
+        assert max(effects.values(), default=1) == 1, f"doubled: {effects}"
         published = set(self.lines("published"))
         outgoing = self.outgoing()
         assert published <= outgoing.keys(), "published, but never sent"

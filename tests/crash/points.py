@@ -130,6 +130,8 @@ def _current_task() -> asyncio.Task[Any] | None:
 
 def _cut(session: Any, *, sent: bool) -> None:
     """Break the connection under a session. A file has none; there it is the disk that fails, which rolls back."""
+    if isinstance(session, _Driver):
+        session.cut()
     connection = session.connection
     if isinstance(connection, sqlite3.Connection):
         if isinstance(connection, HandlerConnection):
@@ -210,13 +212,12 @@ def _refused(request: Any) -> Any:
 
 def watch_drivers() -> None:
     """For migrations, which use a driver directly: count every statement given to sqlite3 or psycopg."""
-    import sqlite3  # noqa: PLC0415
-
-    import psycopg  # noqa: PLC0415
 
     class Watched(sqlite3.Connection):
         def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
-            with FUSE.passing(" ".join(sql.split()[:4])):
+            with FUSE.passing(" ".join(sql.split()[:4]), _Driver(self)) as refused:
+                if refused:
+                    raise _failure("database is locked, as the test asks", sqlite3.SQLITE_BUSY)
                 return super().execute(sql, parameters)
 
     connect = sqlite3.connect
@@ -225,10 +226,33 @@ def watch_drivers() -> None:
 
     def watched(self: Any, query: Any, *args: Any, **options: Any) -> Any:
         text = query.decode() if isinstance(query, bytes) else str(query)
-        with FUSE.passing(" ".join(text.split()[:4])):
-            return execute(self, query, *args, **options)
+        with FUSE.passing(" ".join(text.split()[:4]), _Driver(self)) as refused:
+            return execute(self, _REFUSAL[0]) if refused else execute(self, query, *args, **options)
 
     psycopg.Connection.execute = watched  # type: ignore[method-assign]
+
+
+def _failure(text: str, code: int) -> sqlite3.OperationalError:
+    """An error as the driver raises it."""
+    error = sqlite3.OperationalError(text)
+    error.sqlite_errorcode = code
+    return error
+
+
+@dataclass(frozen=True, slots=True)
+class _Driver:
+    """A connection that is used without a session."""
+
+    connection: Any
+
+    def cut(self) -> None:
+        """Break it, and answer as its driver would."""
+        if isinstance(self.connection, sqlite3.Connection):
+            if self.connection.in_transaction:
+                sqlite3.Cursor(self.connection).execute("ROLLBACK")
+            raise _failure("disk I/O error, as the test asks", sqlite3.SQLITE_IOERR)
+        self.connection.pgconn.finish()
+        raise psycopg.OperationalError("server closed the connection unexpectedly, as the test asks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,11 +342,6 @@ def sample(pairs: Sequence[Any], rng: random.Random) -> list[Any]:
     if takes_all():
         return list(pairs)
     return rng.sample(pairs, min(int(os.environ.get("ONCEWARD_CRASH_SAMPLE", "1")), len(pairs)))
-
-
-def chosen(requests: Sequence[str], rng: random.Random) -> list[Point]:
-    """The points of a migration to die at: a sample, or all of them with ONCEWARD_CRASH_SAMPLE=all."""
-    return sorted(sample([Point(number, moment) for number in range(1, len(requests) + 1) for moment in MOMENTS], rng))
 
 
 def seed() -> int:

@@ -66,21 +66,26 @@ class Job:
 
 def rehearse(job: Job) -> None:
     """Play a scenario, counting requests, with the fault where the job says; once more if the job says so."""
-    from tests.crash.scenarios import SCENARIOS  # noqa: PLC0415 - scenarios know this module
+    from tests.crash.upkeep_scenarios import REPERTOIRE  # noqa: PLC0415 - scenarios know this module
 
     if job.point:
         FUSE.point, FUSE.fault = Point(*job.point), job.fault
     points.watch()
-    act = SCENARIOS[job.arguments["scenario"]].act
+    act = REPERTOIRE[job.arguments["scenario"]].act
     with job.service() as service:
         for _ in range(2 if job.arguments.get("again") else 1):
-            try:
-                act(service, job.receipt)
-            except BaseException as error:
-                if not job.point or not set(_kinds_of(error)) <= TOLD:
-                    raise
-                job.say("told", error=repr(error))
+            _unless_told(job, partial(act, service, job.receipt))
     job.say("requests", names=FUSE.requests)
+
+
+def _unless_told(job: Job, act: Callable[[], object]) -> None:
+    """Do it, and go on when it fails in a way in which it may."""
+    try:
+        act()
+    except BaseException as error:
+        if not job.point or not set(_kinds_of(error)) <= TOLD:
+            raise
+        job.say("told", error=repr(error))
 
 
 TOLD = {"StoreUnavailable", "StoreConflict", "CancelledError", "KeyboardInterrupt"}
@@ -94,12 +99,13 @@ def _kinds_of(error: BaseException) -> list[str]:
 
 
 def migrate(job: Job) -> None:
-    """Create the tables, counting statements, and die where the job says."""
+    """Create the tables, counting statements, with the fault where the job says; once more if the job says so."""
     if job.point:
-        FUSE.point = Point(*job.point)
+        FUSE.point, FUSE.fault = Point(*job.point), job.fault
     points.watch_drivers()
     with job.service(handlers=False) as service:
-        service.inbox.migrate()
+        for _ in range(2 if job.arguments.get("again") else 1):
+            _unless_told(job, service.inbox.migrate)
     job.say("requests", names=FUSE.requests)
 
 

@@ -80,6 +80,11 @@ class Service:
         if handlers:
             self._register()
 
+    @property
+    def folder(self) -> str:
+        """Where it leaves what outlives it."""
+        return self._orders.folder
+
     def receive(self, **arguments: Any) -> Receipt:
         """Store a message."""
         if self.kind == "sync":

@@ -1,0 +1,188 @@
+"""What upkeep may be doing when something goes wrong: prune, archive, erase, and note what sources say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+from onceward import identity
+from onceward.archive import Archive
+from onceward.flow import Query
+from onceward.steps import prune
+from onceward.steps.context import once
+from onceward.steps.sight import sight
+from onceward.transact import perform
+from tests.crash.scenarios import FORGED, M1, SCENARIOS, Scenario, Stage, Tell, ends, keyed, receives
+from tests.crash.service import SOURCE, Service, message
+
+if TYPE_CHECKING:
+    from tests.crash.ground import Ground
+
+NOTHING_KEPT = {"body_retention": 0.0, "dedupe_retention": 0.0}
+NO_BODIES = {"body_retention": 0.0}
+DEAD = message("m2", do={"reject": True})
+
+
+def _finished(*messages: Any) -> Callable[[Stage], None]:
+    """These are finished or dead, and what may be forgotten of them is old."""
+
+    def prepare(stage: Stage) -> None:
+        stage.service.receive_many(list(messages))
+        stage.service.drain()
+        inbox = stage.service.inbox
+        for _ in range(3):  # a next page is made, then turned to, then the old one is closed
+            perform(inbox.store, lambda: once(inbox.context, Query("turn_page", {"seconds": 0.0})))
+
+    return prepare
+
+
+def _forgettable(stage: Stage) -> None:
+    _finished(M1, DEAD)(stage)
+    stage.service.receive(**M1)
+    stage.ground.forgettable = {"default/m1"}
+
+
+def _a_whole_page(stage: Stage) -> None:
+    _finished(M1)(stage)
+    stage.ground.forgettable = {"default/m1"}
+
+
+def _prune(service: Service, _: Tell) -> None:
+    service.inbox.prune()
+
+
+def _take_a_turn(service: Service, _: Tell) -> None:
+    """A turn so short that there is more to do after it."""
+    with mock.patch.object(prune, "TURN_SECONDS", 0.0):
+        perform(service.inbox.store, lambda: prune.upkeep(service.inbox.context, prune.Sweep()))
+
+
+def _only_the_dead_is_left(ground: Ground) -> None:
+    assert ground.rows("SELECT id FROM onceward_body") == [("m2",)]
+    for table in ("run", "duplicate", "result"):
+        assert ground.number(f"SELECT count(*) FROM onceward_{table}") == 0, table
+
+
+def _nothing_is_left(ground: Ground) -> None:
+    assert ground.number("SELECT count(*) FROM onceward_body") == 0
+
+
+def _the_dead_has_its_body(ground: Ground) -> None:
+    """What may be needed is there at every moment."""
+    assert "m2" in {name for (name,) in ground.rows("SELECT id FROM onceward_body")}
+
+
+def _archive(service: Service, _: Tell) -> None:
+    service.inbox.archive(Path(service.folder, "archive"))
+
+
+def _in_the_archive_or_the_database(ground: Ground) -> None:
+    """A body is in one of them at every moment."""
+    stored = {name for (name,) in ground.rows("SELECT id FROM onceward_body")}
+    assert stored | {record["id"] for record in Archive(ground.folder / "archive").read()} == {"m1", "m2"}
+
+
+def _in_the_archive(ground: Ground) -> None:
+    assert [record["id"] for record in Archive(ground.folder / "archive").read()] == ["m1"]
+    assert ground.rows("SELECT id FROM onceward_body") == [("m2",)]
+
+
+def _erase(service: Service, _: Tell) -> None:
+    """Everything of an account, and one message by its id."""
+    found = [*service.inbox.personal(key="a"), *service.inbox.personal(source=SOURCE, id="m1")]
+    assert service.inbox.erase(*{match.seq for match in found}, reason="a test", actor="operator") == []
+
+
+def _personal(stage: Stage) -> None:
+    """Finished and dead of an account, a message with a case of quarantine."""
+    _finished(keyed("a", 1), keyed("a", 2, do={"reject": True}), M1)(stage)
+    assert stage.service.receive(**FORGED).status == "mismatch"
+
+
+def _erased(ground: Ground) -> None:
+    """No bytes of them are left; each erasure has its line."""
+    assert ground.number("SELECT count(*) FROM onceward_body WHERE body IS NOT NULL") == 0
+    assert ground.number("SELECT count(*) FROM onceward_quarantine WHERE length(body) > 0") == 0
+    lines = ground.rows("SELECT DISTINCT seq FROM onceward_audit WHERE action = 'erase'")
+    assert len(lines) == 3
+
+
+def _declare(service: Service, tell: Tell) -> None:
+    service.inbox.declare_source(SOURCE, redelivers_for=timedelta(hours=1))
+    receives(M1)(service, tell)
+
+
+def _declared(ground: Ground) -> None:
+    assert ground.number("SELECT count(*) FROM onceward_source") == 1
+
+
+def _come_unsigned(service: Service, tell: Tell) -> None:
+    """A webhook whose id is not signed is noted by its bytes before it is received."""
+    context, digest = service.inbox.context, identity.body_hash(b"{}")
+    noted = partial(sight, context, context.cache, SOURCE, digest, "m1", timedelta(hours=1))
+    assert perform(service.inbox.store, noted) == "m1"
+    receives(M1)(service, tell)
+
+
+def _sighted(ground: Ground) -> None:
+    assert ground.number("SELECT count(*) FROM onceward_sighting") == 1
+
+
+UPKEEP: dict[str, Scenario] = {
+    "prune": Scenario(
+        _prune,
+        ends("dead", "m2"),
+        _forgettable,
+        ("sync",),
+        {"m2": 1},
+        check=_only_the_dead_is_left,
+        always=_the_dead_has_its_body,
+        numbers=NOTHING_KEPT,
+    ),
+    "prune a page": Scenario(_prune, {}, _a_whole_page, ("sync",), check=_nothing_is_left, numbers=NOTHING_KEPT),
+    "prune bodies": Scenario(
+        _prune,
+        {**ends("done", "m1"), **ends("dead", "m2")},
+        _finished(M1, DEAD),
+        ("sync",),
+        {"m2": 1},
+        always=_the_dead_has_its_body,
+        numbers=NO_BODIES,
+    ),
+    "take a turn": Scenario(
+        _take_a_turn,
+        {**ends("done", "m1"), **ends("dead", "m2")},
+        _finished(M1, DEAD),
+        ("sync",),
+        {"m2": 1},
+        always=_the_dead_has_its_body,
+        numbers=NO_BODIES,
+    ),
+    "archive": Scenario(
+        _archive,
+        {**ends("done", "m1"), **ends("dead", "m2")},
+        _finished(M1, DEAD),
+        ("sync",),
+        {"m2": 1},
+        check=_in_the_archive,
+        always=_in_the_archive_or_the_database,
+        numbers=NO_BODIES,
+    ),
+    "erase": Scenario(
+        _erase,
+        {**ends("done", "a1", "m1"), **ends("discarded", "a2")},
+        _personal,
+        ("sync",),
+        None,
+        check=_erased,
+    ),
+    "declare a source": Scenario(_declare, ends("done", "m1"), kinds=("sync",), check=_declared),
+    "come unsigned": Scenario(_come_unsigned, ends("done", "m1"), kinds=("sync",), check=_sighted),
+}
+
+REPERTOIRE: dict[str, Scenario] = {**SCENARIOS, **UPKEEP}
+"""All there is to play."""
