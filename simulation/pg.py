@@ -199,8 +199,12 @@ class PgSession:
             database.store.open_connection(),
             reopen=database.store.open_connection,
         )
-        self._pid = self._real.connection.info.backend_pid
         self._pending: Future[Any] | None = None
+
+    @property
+    def _pid(self) -> int:
+        """Whom to ask the server about; after a refused pipeline the session goes on with another connection."""
+        return int(self._real.connection.info.backend_pid)
 
     @property
     def idle(self) -> bool:

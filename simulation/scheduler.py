@@ -78,6 +78,7 @@ class Scheduler:
             for run in frame.runs:
                 self.observer.run_ended(run, "died")
         for frame in {id(frame.session): frame for frame in task.frames}.values():
+            self.observer.forget(frame.session)  # it will serve another actor
             self.database.give_back(frame.session)
         frames, task.frames = task.frames, []
         for frame in reversed(frames):
