@@ -143,6 +143,10 @@ class History:
     steps: int = 0
     digest: int = 0
     removals: list[Removal] = field(default_factory=list)
+    archived: set[int] = field(default_factory=set)
+    """Messages that are in an archive."""
+    archive_first: bool = False
+    """Bodies may only go when they are there."""
     dedupe_retention: float = 0.0
     """Seconds for which ids are remembered."""
     sends: dict[str, int] = field(default_factory=dict)

@@ -183,6 +183,10 @@ class Observer:
             {row["seq"] for row in before["effect"] if not row["done"]} if part.name == "forget_messages" else set()
         )
         self.history.misdeeds += [("needed", f"{part.name} of message {seq}") for seq in numbers & needed]
+        if self.history.archive_first:
+            bodies = {row["seq"] for row in before["body"]}
+            lost = (numbers & bodies) - (self.history.archived if part.name == "drop_bodies" else set())
+            self.history.misdeeds += [("not archived", f"{part.name} of message {seq}") for seq in lost]
         sources = {row["id"]: row["name"] for row in before["name"]}
         gone = {(sources[row["source"]], bytes(row["id"])) for row in before["ledger"] if row["seq"] in numbers}
         if part.name == "forget_messages":

@@ -1,4 +1,4 @@
-"""Operators: they redrive, discard, release, resolve and settle, at random, sometimes two at once and twice."""
+"""Operators: they redrive, discard, release, resolve, settle and erase, at random, sometimes two at once and twice."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from onceward.errors import ConfigurationError, StoreError
 from onceward.flow import RECONNECT, Flow, Wait
+from onceward.steps import archive as archiving
+from onceward.steps import erase as erasing
 from onceward.steps import operate
 from simulation.checks.facts import CASE
 from simulation.history import Action
@@ -29,6 +31,7 @@ def twice(record: Action, step: Callable[[], Flow[Any]]) -> Flow[Any]:
     return (yield from _twice(counted))
 
 
+ARCHIVED_AT_ONCE = 3
 RESOLUTIONS: tuple[operate.Resolution, ...] = ("keep-first", "accept-as-new", "discard")
 
 
@@ -47,7 +50,9 @@ def _act_at_random(world: World, name: str) -> Flow[None]:
     dead = [seq for seq, state, _ in rows if state == "dead"]
     cases, effects = world.database.open_cases(), world.database.open_effects()
     roll = chance.random()
-    if cases and roll < 0.3:
+    if world.scenario.settings.upkeep is not None and roll < 0.15:
+        yield from erase(world, name, [row["seq"] for row in world.database.tables()["ledger"]])
+    elif cases and roll < 0.3:
         yield from decide(world, name, chance.choice(cases), chance.choice(RESOLUTIONS))
     elif effects and roll < 0.5:
         key, seq = chance.choice(effects)
@@ -121,6 +126,38 @@ def settle_effect(world: World, name: str, key: str, seq: int, *, happened: bool
         yield RECONNECT
         return
     record.answer = "done" if done else "nothing"
+
+
+def erase(world: World, name: str, seqs: list[int]) -> Flow[None]:
+    """Erase one of some messages; what is unfinished of it is discarded first."""
+    if not seqs:
+        return
+    seq, context = world.chance.choice(seqs), world.plain_context()
+    # Each may leave its line or not: what was finished is not discarded, and what runs is not erased.
+    records = [Action(world.scheduler.steps, what, seq, "unknown") for what in ("discard", "erase")]
+    world.history.actions += records
+    try:
+        done = yield from twice(records[1], lambda: erasing.erase(context, seq, actor=name, reason="test"))
+    except StoreError:
+        yield RECONNECT
+        return
+    world.observer.sometimes("erased" if done else "erase: nothing to do")
+
+
+def archivist(world: World) -> Flow[None]:
+    """Moves what is old to an archive, which here is a set of numbers."""
+    context = world.plain_context()
+    while True:
+        yield Wait(2.0)
+        try:
+            records = yield from archiving.next_archivable(context, 0, ARCHIVED_AT_ONCE)
+            seqs = [record["seq"] for record in records]
+            yield Wait(0.1)  # the file is written
+            world.history.archived.update(seqs)
+            if seqs and (yield from archiving.drop_archived(context, seqs)):
+                world.observer.sometimes("archived")
+        except StoreError:
+            yield RECONNECT
 
 
 def cleaner(world: World) -> Flow[None]:

@@ -159,7 +159,13 @@ THEMES = (
     Theme(("flaky", "batch"), {"operators": 0.02}, trouble=True),
     Theme(("keyed", "single", "plain"), {"cut_after": 0.02}, trouble=True, inline=0.9, copies=3),
     Theme(("keyed", "single", "moving"), {"conflict": 0.02, "operators": BUSY}, trouble=True),
-    Theme(("plain", "keyed", "shared", "batch"), {"clock_jump": 0.0}, copies=4, twins=0.3, forgetful=True),
+    Theme(
+        ("plain", "keyed", "shared", "batch"),
+        {"clock_jump": 0.0, "operators": 0.04},
+        copies=4,
+        twins=0.3,
+        forgetful=True,
+    ),
 )
 
 
@@ -195,13 +201,14 @@ def scenario(seed: int, mode: str, theme: Theme | None = None) -> Scenario:
     )
 
 
-def _retention(chance: random.Random) -> dict[str, timedelta]:
+def _retention(chance: random.Random) -> dict[str, Any]:
     """So short that much is forgotten while its copies still come."""
     ids = chance.choice((2, 8, 20))
     return {
         "dedupe_retention": timedelta(seconds=ids),
         "body_retention": timedelta(seconds=ids / 2),
         "upkeep": timedelta(seconds=chance.choice((1, 5))),
+        "archive_first": chance.random() < 0.3,
     }
 
 

@@ -17,7 +17,7 @@ from simulation.handlers import Scripts, registry_of
 from simulation.history import History
 from simulation.nemesis import Nemesis
 from simulation.observer import Observer
-from simulation.people import cleaner, operator
+from simulation.people import archivist, cleaner, operator
 from simulation.process import Process, lane_of, lane_work, life, receiver
 from simulation.scheduler import Scheduler
 from simulation.tasks import Task
@@ -57,6 +57,7 @@ class World:
         """What the checker must know about the handlers."""
         history, scenario = self.history, self.scenario
         history.crash_limit = scenario.settings.crash_limit
+        history.archive_first = scenario.settings.archive_first
         history.dedupe_retention = scenario.settings.dedupe_retention.total_seconds()
         for kind in scenario.kinds:
             history.consumers[kind.type] = [] if kind.late else list(kind.consumers)
@@ -76,6 +77,8 @@ class World:
         for number in range(2 if self.scenario.faults.operators else 0):
             name = f"operator-{number}"
             self.scheduler.spawn(name, operator(self, name), process=None, on_end=self._ended(name))
+        if self.scenario.settings.archive_first:
+            self.scheduler.spawn("archivist", archivist(self), process=None, on_end=self._ended("archivist"))
         while self.scheduler.steps < self.scenario.steps and self.scheduler.tick():
             self._replace_the_dead()
         if self.scenario.mode == "liveness":

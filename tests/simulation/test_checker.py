@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from simulation.checks import violations
-from simulation.history import Action, ExternalCall, History, Holders, Publication, Reception
+from simulation.history import Action, ExternalCall, History, Holders, Publication, Reception, Removal
 from tests.simulation.clean import KEYED, MESSAGES, clean, digest
 
 Corruption = Callable[[History], Any]
@@ -51,6 +51,24 @@ def double(history: History) -> None:
 def requeue(history: History) -> None:
     """A done message is queued again."""
     history.tables["queue"].append({**row(history, "queue", seq=9), "seq": 1, "attempts": 0})
+
+
+DAY = 86_400
+
+
+def forget(history: History, seq: int, *, after: float) -> None:
+    """Upkeep removes a finished message, so many seconds after it came."""
+    history.dedupe_retention = DAY
+    change(history, "ledger", seq, received_at=0)
+    tables = {name: list(rows) for name, rows in history.tables.items()}
+    history.removals.append(Removal("forget_messages", {seq}, round(after * 1_000_000), tables))
+    for table in ("ledger", "body", "result"):
+        drop(history, table, seq=seq)
+
+
+def remember_twice(history: History) -> None:
+    """The ledger has one id under two numbers."""
+    history.tables["ledger"].append({**row(history, "ledger", seq=1), "seq": 90})
 
 
 def both(first: Corruption, second: Corruption) -> Corruption:
@@ -208,6 +226,8 @@ CORRUPTIONS: dict[str, tuple[str, Corruption]] = {
         "double call",
         lambda h: h.calls.append(ExternalCall(1, "charge-11", intended=True, idempotent=False)),
     ),
+    "forgotten before its time": ("forgotten early", lambda h: forget(h, 2, after=DAY - 1)),
+    "remembered under two numbers": ("accepted twice", remember_twice),
     "queued without a ledger row": (
         "queue without ledger",
         lambda h: h.tables["queue"].append({**row(h, "queue", seq=9), "seq": 70}),
@@ -217,6 +237,12 @@ CORRUPTIONS: dict[str, tuple[str, Corruption]] = {
 
 def test_a_clean_history_has_no_violations() -> None:
     assert violations(clean()) == []
+
+
+def test_what_is_forgotten_in_time_is_as_good_as_there() -> None:
+    history = clean()
+    forget(history, 2, after=DAY)
+    assert violations(history) == []
 
 
 @pytest.mark.parametrize("name", CORRUPTIONS)
