@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.nursery import Nursery
 from tests.servers import FaultProxy, NatsServer, PgBouncer, PostgresServer, RedisServer
 
 if TYPE_CHECKING:
@@ -29,6 +30,20 @@ _empty_databases: list[str] = []
 """Of this worker's cluster: nobody uses them and nothing is in them."""
 _pooled_databases: set[str] = set()
 """Those to which PgBouncer keeps connections, so that they are not used again."""
+
+
+@pytest.fixture(scope="session")
+def warm_nursery() -> Iterator[Nursery]:
+    """The process that all children of this test process come from."""
+    with Nursery() as nursery:
+        yield nursery
+
+
+@pytest.fixture
+def nursery(warm_nursery: Nursery) -> Iterator[Nursery]:
+    """Starts children; what a test leaves running is killed after it."""
+    yield warm_nursery
+    warm_nursery.clear()
 
 
 @pytest.fixture(scope="session")

@@ -17,24 +17,17 @@ from tests.crash.zygote import Zygote
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.nursery import Nursery
     from tests.servers import PostgresServer
 
 TALLY = "crash tally"
 """The name under which a test reports what it did: a word and a number for each of its columns."""
 
 
-@pytest.fixture(scope="session")
-def warm_zygote() -> Iterator[Zygote]:
-    """The process that all children of this test process come from."""
-    with Zygote() as zygote:
-        yield zygote
-
-
 @pytest.fixture
-def zygote(warm_zygote: Zygote) -> Iterator[Zygote]:
+def zygote(nursery: Nursery) -> Zygote:
     """Starts children; what a test leaves running is killed after it."""
-    yield warm_zygote
-    warm_zygote.clear()
+    return Zygote(nursery)
 
 
 @pytest.fixture

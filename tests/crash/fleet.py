@@ -16,7 +16,8 @@ from tests.waiting import wait_until
 if TYPE_CHECKING:
     from onceward import Inbox
     from tests.crash.ground import Ground
-    from tests.crash.zygote import Child, Zygote
+    from tests.crash.zygote import Zygote
+    from tests.nursery import Child
 
 
 @dataclass(slots=True)
@@ -64,7 +65,7 @@ class Fleet:
             worker.signal(signal.SIGTERM)
         for worker in list(self.workers):
             code = self.bury(worker)
-            assert code == 0, f"a worker that was asked to stop ended with {code}:\n{worker.errors()}"
+            assert code == 0, f"a worker that was asked to stop ended with {code}:\n{worker.errors}"
 
 
 def take_over(inbox: Inbox, pid: int) -> None:

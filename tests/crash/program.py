@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from onceward import Receipt, StoreUnavailable
+from tests import nursery
 from tests.crash import points
 from tests.crash.points import FUSE, Point
-from tests.crash.service import Kind, Orders, Service, pause_once, settings, write_line
+from tests.crash.service import Kind, Orders, Service, pause_once, settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Job:
 
     def say(self, word: str, **more: Any) -> None:
         """Write a line that survives this process."""
-        write_line(Path(self.output), json.dumps({word: more or True}))
+        nursery.append(self.output, {"word": word, **more})
 
     def receipt(self, name: str, receipt: Receipt) -> None:
         """Write down what was promised about a message."""
@@ -167,15 +168,17 @@ ACTS: dict[str, Callable[[Job], None]] = {
 }
 
 
-def main(job: Job) -> int:
-    """Do the job; the answer is the exit code."""
+def main(given: dict[str, Any]) -> None:
+    """Do the job."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a death on purpose leaves no core file
+    job = Job(**{**given, "point": tuple(given["point"]) if given.get("point") else None})
     ACTS[job.act](job)
-    return 0
+
+
+def play(child: nursery.Job) -> None:
+    """The same, in a child of the nursery."""
+    main(child.arguments)
 
 
 if __name__ == "__main__":
-    given = json.loads(sys.argv[1])
-    if given.get("point"):
-        given["point"] = tuple(given["point"])
-    sys.exit(main(Job(**given)))
+    main(json.loads(sys.argv[1]))

@@ -44,8 +44,8 @@ def test_of_many_copies_at_once_one_is_accepted(
         ]
         for racer in racers:
             racer.hear("ready")
-    assert [racer.end() for racer in racers] == [0] * copies, [racer.errors() for racer in racers]
-    receipts = [racer.said("receipt")[0]["receipt"] for racer in racers]
+    assert [racer.end() for racer in racers] == [0] * copies, [racer.errors for racer in racers]
+    receipts = [racer.said("receipt")[0] for racer in racers]
     assert Counter(receipt["status"] for receipt in receipts) == {"accepted": 1, "duplicate": copies - 1}
     assert len({receipt["seq"] for receipt in receipts}) == 1
     if mode == "process":  # whoever came second waited for the first, and answers with its result
@@ -74,13 +74,8 @@ def test_many_batches_with_the_same_messages_at_once(kind: Kind, ground: Ground,
             racers.append(zygote.start(job))
         for racer in racers:
             racer.hear("ready")
-    assert [racer.end() for racer in racers] == [0] * 8, [racer.errors() for racer in racers]
-    accepted = Counter(
-        said["receipt"]["id"]
-        for racer in racers
-        for said in racer.said("receipt")
-        if said["receipt"]["status"] == "accepted"
-    )
+    assert [racer.end() for racer in racers] == [0] * 8, [racer.errors for racer in racers]
+    accepted = Counter(said["id"] for racer in racers for said in racer.said("receipt") if said["status"] == "accepted")
     assert accepted == Counter(one["id"] for one in messages)
     with Service(ground.url, kind) as service:
         service.drain()

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.crash.zygote import Child, Zygote
+    from tests.crash.zygote import Zygote
+    from tests.nursery import Child
     from tests.servers import PostgresServer
 
 MESSAGES = 300
@@ -56,10 +57,10 @@ def test_the_server_is_killed_under_load(
             private_postgres.start()
             ground.reconnect()
         for sender in senders:
-            assert sender.end() == 0, sender.errors()
+            assert sender.end() == 0, sender.errors
         wait_until(lambda: not _unfinished(ground), timeout=60, message="the end of all work")
         for worker in fleet.workers:
-            assert not worker.gone, f"a worker did not live through it:\n{worker.errors()}"
+            assert not worker.gone, f"a worker did not live through it:\n{worker.errors}"
         fleet.retire()
         ground.check_settled()
         assert ground.statuses() == {f"default/{name}": "done" for name in load.names}
@@ -95,7 +96,7 @@ def _check_receipts(senders: list[Child], load: Load) -> None:
     """Nobody was told "accepted" twice about one message, and everybody was told something about each."""
     accepted: set[str] = set()
     for sender in senders:
-        receipts = [said["receipt"] for said in sender.said("receipt")]
+        receipts = sender.said("receipt")
         assert [receipt["id"] for receipt in receipts] == [one["id"] for one in load.deliveries]
         mine = {receipt["id"] for receipt in receipts if receipt["status"] == "accepted"}
         assert not accepted & mine
@@ -134,7 +135,7 @@ def test_inline_callers_live_through_a_crash_of_the_server(
             private_postgres.start()
             ground.reconnect()
         for caller in callers:
-            assert caller.end() == 0, caller.errors()
+            assert caller.end() == 0, caller.errors
         with Service(ground.url, kind) as service:  # what a caller had noted when the server died
             wait_until(lambda: service.drain() >= 0 and not _unfinished(ground), message="the rest")
         ground.check_settled()

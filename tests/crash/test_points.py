@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.crash.ground import Ground
-    from tests.crash.zygote import Child, Zygote
+    from tests.crash.zygote import Zygote
+    from tests.nursery import Child
 
 INTRODUCTIONS = ("receive new", "handle one", "process", "fan out", "say goodbye with a note")
 DIAGONAL = (("sqlite", "sync"), ("postgres", "async"))
@@ -116,8 +117,7 @@ class Play:
         self._ground.check_at_rest()
         self.scenario.always(self._ground)
         statuses = self._ground.statuses()
-        for said in child.said("receipt"):
-            receipt = said["receipt"]
+        for receipt in child.said("receipt"):
             mine = [name for name in statuses if name.partition("/")[2] == receipt["id"]]
             assert mine, f"lost after its receipt: {receipt}"
             if receipt["finished"]:
@@ -183,7 +183,7 @@ def test_anything_may_go_wrong_anywhere(
     drawn = seed()
     rng = random.Random(f"{drawn} {name} {kind} {stage.dialect}")
     play = Play(name, kind, stage, zygote)
-    requests: list[str] = play.perform().hear("requests")["requests"]["names"]
+    requests: list[str] = play.perform().hear("requests")["names"]
     found = [
         one
         for one in boundaries(requests, stage.dialect, introduced=name in INTRODUCTIONS)
@@ -213,9 +213,9 @@ def test_anything_may_go_wrong_anywhere(
 def _check_end(child: Child, trial: Trial) -> None:
     """It died where it should, or got through: where it looks for work by the clock, the last requests may vary."""
     expected = [0, -signal.SIGKILL] if trial.fault == "kill" else [0]
-    if trial.fault == "cancel" and child.errors().rstrip().endswith("KeyboardInterrupt"):
+    if trial.fault == "cancel" and child.errors.rstrip().endswith("KeyboardInterrupt"):
         expected.append(1)  # it came while the program was closing, where nobody is left to catch it
-    assert child.end() in expected, f"it ended with {child.end()}\n{child.errors()}"
+    assert child.end() in expected, f"it ended with {child.end()}\n{child.errors}"
 
 
 # What no scenario can bring about: it needs a handler that ends its transaction behind onceward's back.
@@ -237,7 +237,7 @@ def test_every_statement_is_disturbed(sqlite_stage: Ground, postgres_stage: Grou
     reached: set[str] = set()
     for stage, name in [(sqlite_stage, name) for name in REPERTOIRE] + [(postgres_stage, PAGES)]:
         child = Play(name, REPERTOIRE[name].kinds[0], stage, zygote).perform()
-        requests = child.hear("requests")["requests"]["names"]
+        requests = child.hear("requests")["names"]
         for boundary in boundaries(requests, stage.dialect, introduced=name in INTRODUCTIONS):
             reached.add(boundary.path[-1])
     assert sorted(statements - reached) == sorted(UNREACHABLE | AFTER_A_FAULT | REPORTS)
@@ -265,7 +265,7 @@ def test_anything_may_go_wrong_in_a_migration(
         )
         return zygote.run(job)
 
-    requests: list[str] = migrate(None).hear("requests")["requests"]["names"]
+    requests: list[str] = migrate(None).hear("requests")["names"]
     trials = [
         (Boundary(number, (request,)), fault) for number, request in enumerate(requests, start=1) for fault in FAULTS
     ]
@@ -274,7 +274,7 @@ def test_anything_may_go_wrong_in_a_migration(
     for trial in chosen:
         again = trial[1] != "kill" and rng.random() < 0.5
         child = migrate(trial, again=again)
-        assert child.end() == (-signal.SIGKILL if trial[1] == "kill" else 0), (trial, child.errors())
+        assert child.end() == (-signal.SIGKILL if trial[1] == "kill" else 0), (trial, child.errors)
         deaths += trial[1] == "kill"
         with Service(store_url) as service:
             assert _is_whole_or_missing(service.inbox), trial

@@ -38,7 +38,7 @@ def run_until_dead(fleet: Fleet, code: int, *, seen: bool = True) -> int:
             wait_until(lambda: worker.gone or _all_is_over(ground), message="a death or the end")  # noqa: B023
             if not worker.gone:
                 break
-            assert fleet.bury(worker, service.inbox if seen else None) == code, worker.errors()
+            assert fleet.bury(worker, service.inbox if seen else None) == code, worker.errors
             deaths += 1
             assert deaths < 10, "a crash loop"
             fleet.launch()
@@ -137,7 +137,7 @@ def test_inline_poison_is_dead_after_few_crashes(kind: Kind, witness: str, groun
             if witness == "parent":
                 take_over(service.inbox, caller.pid)
             _await_notice(service, caller.pid, gone=witness != "nobody")
-        receipt = caller.said("receipt")[-1]["receipt"]
+        receipt = caller.said("receipt")[-1]
         assert receipt["status"] == "duplicate"
         assert not receipt["finished"]
         assert all(ground.effects()[f"default/{one['id']}"] == 1 for one in delivered)

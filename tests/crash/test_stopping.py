@@ -61,7 +61,7 @@ class Program:
 
     def hears(self, word: str) -> bool:
         path = Path(self._job.output)
-        return path.exists() and any(word in json.loads(line) for line in path.read_text().splitlines())
+        return path.exists() and any(json.loads(line)["word"] == word for line in path.read_text().splitlines())
 
     def await_word(self, word: str) -> None:
         wait_until(lambda: self.hears(word) or self._process.poll() is not None, message=f"it to say {word!r}")

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from tests.crash.ground import Ground
-    from tests.crash.zygote import Child, Zygote
+    from tests.crash.zygote import Zygote
+    from tests.nursery import Child
 
 LEASE = 1.0
 DONE = {"default/m1": "done"}
@@ -63,7 +64,7 @@ def check_it_works_again(fleet: Fleet, zombie: Child) -> None:
     for worker in list(fleet.workers):
         if worker is not zombie:
             worker.signal(signal.SIGTERM)
-            assert fleet.bury(worker) == 0, worker.errors()
+            assert fleet.bury(worker) == 0, worker.errors
     with Service(ground.url) as service:
         service.inbox.receive(**message("m2"))
     wait_until(lambda: effects_by(ground, "m2"), message="the zombie to work again")

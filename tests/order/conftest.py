@@ -10,7 +10,6 @@ import pytest
 
 from tests.contract.harness import Kind, Shop
 from tests.order.ledger import Clerk, Marks, open_journal
-from tests.order.nursery import Nursery
 
 DIAGONAL = ("sqlite-def", "postgres-async")
 """Both stores and both kinds, for promises whose steps are the same for all."""
@@ -52,17 +51,3 @@ def marks(tmp_path: Path) -> Marks:
 def clerk(marks: Marks, tmp_path: Path) -> Clerk:
     """The ordinary handler."""
     return Clerk(marks, str(tmp_path))
-
-
-@pytest.fixture(scope="session")
-def warm_nursery() -> Iterator[Nursery]:
-    """The process that all children of this test process come from."""
-    with Nursery() as nursery:
-        yield nursery
-
-
-@pytest.fixture
-def nursery(warm_nursery: Nursery) -> Iterator[Nursery]:
-    """Starts children; what a test leaves running is killed after it."""
-    yield warm_nursery
-    warm_nursery.clear()

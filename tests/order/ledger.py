@@ -18,7 +18,7 @@ from typing import Any
 from onceward import Message, Reject, RetryPolicy
 from tests.contract.behaviour import Sql, Steps, Until, wrote
 from tests.contract.harness import Shop, arguments
-from tests.order.nursery import append, lines
+from tests.nursery import append, lines
 
 TYPES = ("opened", "changed", "closed")
 """Three types of one consumer: they share their keys."""

@@ -6,8 +6,8 @@ from datetime import timedelta
 
 from onceward import Settings
 from tests.contract.harness import Shop
+from tests.nursery import Job
 from tests.order.ledger import Clerk, Marks, handle_all
-from tests.order.nursery import Job
 
 
 def work(job: Job) -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from onceward import ConfigurationError, InvalidMessage
 from tests.contract.harness import LATER, Shop
+from tests.nursery import Nursery
 from tests.order.conftest import everywhere
 from tests.order.ledger import Clerk, Marks, handle_all, journal, receive, statuses
-from tests.order.nursery import Nursery
 
 DEATHS: dict[str, dict[str, Any]] = {
     "rejected": {"data": {"k": "k", "reject": True}},

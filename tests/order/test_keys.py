@@ -14,6 +14,7 @@ from onceward.steps.presence import take_over_lapsed
 from tests.contract.behaviour import Steps, Until, wrote
 from tests.contract.caller import own_transaction
 from tests.contract.harness import Shop, arguments
+from tests.nursery import Child, Nursery
 from tests.order.background import meanwhile
 from tests.order.conftest import everywhere
 from tests.order.ledger import (
@@ -26,7 +27,6 @@ from tests.order.ledger import (
     receive,
     statuses,
 )
-from tests.order.nursery import Child, Nursery
 from tests.waiting import wait_until
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from tests.contract.harness import Shop
 from tests.order.conftest import DIAGONAL
-from tests.order.nursery import Nursery
 from tests.outbox.post import LATER, Post
 
 
@@ -26,17 +25,3 @@ def post(shop: Shop) -> Post:
     post = Post()
     shop.inbox.sink("default", post.sink(shop.kind), retry=LATER)
     return post
-
-
-@pytest.fixture(scope="session")
-def warm_nursery() -> Iterator[Nursery]:
-    """The process that all children of this test process come from."""
-    with Nursery() as nursery:
-        yield nursery
-
-
-@pytest.fixture
-def nursery(warm_nursery: Nursery) -> Iterator[Nursery]:
-    """Starts children; what a test leaves running is killed after it."""
-    yield warm_nursery
-    warm_nursery.clear()

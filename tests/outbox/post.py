@@ -16,7 +16,7 @@ from onceward.sinks.inbox import InboxSink
 from onceward.sinks.protocol import Sink
 from tests.contract.behaviour import Steps, wrote
 from tests.contract.harness import Kind, Shop
-from tests.order.nursery import append, lines
+from tests.nursery import append, lines
 
 LATER = RetryPolicy(attempts=3, first=timedelta(hours=1), jitter=0)
 """A retry comes when the test says so."""

@@ -10,7 +10,7 @@ from typing import Any
 from onceward import Inbox, Message, RetryPolicy, Settings
 from tests.contract.behaviour import Do, Sql, Steps, wrote
 from tests.contract.harness import Shop
-from tests.order.nursery import Job, append
+from tests.nursery import Job, append
 from tests.outbox.post import AT_ONCE, FileSink, into
 
 

@@ -15,8 +15,8 @@ from onceward.steps.presence import take_over_process
 from onceward.steps.subscribe import subscribe
 from tests.contract.harness import Shop, arguments
 from tests.contract.health import assert_healthy
+from tests.nursery import Child, Nursery
 from tests.order.conftest import ALL
-from tests.order.nursery import Child, Nursery
 from tests.outbox.post import into
 from tests.outbox.program import register
 from tests.waiting import wait_until

@@ -12,8 +12,8 @@ import pytest
 from onceward import Settings
 from tests.contract.behaviour import Do, wrote
 from tests.contract.harness import Shop
+from tests.nursery import Nursery, lines
 from tests.order.conftest import everywhere
-from tests.order.nursery import Nursery, lines
 from tests.outbox.program import calling
 
 

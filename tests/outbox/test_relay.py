@@ -13,8 +13,8 @@ import pytest
 from onceward import ConfigurationError, Message, Reject, Retry, RetryPolicy, Settings
 from onceward.sinks.protocol import Sink
 from tests.contract.harness import Kind, Shop
+from tests.nursery import Child, Nursery
 from tests.order.conftest import everywhere
-from tests.order.nursery import Child, Nursery
 from tests.outbox.post import LATER, Post, number_of, outgoing, published, send, sending
 from tests.waiting import wait_until
 

@@ -1,6 +1,6 @@
 """Child processes for tests that kill them: a nursery has imported everything and forks a child for each job.
 
-    python -m tests.order.nursery
+    python -m tests.nursery
 
 Invariants: the nursery has one thread and no connection, so forking it is safe; a child's id stays its own until its
 end was asked for; what a child has said is in its file before the next thing happens; no child outlives the nursery,
@@ -27,9 +27,9 @@ from typing import Any, NoReturn, Self
 
 from tests.waiting import wait_until
 
-CHECKOUT = Path(__file__).parents[2]
+CHECKOUT = Path(__file__).parents[1]
 IMPORTED = ("aiosqlite", "onceward.stores.postgres.store", "onceward.stores.sqlite.store")
-PROGRAMS = ("tests.order.program", "tests.outbox.program")
+PROGRAMS = ("tests.crash.program", "tests.crash.upkeep_scenarios", "tests.order.program", "tests.outbox.program")
 PR_SET_PDEATHSIG = 1
 
 
@@ -84,16 +84,21 @@ class Child:
     @property
     def errors(self) -> str:
         """What it wrote to standard error."""
-        return Path(f"{self.job.output}.err").read_text(errors="replace")
+        path = Path(f"{self.job.output}.err")
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    @property
+    def state(self) -> str:
+        """The kernel's letter: R, S, T for stopped, Z for dead and not yet asked about; "" when gone."""
+        try:
+            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return ""
 
     @property
     def gone(self) -> bool:
         """Whether it is dead."""
-        try:
-            state = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-        return state in ("Z", "X")
+        return self._status is not None or self.state in ("Z", "X", "")
 
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal; as nobody has asked for its end yet, the id is still its own."""
@@ -107,11 +112,11 @@ class Child:
             self._status = os.waitstatus_to_exitcode(self._nursery.ask(wait=self.pid)["status"])
         return self._status
 
-    def kill(self) -> None:
+    def kill(self) -> int:
         """SIGKILL, and wait for the end."""
         if self._status is None:
             self.signal(signal.SIGKILL)
-            self.end()
+        return self.end()
 
     def stop(self) -> None:
         """Ask it to stop, and see it end well."""
@@ -124,7 +129,7 @@ class Nursery:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.order.nursery"],
+            [sys.executable, "-m", "tests.nursery"],
             cwd=CHECKOUT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -146,7 +151,10 @@ class Nursery:
 
     def start(self, act: str, files: Path, /, **arguments: Any) -> Child:
         """Start a child; its files are in a folder of the test."""
-        job = Job(act, str(files / f"child-{next(self._numbers)}"), arguments)
+        return self.begin(Job(act, str(files / f"child-{next(self._numbers)}"), arguments))
+
+    def begin(self, job: Job) -> Child:
+        """Start a child in a session and process group of its own."""
         child = Child(self, self.ask(job=asdict(job))["pid"], job)
         self._children.append(child)
         return child
