@@ -73,7 +73,7 @@ def reading(shop: Shop) -> Iterator[None]:
         raise problems[0]
 
 
-def started(environment: dict[str, Any]) -> subprocess.Popen[bytes]:
+def started(environment: dict[str, Any], program: str = "tests.sources.program:inbox") -> subprocess.Popen[bytes]:
     """The program, in a process of its own."""
-    command = [sys.executable, "-m", "onceward", "run", "tests.sources.program:inbox"]
+    command = [sys.executable, "-m", "onceward", "run", program]
     return subprocess.Popen(command, env=environment, cwd=ROOT)
