@@ -73,8 +73,7 @@ class RedisBroker:
         self._client.flushall()
 
     def restart(self) -> None:
-        self._server.kill()
-        self._server.start()
+        self._server.restart()
 
     def close(self) -> None:
         self._client.close()
@@ -116,8 +115,7 @@ class NatsBroker:
         self._do(lambda stream: stream.delete_stream(self._stream))
 
     def restart(self) -> None:
-        self._server.kill()
-        self._server.start()
+        self._server.restart()
 
     def close(self) -> None:
         self.proxy.close()

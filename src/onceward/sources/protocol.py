@@ -72,14 +72,3 @@ def open_source(url: str) -> Source:
     raise ConfigurationError(
         f"no source for {scheme!r} URLs; use redis://host/0?stream=NAME or nats://host?stream=NAME"
     )
-
-
-def number_of(name: str, text: str) -> float:
-    """A number of seconds in a URL: one second to a day."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 1.0 <= seconds <= 86_400:  # noqa: PLR2004 - a day
-        raise ConfigurationError(f"{name}={text} must be 1 to 86400 seconds")
-    return seconds
