@@ -11,13 +11,14 @@ import fcntl
 import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_LOCK = Path("/run/onceward-tests-install.lock")
+_LOCK = "install.lock"
 _POLICY = Path("/usr/sbin/policy-rc.d")
 
 
@@ -63,6 +64,49 @@ def nats_program() -> Path:
     return ensure("nats-server", probe=lambda: _find("nats-server"))
 
 
+KAFKA = "4.3.1"
+_POM = """\
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>onceward</groupId><artifactId>kafka-for-tests</artifactId><version>1</version><packaging>pom</packaging>
+  <dependencies>
+    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{version}</version></dependency>
+    <dependency><groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>1.7.36</version></dependency>
+  </dependencies>
+</project>
+"""
+
+
+def java_program() -> Path:
+    """The `java` program."""
+    return ensure("default-jre-headless", probe=lambda: _find("java"))
+
+
+def kafka_libraries() -> Path:
+    """The folder with Kafka's jars, fetched once with Maven and kept for later runs."""
+    libraries = _cache() / f"kafka-{KAFKA}"
+    if libraries.exists():
+        return libraries
+    maven = ensure("maven", probe=lambda: _find("mvn"))
+    with _only_one(), tempfile.TemporaryDirectory(dir=_cache(), prefix="fetching-") as fetching:
+        if not libraries.exists():
+            Path(fetching, "pom.xml").write_text(_POM.format(version=KAFKA))
+            copy = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={fetching}/libs"]
+            command: list[str | Path] = [maven, "-q", "-B", "-f", f"{fetching}/pom.xml", *copy]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise ServerMissing(f"Kafka {KAFKA} could not be fetched with Maven:\n{done.stdout}{done.stderr}")
+            Path(fetching, "libs").rename(libraries)
+    return libraries
+
+
+def _cache() -> Path:
+    """What other users, who run the servers, can read too."""
+    folder = Path("/var/cache/onceward-tests") if os.geteuid() == 0 else Path.home() / ".cache" / "onceward-tests"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 def _find(program: str) -> Path | None:
     found = shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
     return Path(found) if found else None
@@ -98,7 +142,7 @@ def _apt_install(package: str) -> None:
 
 @contextlib.contextmanager
 def _only_one() -> Iterator[None]:
-    with _LOCK.open("w") as lock:
+    with (_cache() / _LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

@@ -49,7 +49,7 @@ class RedisBroker:
 
     def publish(self, body: bytes, *, id: str | None = None, type: str | None = None, **headers: str) -> None:  # noqa: A002
         names = {name: value for name, value in (("id", id), ("type", type)) if value is not None}
-        self._client.xadd(self._stream, {"body": body, **names, **_dashed(headers)})
+        self._client.xadd(self._stream, {"body": body, **names, **dashed(headers)})
 
     def publish_fields(self, fields: Mapping[str, str]) -> None:
         self._client.xadd(self._stream, dict(fields))
@@ -96,7 +96,7 @@ class NatsBroker:
     def publish(self, body: bytes, *, id: str | None = None, type: str | None = None, **headers: str) -> None:  # noqa: A002
         # Not Nats-Msg-Id: the server itself would drop what is sent twice soon after.
         names = {name: value for name, value in (("id", id), ("type", type)) if value is not None}
-        self._do(lambda stream: stream.publish(self.subject, body, headers={**names, **_dashed(headers)}))
+        self._do(lambda stream: stream.publish(self.subject, body, headers={**names, **dashed(headers)}))
 
     def unsettled(self) -> int:
         async def count(stream: Any) -> int:
@@ -131,5 +131,6 @@ class NatsBroker:
         return asyncio.run(connected())
 
 
-def _dashed(headers: Mapping[str, str]) -> dict[str, str]:
+def dashed(headers: Mapping[str, str]) -> dict[str, str]:
+    """Headers as they are spelt on the wire."""
     return {name.replace("_", "-"): value for name, value in headers.items()}

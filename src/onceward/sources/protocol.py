@@ -27,6 +27,8 @@ class Arrival:
     id: str | None = None
     """What the producer called it, where the transport has a place for that."""
     type: str | None = None
+    place: int | None = None
+    """Where it comes inside its key; None where that is the order of arrival."""
 
 
 class Source(Protocol):
@@ -69,6 +71,10 @@ def open_source(url: str) -> Source:
         from onceward.sources.nats import NatsStream  # noqa: PLC0415 - clients load on demand
 
         return NatsStream(url)
+    if scheme in ("kafka", "kafkas"):
+        from onceward.sources.kafka import KafkaTopic  # noqa: PLC0415 - clients load on demand
+
+        return KafkaTopic(url)
     raise ConfigurationError(
         f"no source for {scheme!r} URLs; use redis://host/0?stream=NAME or nats://host?stream=NAME"
     )
