@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.servers import FaultProxy, KafkaServer, NatsServer, PgBouncer, PostgresServer, RedisServer
+from tests.servers import FaultProxy, KafkaServer, MotoServer, NatsServer, PgBouncer, PostgresServer, RedisServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,6 +105,14 @@ def kafka_server(pytestconfig: pytest.Config) -> Iterator[KafkaServer]:
     """The worker's own Kafka, shared by its tests."""
     with KafkaServer() as server:
         _note(pytestconfig, f"Kafka {server.version}")
+        yield server
+
+
+@pytest.fixture(scope="session")
+def moto_server(pytestconfig: pytest.Config) -> Iterator[MotoServer]:
+    """The worker's own SQS, shared by its tests."""
+    with MotoServer() as server:
+        _note(pytestconfig, f"SQS (moto {server.version})")
         yield server
 
 

@@ -5,10 +5,11 @@ own, and is gone, with its folder, when the test process is gone, however that e
 """
 
 from tests.servers.kafka import KafkaServer
+from tests.servers.moto import MotoServer
 from tests.servers.nats import NatsServer
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import FaultProxy
 from tests.servers.redis import RedisServer
 
-__all__ = ["FaultProxy", "KafkaServer", "NatsServer", "PgBouncer", "PostgresServer", "RedisServer"]
+__all__ = ["FaultProxy", "KafkaServer", "MotoServer", "NatsServer", "PgBouncer", "PostgresServer", "RedisServer"]

@@ -26,12 +26,14 @@ class PrivateServer(ABC):
     name: ClassVar[str]
     ready: ClassVar[str]
     """What its log says when it takes connections."""
+    as_oneself: ClassVar[bool] = False
+    """Whether it must run as whoever runs the tests: nobody else may read the checkout."""
     version_option: ClassVar[str] = "--version"
     version_text: ClassVar[str] = r"(\d+\.\d+\.\d+)"
 
     def __init__(self, program: Path) -> None:
         self._program = program
-        self._process = ServerProcess(self.name.lower())
+        self._process = ServerProcess(self.name.lower(), as_oneself=self.as_oneself)
         self.port = 0
 
     @abstractmethod

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from tests.contract.harness import QUICK, Shop
-from tests.servers import KafkaServer, NatsServer, RedisServer
+from tests.servers import KafkaServer, MotoServer, NatsServer, RedisServer
 from tests.sources.brokers import Broker, NatsBroker, RedisBroker
 from tests.sources.kafka_broker import KafkaBroker
+from tests.sources.sqs_broker import SqsBroker
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,7 +47,17 @@ def kafka_broker(kafka_server: KafkaServer) -> Iterator[KafkaBroker]:
     broker.close()
 
 
-@pytest.fixture(params=["redis", "nats", "kafka"])
+@pytest.fixture
+def sqs_broker(moto_server: MotoServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqsBroker]:
+    """A queue of this test's own."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    broker = SqsBroker(moto_server)
+    yield broker
+    broker.close()
+
+
+@pytest.fixture(params=["redis", "nats", "kafka", "sqs"])
 def broker(request: pytest.FixtureRequest) -> Broker:
     """Each broker there is."""
     found: Broker = request.getfixturevalue(f"{request.param}_broker")

@@ -75,6 +75,10 @@ def open_source(url: str) -> Source:
         from onceward.sources.kafka import KafkaTopic  # noqa: PLC0415 - clients load on demand
 
         return KafkaTopic(url)
+    if scheme == "sqs":
+        from onceward.sources.sqs import SqsQueue  # noqa: PLC0415 - clients load on demand
+
+        return SqsQueue(url)
     raise ConfigurationError(
         f"no source for {scheme!r} URLs; use redis://host/0?stream=NAME or nats://host?stream=NAME"
     )
