@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.servers import FaultProxy, KafkaServer, MotoServer, NatsServer, PgBouncer, PostgresServer, RedisServer
+from tests.servers import (
+    FaultProxy,
+    KafkaServer,
+    MotoServer,
+    NatsServer,
+    PgBouncer,
+    PostgresServer,
+    PubsubServer,
+    RedisServer,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -113,6 +122,14 @@ def moto_server(pytestconfig: pytest.Config) -> Iterator[MotoServer]:
     """The worker's own SQS, shared by its tests."""
     with MotoServer() as server:
         _note(pytestconfig, f"SQS (moto {server.version})")
+        yield server
+
+
+@pytest.fixture(scope="session")
+def pubsub_server(pytestconfig: pytest.Config) -> Iterator[PubsubServer]:
+    """The worker's own Pub/Sub, shared by its tests."""
+    with PubsubServer() as server:
+        _note(pytestconfig, f"Pub/Sub ({server.version})")
         yield server
 
 

@@ -10,6 +10,16 @@ from tests.servers.nats import NatsServer
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import FaultProxy
+from tests.servers.pubsub import PubsubServer
 from tests.servers.redis import RedisServer
 
-__all__ = ["FaultProxy", "KafkaServer", "MotoServer", "NatsServer", "PgBouncer", "PostgresServer", "RedisServer"]
+__all__ = [
+    "FaultProxy",
+    "KafkaServer",
+    "MotoServer",
+    "NatsServer",
+    "PgBouncer",
+    "PostgresServer",
+    "PubsubServer",
+    "RedisServer",
+]

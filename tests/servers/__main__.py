@@ -14,6 +14,7 @@ try:
         install.nats_program(),
         install.java_program(),
         install.kafka_libraries(),
+        install.pubsub_emulator() or install.pstest_program(),
     )
     sys.stdout.write(f"servers: {', '.join(map(str, found))}\n")
 except install.ServerMissing as missing:

@@ -100,6 +100,40 @@ def kafka_libraries() -> Path:
     return libraries
 
 
+PSTEST = "2.8.0"
+_EMULATOR = Path("/usr/lib/google-cloud-sdk/platform/pubsub-emulator/lib")
+
+
+def pubsub_emulator() -> Path | None:
+    """The jar of Google's Pub/Sub emulator, where it is installed (it is in none of Debian's packages)."""
+    return next(iter(sorted(_EMULATOR.glob("*.jar"))), None)
+
+
+def pstest_program() -> Path:
+    """The Pub/Sub fake of Google's Go client as a program, built once and kept for later runs."""
+    program = _cache() / f"pstest-{PSTEST}"
+    if program.exists():
+        return program
+    go = ensure("golang-go", probe=lambda: _find("go"))
+    with _only_one(), tempfile.TemporaryDirectory(dir=_cache(), prefix="building-") as building:
+        if not program.exists():
+            shutil.copy(Path(__file__).with_name("pstest.go"), Path(building, "main.go"))
+            # A Go that is too old for the module fetches a newer one by itself.
+            environment = {**os.environ, "GOTOOLCHAIN": "auto"}
+            for command in (
+                ["mod", "init", "pstest"],
+                ["get", f"cloud.google.com/go/pubsub/v2/pstest@v{PSTEST}"],
+                ["build", "-o", "pstest", "."],
+            ):
+                done = subprocess.run(
+                    [go, *command], cwd=building, env=environment, capture_output=True, text=True, check=False
+                )
+                if done.returncode:
+                    raise ServerMissing(f"`go {' '.join(command)}` for Pub/Sub failed:\n{done.stdout}{done.stderr}")
+            Path(building, "pstest").rename(program)
+    return program
+
+
 def _cache() -> Path:
     """What other users, who run the servers, can read too."""
     folder = Path("/var/cache/onceward-tests") if os.geteuid() == 0 else Path.home() / ".cache" / "onceward-tests"

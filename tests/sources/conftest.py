@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from tests.contract.harness import QUICK, Shop
-from tests.servers import KafkaServer, MotoServer, NatsServer, RedisServer
+from tests.servers import KafkaServer, MotoServer, NatsServer, PubsubServer, RedisServer
 from tests.sources.brokers import Broker, NatsBroker, RedisBroker
 from tests.sources.kafka_broker import KafkaBroker
+from tests.sources.pubsub_broker import PubsubBroker
 from tests.sources.sqs_broker import SqsBroker
 
 ROOT = Path(__file__).parents[2]
@@ -57,7 +58,15 @@ def sqs_broker(moto_server: MotoServer, monkeypatch: pytest.MonkeyPatch) -> Iter
     broker.close()
 
 
-@pytest.fixture(params=["redis", "nats", "kafka", "sqs"])
+@pytest.fixture
+def pubsub_broker(pubsub_server: PubsubServer) -> Iterator[PubsubBroker]:
+    """A subscription of this test's own."""
+    broker = PubsubBroker(pubsub_server)
+    yield broker
+    broker.close()
+
+
+@pytest.fixture(params=["redis", "nats", "kafka", "sqs", "pubsub"])
 def broker(request: pytest.FixtureRequest) -> Broker:
     """Each broker there is."""
     found: Broker = request.getfixturevalue(f"{request.param}_broker")

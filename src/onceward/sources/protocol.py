@@ -79,6 +79,10 @@ def open_source(url: str) -> Source:
         from onceward.sources.sqs import SqsQueue  # noqa: PLC0415 - clients load on demand
 
         return SqsQueue(url)
+    if scheme == "pubsub":
+        from onceward.sources.pubsub import PubsubSubscription  # noqa: PLC0415 - clients load on demand
+
+        return PubsubSubscription(url)
     raise ConfigurationError(
-        f"no source for {scheme!r} URLs; use redis://host/0?stream=NAME or nats://host?stream=NAME"
+        f"no source for {scheme!r} URLs; there are redis, nats, kafka, sqs and pubsub, see docs/brokers.md"
     )
