@@ -8,6 +8,7 @@ from tests.servers.nats import NatsServer
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import FaultProxy
+from tests.servers.rabbitmq import RabbitServer
 from tests.servers.redis import RedisServer
 
-__all__ = ["FaultProxy", "NatsServer", "PgBouncer", "PostgresServer", "RedisServer"]
+__all__ = ["FaultProxy", "NatsServer", "PgBouncer", "PostgresServer", "RabbitServer", "RedisServer"]

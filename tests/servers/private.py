@@ -26,6 +26,7 @@ class PrivateServer(ABC):
     name: ClassVar[str]
     ready: ClassVar[str]
     """What its log says when it takes connections."""
+    patience_seconds: ClassVar[float] = 30.0
     version_option: ClassVar[str] = "--version"
     version_text: ClassVar[str] = r"(\d+\.\d+\.\d+)"
 
@@ -50,6 +51,7 @@ class PrivateServer(ABC):
             self._process.launch(*self.command(port))
             wait_until(
                 lambda logged=logged: self.ready in self.log()[logged:] or not self.running,  # type: ignore[misc]
+                timeout=self.patience_seconds,
                 message=f"{self.name} taking connections",
             )
             if self.running:

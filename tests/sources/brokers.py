@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 import nats
+import pika
 import redis
 from nats.js.errors import NotFoundError
 
-from tests.servers import FaultProxy, NatsServer, RedisServer
+from onceward.sinks.loop import LoopThread
+from tests.servers import FaultProxy, NatsServer, RabbitServer, RedisServer
 
 
 class Broker(Protocol):
     """A real broker with a queue of this test's own."""
 
     proxy: FaultProxy
+    positions: bool
+    """Whether messages have a place in it."""
 
     def url(self, *, proxied: bool = False) -> str:
         """The source's address."""
@@ -37,6 +40,8 @@ class Broker(Protocol):
 
 class RedisBroker:
     """A stream on a private Redis."""
+
+    positions = True
 
     def __init__(self, server: RedisServer) -> None:
         self._server, self._stream = server, f"orders-{uuid.uuid4().hex[:8]}"
@@ -83,10 +88,14 @@ class RedisBroker:
 class NatsBroker:
     """A stream on a private NATS server."""
 
+    positions = True
+
     def __init__(self, server: NatsServer) -> None:
         self._server, self._stream = server, f"orders-{uuid.uuid4().hex[:8]}"
         self.subject = f"{self._stream}.paid"
         self.proxy = FaultProxy("127.0.0.1", server.port).start()
+        self._thread = LoopThread("producer")
+        self._connection: Any = None
         self.make_stream()
 
     def url(self, *, proxied: bool = False) -> str:
@@ -115,21 +124,96 @@ class NatsBroker:
         self._do(lambda stream: stream.delete_stream(self._stream))
 
     def restart(self) -> None:
+        self._leave()
         self._server.restart()
 
     def close(self) -> None:
+        self._leave()
+        self._thread.close()
         self.proxy.close()
 
     def _do(self, work: Callable[[Any], Awaitable[Any]]) -> Any:
         async def connected() -> Any:
-            connection = await nats.connect(f"nats://127.0.0.1:{self._server.port}")
-            try:
-                return await work(connection.jetstream())
-            finally:
-                await connection.close()
+            if self._connection is None:
+                self._connection = await nats.connect(f"nats://127.0.0.1:{self._server.port}")
+            return await work(self._connection.jetstream())
 
-        return asyncio.run(connected())
+        return self._thread.run(connected())
+
+    def _leave(self) -> None:
+        leaving, self._connection = self._connection, None
+        if leaving is not None:
+            self._thread.run(leaving.close())
 
 
-def _dashed(headers: Mapping[str, str]) -> dict[str, str]:
+class RabbitBroker:
+    """A quorum queue on a private RabbitMQ."""
+
+    positions = False
+
+    def __init__(self, server: RabbitServer) -> None:
+        self._server, self.queue = server, f"orders-{uuid.uuid4().hex[:8]}"
+        self.proxy = FaultProxy("127.0.0.1", server.port).start()
+        self._connection: Any = None
+        self._channel: Any = None
+        self.make_queue()
+
+    def url(self, *, proxied: bool = False) -> str:
+        port = self.proxy.port if proxied else self._server.port
+        return f"amqp://127.0.0.1:{port}/?queue={self.queue}&prefetch=50"
+
+    def publish(self, body: bytes, *, id: str | None = None, type: str | None = None, **headers: Any) -> None:  # noqa: A002
+        properties = pika.BasicProperties(
+            message_id=id,
+            type=type,
+            content_type=headers.pop("content_type", None),
+            headers=_dashed(headers),
+            delivery_mode=pika.DeliveryMode.Persistent,
+        )
+        self.channel.basic_publish("", self.queue, body, properties, mandatory=True)
+
+    def unsettled(self) -> int:
+        return self._server.unsettled(self.queue)
+
+    def make_queue(self) -> None:
+        self.channel.queue_declare(self.queue, durable=True, arguments={"x-queue-type": "quorum"})
+
+    def delete_queue(self) -> None:
+        self.channel.queue_delete(self.queue)
+
+    def has_queue(self) -> bool:
+        try:
+            self.channel.queue_declare(self.queue, passive=True)
+        except pika.exceptions.ChannelClosedByBroker:
+            self._leave()
+            return False
+        return True
+
+    @property
+    def channel(self) -> Any:
+        """Another client than the one that is tested."""
+        if self._connection is None:
+            parameters = pika.ConnectionParameters("127.0.0.1", self._server.port, heartbeat=0)
+            self._connection = pika.BlockingConnection(parameters)
+            self._channel = self._connection.channel()
+            self._channel.confirm_delivery()
+        return self._channel
+
+    def restart(self) -> None:
+        self._leave()
+        self._server.restart()
+        self.unsettled()  # answers when the queue is there again
+
+    def close(self) -> None:
+        self.delete_queue()
+        self._leave()
+        self.proxy.close()
+
+    def _leave(self) -> None:
+        leaving, self._connection = self._connection, None
+        if leaving is not None:
+            leaving.close()
+
+
+def _dashed(headers: Mapping[str, Any]) -> dict[str, Any]:
     return {name.replace("_", "-"): value for name, value in headers.items()}

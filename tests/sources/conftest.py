@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tests.contract.harness import QUICK, Shop
-from tests.servers import NatsServer, RedisServer
-from tests.sources.brokers import Broker, NatsBroker, RedisBroker
+from tests.servers import NatsServer, RabbitServer, RedisServer
+from tests.sources.brokers import NatsBroker, RabbitBroker, RedisBroker
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,16 +35,23 @@ def nats_broker(nats_server: NatsServer) -> Iterator[NatsBroker]:
     broker.close()
 
 
-@pytest.fixture(params=["redis", "nats"])
-def broker(request: pytest.FixtureRequest) -> Broker:
-    """Each broker there is."""
-    found: Broker = request.getfixturevalue(f"{request.param}_broker")
-    return found
+@pytest.fixture
+def rabbit_broker(rabbit_server: RabbitServer) -> Iterator[RabbitBroker]:
+    """A queue of this test's own."""
+    broker = RabbitBroker(rabbit_server)
+    yield broker
+    broker.close()
+
+
+@pytest.fixture
+def store_url(sqlite_url: str) -> str:
+    """One store is enough for what only one broker has."""
+    return sqlite_url
 
 
 @pytest.fixture
 def shop(store_url: str) -> Iterator[Shop]:
-    """A shop on each store."""
+    """A shop that reads."""
     with Shop(store_url, "def", settings=QUICK) as shop:
         shop.handle()
         yield shop

@@ -23,7 +23,8 @@ class Arrival:
     handle: Any
     """What the broker wants back when the delivery is settled. Never an identity: it may change with each delivery."""
     position: str
-    """Its place in the broker, the same for every delivery of it: an identity only where the user says so."""
+    """Its place in the broker, the same for every delivery of it: an identity only where the user says so. In a broker
+    without places, a digest of everything it carries."""
     id: str | None = None
     """What the producer called it, where the transport has a place for that."""
     type: str | None = None
@@ -41,6 +42,8 @@ class Source(Protocol):
     """For the log: where it reads, without credentials."""
     redelivery: timedelta
     """How late the broker may deliver again what it has delivered."""
+    positions: bool
+    """Whether each message has a place in the broker that no other message has."""
 
     async def open(self) -> None:
         """Connect, and make what is needed for reading."""
@@ -69,6 +72,11 @@ def open_source(url: str) -> Source:
         from onceward.sources.nats import NatsStream  # noqa: PLC0415 - clients load on demand
 
         return NatsStream(url)
+    if scheme in ("amqp", "amqps"):
+        from onceward.sources.rabbitmq import RabbitQueue  # noqa: PLC0415 - clients load on demand
+
+        return RabbitQueue(url)
     raise ConfigurationError(
-        f"no source for {scheme!r} URLs; use redis://host/0?stream=NAME or nats://host?stream=NAME"
+        f"no source for {scheme!r} URLs; use redis://host/0?stream=NAME, nats://host?stream=NAME or"
+        " amqp://host/vhost?queue=NAME"
     )
