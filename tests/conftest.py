@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.servers import FaultProxy, NatsServer, PgBouncer, PostgresServer, RabbitServer, RedisServer
+from tests.servers import FaultProxy, MosquittoServer, NatsServer, PgBouncer, PostgresServer, RabbitServer, RedisServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,6 +105,14 @@ def rabbit_server(pytestconfig: pytest.Config) -> Iterator[RabbitServer]:
     """The worker's own RabbitMQ, shared by its tests."""
     with RabbitServer() as server:
         _note(pytestconfig, f"RabbitMQ {server.version}")
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mosquitto_server(pytestconfig: pytest.Config) -> Iterator[MosquittoServer]:
+    """The worker's own Mosquitto, shared by its tests."""
+    with MosquittoServer() as server:
+        _note(pytestconfig, f"Mosquitto {server.version}")
         yield server
 
 

@@ -4,6 +4,7 @@ Invariant: a server here listens on loopback only, on a port of its own, keeps i
 own, and is gone, with its folder, when the test process is gone, however that ended.
 """
 
+from tests.servers.mosquitto import MosquittoServer
 from tests.servers.nats import NatsServer
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import PostgresServer
@@ -11,4 +12,4 @@ from tests.servers.proxy import FaultProxy
 from tests.servers.rabbitmq import RabbitServer
 from tests.servers.redis import RedisServer
 
-__all__ = ["FaultProxy", "NatsServer", "PgBouncer", "PostgresServer", "RabbitServer", "RedisServer"]
+__all__ = ["FaultProxy", "MosquittoServer", "NatsServer", "PgBouncer", "PostgresServer", "RabbitServer", "RedisServer"]

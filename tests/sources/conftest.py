@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from onceward.sources.protocol import Arrival, Source
 from tests.contract.harness import QUICK, Shop
-from tests.servers import NatsServer, RabbitServer, RedisServer
-from tests.sources.brokers import NatsBroker, RabbitBroker, RedisBroker
+from tests.servers import MosquittoServer, NatsServer, RabbitServer, RedisServer
+from tests.sources.brokers import MqttBroker, NatsBroker, RabbitBroker, RedisBroker
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,6 +40,14 @@ def nats_broker(nats_server: NatsServer) -> Iterator[NatsBroker]:
 def rabbit_broker(rabbit_server: RabbitServer) -> Iterator[RabbitBroker]:
     """A queue of this test's own."""
     broker = RabbitBroker(rabbit_server)
+    yield broker
+    broker.close()
+
+
+@pytest.fixture
+def mqtt_broker(mosquitto_server: MosquittoServer) -> Iterator[MqttBroker]:
+    """A topic and a session of this test's own."""
+    broker = MqttBroker(mosquitto_server)
     yield broker
     broker.close()
 
@@ -78,6 +87,14 @@ def reading(shop: Shop) -> Iterator[None]:
             thread.join(0.05)
     if problems:
         raise problems[0]
+
+
+async def taken(source: Source, count: int) -> list[Arrival]:
+    """So many deliveries of an open source, neither accepted nor released."""
+    found: list[Arrival] = []
+    while len(found) < count:
+        found += await source.next(count - len(found), 1.0)
+    return found
 
 
 def started(environment: dict[str, Any]) -> subprocess.Popen[bytes]:

@@ -11,7 +11,7 @@ from onceward.sources.protocol import Arrival, BrokerUnavailable, open_source
 from onceward.sources.rabbitmq import RabbitQueue
 from tests.contract.harness import Shop
 from tests.sources.brokers import RabbitBroker
-from tests.sources.conftest import reading
+from tests.sources.conftest import reading, taken
 from tests.sources.test_contract import names, publish, settled
 from tests.waiting import wait_until
 
@@ -23,10 +23,10 @@ def test_a_tag_of_a_lost_channel_acknowledges_nothing_on_the_next(rabbit_broker:
     async def read() -> list[Arrival]:
         source = RabbitQueue(rabbit_broker.url())
         await source.open()
-        old = await _all(source, 4)
+        old = await taken(source, 4)
         await source.close()
         await source.open()
-        again = await _all(source, 4)
+        again = await taken(source, 4)
         with pytest.raises(BrokerUnavailable):
             await source.accept(old[:2])
         with pytest.raises(BrokerUnavailable):
@@ -48,9 +48,9 @@ def test_no_more_is_in_hand_than_prefetch(rabbit_broker: RabbitBroker) -> None:
         slow = RabbitQueue(rabbit_broker.url().replace("prefetch=50", "prefetch=5"))
         quick = RabbitQueue(rabbit_broker.url())
         await slow.open()
-        held = await _all(slow, 5)
+        held = await taken(slow, 5)
         await quick.open()
-        rest = await _all(quick, 15)
+        rest = await taken(quick, 15)
         assert await slow.next(5, 0.1) == []
         await quick.accept(rest)
         await quick.close()
@@ -115,10 +115,3 @@ def test_a_wrong_password_is_waited_for_and_not_shown(rabbit_broker: RabbitBroke
     with pytest.raises(BrokerUnavailable) as caught:
         asyncio.run(connect())
     assert "canary" not in f"{source.name} {caught.value}"
-
-
-async def _all(source: RabbitQueue, count: int) -> list[Arrival]:
-    found: list[Arrival] = []
-    while len(found) < count:
-        found += await source.next(count - len(found), 1.0)
-    return found

@@ -76,7 +76,11 @@ def open_source(url: str) -> Source:
         from onceward.sources.rabbitmq import RabbitQueue  # noqa: PLC0415 - clients load on demand
 
         return RabbitQueue(url)
+    if scheme in ("mqtt", "mqtts"):
+        from onceward.sources.mqtt import MqttTopic  # noqa: PLC0415 - clients load on demand
+
+        return MqttTopic(url)
     raise ConfigurationError(
-        f"no source for {scheme!r} URLs; use redis://host/0?stream=NAME, nats://host?stream=NAME or"
-        " amqp://host/vhost?queue=NAME"
+        f"no source for {scheme!r} URLs; use redis://host/0?stream=NAME, nats://host?stream=NAME,"
+        " amqp://host/vhost?queue=NAME or mqtt://host?topic=FILTER&client=NAME"
     )
