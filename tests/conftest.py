@@ -17,11 +17,13 @@ import pytest
 from tests.servers import (
     FaultProxy,
     KafkaServer,
+    MosquittoServer,
     MotoServer,
     NatsServer,
     PgBouncer,
     PostgresServer,
     PubsubServer,
+    RabbitServer,
     RedisServer,
 )
 
@@ -118,6 +120,14 @@ def kafka_server(pytestconfig: pytest.Config) -> Iterator[KafkaServer]:
 
 
 @pytest.fixture(scope="session")
+def rabbit_server(pytestconfig: pytest.Config) -> Iterator[RabbitServer]:
+    """The worker's own RabbitMQ, shared by its tests."""
+    with RabbitServer() as server:
+        _note(pytestconfig, f"RabbitMQ {server.version}")
+        yield server
+
+
+@pytest.fixture(scope="session")
 def moto_server(pytestconfig: pytest.Config) -> Iterator[MotoServer]:
     """The worker's own SQS, shared by its tests."""
     with MotoServer() as server:
@@ -130,6 +140,14 @@ def pubsub_server(pytestconfig: pytest.Config) -> Iterator[PubsubServer]:
     """The worker's own Pub/Sub, shared by its tests."""
     with PubsubServer() as server:
         _note(pytestconfig, f"Pub/Sub ({server.version})")
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mosquitto_server(pytestconfig: pytest.Config) -> Iterator[MosquittoServer]:
+    """The worker's own Mosquitto, shared by its tests."""
+    with MosquittoServer() as server:
+        _note(pytestconfig, f"Mosquitto {server.version}")
         yield server
 
 

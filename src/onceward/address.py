@@ -34,7 +34,7 @@ class Address:
         missing = [name for name, value in known.items() if value.isupper() and not given.get(name)]
         unknown = sorted(set(given) - set(known))
         problem = ""
-        if parts.fragment:
+        if "#" in url:
             problem = "a # in it is written %23"
         elif unknown:
             problem = f"{', '.join(unknown)} is not known"
@@ -74,4 +74,6 @@ class Address:
 
 
 def _options(query: str) -> dict[str, str]:
-    return {name: values[-1] for name, values in parse_qs(query, keep_blank_values=True).items()}
+    # A plus is a plus, as in a filter of topics: only forms of web pages mean a space.
+    pairs = parse_qs(query.replace("+", "%2B"), keep_blank_values=True)
+    return {name: values[-1] for name, values in pairs.items()}

@@ -9,15 +9,15 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from onceward import identity
 from onceward.desk import Desk
 from onceward.errors import ConfigurationError
 from onceward.retry import RetryPolicy
-from onceward.sources.envelope import Envelope
+from onceward.sources.envelope import POSITION, Envelope
 from onceward.sources.intake import Attendance, Intake, Reading
 from onceward.sources.poll import TIMEOUT, Poll
 from onceward.sources.protocol import open_source
 from onceward.steps.context import Context
+from onceward.steps.prune import declare
 from onceward.stores.protocol import Store
 from onceward.webhooks import Hooks, Limits, Webhooks
 
@@ -59,17 +59,24 @@ class Entrance(Desk):
         type: str | None = None,  # noqa: A002
         batch: int = 100,
         inline: bool = False,
+        redelivers_for: timedelta | None = None,
     ) -> None:
         """Take messages from a broker while `run` runs: `inbox.source("redis://host/0?stream=orders", source="shop")`.
 
         `id` and `type` say where a message carries them: a field, a dotted path, `header:NAME`; `id="position"` is the
         place in the broker (a producer that sends twice has then sent two messages), `type="=order.paid"` the
-        type of all. Without them: CloudEvents, or the broker's own properties.
+        type of all. Without them: CloudEvents, or the broker's own properties. `redelivers_for` says how late the
+        broker may deliver a copy, where that is not the usual time.
         """
-        identity.check_name("source", source)
         if batch < 1:
             raise ConfigurationError(f"batch={batch} must be at least 1")
-        self._intakes.append(Intake(open_source(url), Envelope(source, id, type), batch, inline))
+        opened, envelope = open_source(url), Envelope(source, id, type)
+        if id == POSITION and not opened.positions:
+            raise ConfigurationError(
+                f"{opened.name}: id={id!r} is not possible, messages have no place of their own there"
+            )
+        declare(self._context, source, opened.redelivery if redelivers_for is None else redelivers_for)
+        self._intakes.append(Intake(opened, envelope, batch, inline))
 
     def poll(
         self,

@@ -12,6 +12,8 @@ try:
         install.pgbouncer_program(),
         install.redis_program(),
         install.nats_program(),
+        install.rabbitmq_program(),
+        install.mosquitto_program(),
         install.java_program(),
         install.kafka_libraries(),
         install.pubsub_emulator() or install.pstest_program(),

@@ -51,7 +51,7 @@ def postgresql_bin() -> Path:
 
 def pgbouncer_program() -> Path:
     """The `pgbouncer` program."""
-    return ensure("pgbouncer", probe=_find_pgbouncer)
+    return ensure("pgbouncer", probe=lambda: _find("pgbouncer"))
 
 
 def redis_program() -> Path:
@@ -62,6 +62,16 @@ def redis_program() -> Path:
 def nats_program() -> Path:
     """The `nats-server` program."""
     return ensure("nats-server", probe=lambda: _find("nats-server"))
+
+
+def rabbitmq_program() -> Path:
+    """RabbitMQ's own start script: the one on PATH refuses to run as anybody but root and its own user."""
+    return ensure("rabbitmq-server", probe=_find_rabbitmq)
+
+
+def mosquitto_program() -> Path:
+    """The `mosquitto` program."""
+    return ensure("mosquitto", probe=lambda: _find("mosquitto"))
 
 
 KAFKA = "4.3.1"
@@ -142,6 +152,7 @@ def _cache() -> Path:
 
 
 def _find(program: str) -> Path | None:
+    # A plain user's PATH on Debian lacks the sbin folders.
     found = shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
     return Path(found) if found else None
 
@@ -158,10 +169,9 @@ def _find_postgresql() -> Path | None:
     return Path(initdb).resolve().parent if initdb else None
 
 
-def _find_pgbouncer() -> Path | None:
-    # A plain user's PATH on Debian lacks the sbin folders.
-    found = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
-    return Path(found) if found else None
+def _find_rabbitmq() -> Path | None:
+    debian = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+    return debian if debian.exists() else _find("rabbitmq-server")
 
 
 def _apt_install(package: str) -> None:

@@ -26,6 +26,7 @@ class PrivateServer(ABC):
     name: ClassVar[str]
     ready: ClassVar[str]
     """What its log says when it takes connections."""
+    patience_seconds: ClassVar[float] = 30.0
     as_oneself: ClassVar[bool] = False
     """Whether it must run as whoever runs the tests: nobody else may read the checkout."""
     version_option: ClassVar[str] = "--version"
@@ -52,6 +53,7 @@ class PrivateServer(ABC):
             self._process.launch(*self.command(port))
             wait_until(
                 lambda logged=logged: self.ready in self.log()[logged:] or not self.running,  # type: ignore[misc]
+                timeout=self.patience_seconds,
                 message=f"{self.name} taking connections",
             )
             if self.running:
@@ -85,7 +87,9 @@ class PrivateServer(ABC):
     @property
     def version(self) -> str:
         """The version, such as "7.0.15"."""
-        printed = subprocess.check_output([self._program, self.version_option], text=True, stderr=subprocess.STDOUT)
+        # Some call it a failure to be asked.
+        asked: list[str | Path] = [self._program, self.version_option]
+        printed = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
         found = re.search(self.version_text, printed)
         return found[1] if found else printed.strip()
 

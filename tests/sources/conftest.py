@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,9 +12,18 @@ from typing import Any
 
 import pytest
 
+from onceward.sources.protocol import Arrival, Source
 from tests.contract.harness import QUICK, Shop
-from tests.servers import KafkaServer, MotoServer, NatsServer, PubsubServer, RedisServer
-from tests.sources.brokers import Broker, NatsBroker, RedisBroker
+from tests.servers import (
+    KafkaServer,
+    MosquittoServer,
+    MotoServer,
+    NatsServer,
+    PubsubServer,
+    RabbitServer,
+    RedisServer,
+)
+from tests.sources.brokers import MqttBroker, NatsBroker, RabbitBroker, RedisBroker
 from tests.sources.kafka_broker import KafkaBroker
 from tests.sources.pubsub_broker import PubsubBroker
 from tests.sources.sqs_broker import SqsBroker
@@ -59,6 +66,14 @@ def sqs_broker(moto_server: MotoServer, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 @pytest.fixture
+def rabbit_broker(rabbit_server: RabbitServer) -> Iterator[RabbitBroker]:
+    """A queue of this test's own."""
+    broker = RabbitBroker(rabbit_server)
+    yield broker
+    broker.close()
+
+
+@pytest.fixture
 def pubsub_broker(pubsub_server: PubsubServer) -> Iterator[PubsubBroker]:
     """A subscription of this test's own."""
     broker = PubsubBroker(pubsub_server)
@@ -66,39 +81,23 @@ def pubsub_broker(pubsub_server: PubsubServer) -> Iterator[PubsubBroker]:
     broker.close()
 
 
-@pytest.fixture(params=["redis", "nats", "kafka", "sqs", "pubsub"])
-def broker(request: pytest.FixtureRequest) -> Broker:
-    """Each broker there is."""
-    found: Broker = request.getfixturevalue(f"{request.param}_broker")
-    return found
+@pytest.fixture
+def mqtt_broker(mosquitto_server: MosquittoServer) -> Iterator[MqttBroker]:
+    """A topic and a session of this test's own."""
+    broker = MqttBroker(mosquitto_server)
+    yield broker
+    broker.close()
 
 
-HEAVY = ("kafka", "sqs", "pubsub")
-"""Brokers whose contract is played on one store per case, half of the cases on each: a source knows no store."""
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """ONCEWARD_SOURCES=all plays every case of every broker on every store."""
-    if os.environ.get("ONCEWARD_SOURCES") == "all":
-        return
-    left = [item for item in items if not _is_left_out(item)]
-    config.hook.pytest_deselected(items=[item for item in items if _is_left_out(item)])
-    items[:] = left
-
-
-def _is_left_out(item: pytest.Item) -> bool:
-    params: dict[str, Any] = item.callspec.params if hasattr(item, "callspec") else {}
-    broker, store = params.get("broker"), params.get("store_url")
-    name = getattr(item, "originalname", "")
-    return broker in HEAVY and store is not None and store != STORES[zlib.crc32(f"{name} {broker}".encode()) % 2]
-
-
-STORES = ("sqlite", "postgres")
+@pytest.fixture
+def store_url(sqlite_url: str) -> str:
+    """One store is enough for what only one broker has."""
+    return sqlite_url
 
 
 @pytest.fixture
 def shop(store_url: str) -> Iterator[Shop]:
-    """A shop on each store."""
+    """A shop that reads."""
     with Shop(store_url, "def", settings=QUICK) as shop:
         shop.handle()
         yield shop
@@ -125,6 +124,14 @@ def reading(shop: Shop) -> Iterator[None]:
             thread.join(0.05)
     if problems:
         raise problems[0]
+
+
+async def taken(source: Source, count: int) -> list[Arrival]:
+    """So many deliveries of an open source, neither accepted nor released."""
+    found: list[Arrival] = []
+    while len(found) < count:
+        found += await source.next(count - len(found), 1.0)
+    return found
 
 
 def started(environment: dict[str, Any], program: str = "tests.sources.program:inbox") -> subprocess.Popen[bytes]:

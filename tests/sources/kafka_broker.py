@@ -19,6 +19,9 @@ PARTITIONS = 3
 class KafkaBroker:
     """A topic on a private Kafka."""
 
+    positions = True
+    readers = 2
+
     def __init__(self, server: KafkaServer, partitions: int = PARTITIONS) -> None:
         self._server = server
         self.topic, self.group = f"orders-{uuid.uuid4().hex[:8]}", f"shop-{uuid.uuid4().hex[:8]}"

@@ -60,6 +60,9 @@ class Ledger(grpc.GenericRpcHandler):  # type: ignore[misc] # grpc has no types
 class PubsubBroker:
     """A topic with one subscription on a private server; a `key` in the body is the ordering key."""
 
+    positions = True
+    readers = 2
+
     def __init__(self, server: PubsubServer) -> None:
         self._server = server
         name = uuid.uuid4().hex[:8]

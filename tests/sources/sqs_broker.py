@@ -25,6 +25,9 @@ def _client(port: int) -> Any:
 class SqsBroker:
     """A FIFO queue on a private server; messages with a `key` in their body are a group, each other one its own."""
 
+    positions = True
+    readers = 2
+
     def __init__(self, server: MotoServer) -> None:
         self._server = server
         self.queue = f"orders-{uuid.uuid4().hex[:8]}.fifo"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,28 +14,10 @@ from onceward.sources.kafka import KafkaTopic
 from onceward.sources.protocol import Arrival, open_source
 from tests.contract.harness import QUICK, Shop
 from tests.servers import KafkaServer
-from tests.sources.conftest import reading
+from tests.sources.conftest import reading, taken
 from tests.sources.kafka_broker import PARTITIONS, KafkaBroker
 from tests.sources.test_contract import PAID, names, publish, settled
 from tests.waiting import wait_until
-
-
-@pytest.fixture
-def shop(sqlite_url: str) -> Iterator[Shop]:
-    """On one store: what is special here is between the source and its broker."""
-    with Shop(sqlite_url, "def", settings=QUICK) as shop:
-        shop.handle()
-        yield shop
-
-
-async def some(source: KafkaTopic, count: int = 1) -> list[Arrival]:
-    """At least so many deliveries; joining a group takes a moment."""
-    found: list[Arrival] = []
-    for _ in range(60):
-        found += await source.next(100, 0.5)
-        if len(found) >= count:
-            return found
-    raise TimeoutError(f"{len(found)} deliveries of {count}")
 
 
 def test_partitions_that_move_lose_and_double_nothing_and_keep_the_order(shop: Shop, kafka_broker: KafkaBroker) -> None:
@@ -81,16 +62,16 @@ def test_no_offset_is_committed_for_a_partition_that_went_away(kafka_broker: Kaf
     async def lose() -> None:
         first, second = KafkaTopic(kafka_broker.url()), KafkaTopic(kafka_broker.url())
         await first.open()
-        held = await some(first, PARTITIONS)
+        held = await taken(first, PARTITIONS)
         await second.open()
         theirs: list[Arrival] = []
         while not theirs:  # both must ask, or nothing moves
             await first.next(1, 0.1)
             theirs = await second.next(100, 0.1)
-        taken = {arrival.handle[:2] for arrival in theirs}
+        gone = {arrival.handle[:2] for arrival in theirs}
         await first.accept(held)
         assert kafka_broker.unsettled() == len(theirs)
-        assert all(first._ours.get(where) is None for where in taken)
+        assert all(first._ours.get(where) is None for where in gone)
         await second.accept(theirs)
         await second.close()
         await first.close()
@@ -105,10 +86,10 @@ def test_what_is_released_is_read_again_by_the_same_reader(kafka_broker: KafkaBr
     async def read() -> list[str | None]:
         source = KafkaTopic(kafka_broker.url())
         await source.open()
-        given = await some(source, 6)
+        given = await taken(source, 6)
         await source.accept(given[:2])
         await source.release(given[2:])
-        again = await some(source, 4)
+        again = await taken(source, 4)
         await source.accept(again)
         await source.close()
         return [arrival.id for arrival in again]

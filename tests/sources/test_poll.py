@@ -32,6 +32,13 @@ def api() -> Iterator[Api]:
         yield api
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def store_url(request: pytest.FixtureRequest) -> str:
+    """Each store: whose turn it is, the store decides."""
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
 @pytest.fixture(params=["def", "async"])
 def kind(request: pytest.FixtureRequest) -> Kind:
     """Both kinds of function."""

@@ -3,36 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 
 from onceward import ConfigurationError
-from onceward.sources.protocol import Arrival, open_source
+from onceward.sources.protocol import open_source
 from onceward.sources.pubsub import PubsubSubscription
-from tests.contract.harness import QUICK, Shop
-from tests.sources.conftest import reading
+from tests.contract.harness import Shop
+from tests.sources.conftest import reading, taken
 from tests.sources.pubsub_broker import PubsubBroker
 from tests.sources.test_contract import PAID, names, publish, settled
 from tests.waiting import wait_until
-
-
-@pytest.fixture
-def shop(sqlite_url: str) -> Iterator[Shop]:
-    """On one store: what is special here is between the source and its broker."""
-    with Shop(sqlite_url, "def", settings=QUICK) as shop:
-        shop.handle()
-        yield shop
-
-
-async def some(source: PubsubSubscription, count: int = 1) -> list[Arrival]:
-    """At least so many deliveries."""
-    found: list[Arrival] = []
-    for _ in range(30):
-        found += await source.next(100, 1)
-        if len(found) >= count:
-            return found
-    raise TimeoutError(f"{len(found)} deliveries of {count}")
 
 
 def test_what_is_in_hand_is_given_to_nobody_else(pubsub_broker: PubsubBroker) -> None:
@@ -43,15 +24,15 @@ def test_what_is_in_hand_is_given_to_nobody_else(pubsub_broker: PubsubBroker) ->
         url = pubsub_broker.url().replace("deadline=2", "deadline=4")
         first, second = PubsubSubscription(url), PubsubSubscription(url)
         await first.open()
-        held = await some(first, 12)
+        held = await taken(first, 12)
         await second.open()
         for _ in range(5):
             assert await second.next(100, 1) == []
         await first.close()
-        taken = await some(second, 12)
-        assert {arrival.id for arrival in taken} == set(names(12))
-        assert {arrival.position for arrival in taken} == {arrival.position for arrival in held}
-        await second.accept(taken)
+        theirs = await taken(second, 12)
+        assert {arrival.id for arrival in theirs} == set(names(12))
+        assert {arrival.position for arrival in theirs} == {arrival.position for arrival in held}
+        await second.accept(theirs)
         await second.close()
 
     asyncio.run(hold())
@@ -64,10 +45,10 @@ def test_what_is_released_is_there_at_once(pubsub_broker: PubsubBroker) -> None:
     async def release() -> None:
         source = PubsubSubscription(pubsub_broker.url().replace("deadline=2", "deadline=600"))
         await source.open()
-        given = await some(source, 3)
+        given = await taken(source, 3)
         await source.accept(given[:1])
         await source.release(given[1:])
-        again = await some(source, 2)
+        again = await taken(source, 2)
         assert {arrival.id for arrival in again} == {arrival.id for arrival in given[1:]}
         await source.accept(again)
         await source.close()

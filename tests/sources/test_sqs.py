@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,29 +11,11 @@ import pytest
 from onceward import ConfigurationError
 from onceward.sources.protocol import Arrival, BrokerUnavailable, open_source
 from onceward.sources.sqs import SqsQueue
-from tests.contract.harness import QUICK, Shop
-from tests.sources.conftest import reading
+from tests.contract.harness import Shop
+from tests.sources.conftest import reading, taken
 from tests.sources.sqs_broker import REGION, SqsBroker
 from tests.sources.test_contract import PAID, names, publish, settled
 from tests.waiting import wait_until
-
-
-@pytest.fixture
-def shop(sqlite_url: str) -> Iterator[Shop]:
-    """On one store: what is special here is between the source and its broker."""
-    with Shop(sqlite_url, "def", settings=QUICK) as shop:
-        shop.handle()
-        yield shop
-
-
-async def some(source: SqsQueue, count: int = 1) -> list[Arrival]:
-    """At least so many deliveries."""
-    found: list[Arrival] = []
-    for _ in range(30):
-        found += await source.next(100, 1)
-        if len(found) >= count:
-            return found
-    raise TimeoutError(f"{len(found)} deliveries of {count}")
 
 
 def test_what_is_in_hand_stays_out_of_others_sight(sqs_broker: SqsBroker) -> None:
@@ -51,12 +32,12 @@ def test_what_is_in_hand_stays_out_of_others_sight(sqs_broker: SqsBroker) -> Non
         for _ in range(5):
             assert await second.next(100, 1) == []
         await first.close()
-        taken = await some(second, 12)
-        assert {arrival.id for arrival in taken} == set(names(12))
+        theirs = await taken(second, 12)
+        assert {arrival.id for arrival in theirs} == set(names(12))
         # The same messages under other handles.
-        assert not {arrival.handle for arrival in taken} & {arrival.handle for arrival in held}
-        assert {arrival.position for arrival in taken} == {arrival.position for arrival in held}
-        await second.accept(taken)
+        assert not {arrival.handle for arrival in theirs} & {arrival.handle for arrival in held}
+        assert {arrival.position for arrival in theirs} == {arrival.position for arrival in held}
+        await second.accept(theirs)
         await second.close()
 
     asyncio.run(hold())
@@ -70,10 +51,10 @@ def test_what_is_released_is_there_at_once(sqs_broker: SqsBroker) -> None:
     async def release() -> None:
         source = SqsQueue(url)
         await source.open()
-        given = await some(source, 3)
+        given = await taken(source, 3)
         await source.accept(given[:1])
         await source.release(given[1:])
-        again = await some(source, 2)
+        again = await taken(source, 2)
         assert {arrival.id for arrival in again} == {arrival.id for arrival in given[1:]}
         await source.accept(again)
         await source.close()
@@ -89,7 +70,7 @@ def test_a_deletion_that_fails_in_part_is_trouble_with_the_broker(sqs_broker: Sq
     async def fail() -> None:
         source = SqsQueue(sqs_broker.url())
         await source.open()
-        given = await some(source, 2)
+        given = await taken(source, 2)
         wrong = Arrival(b"", {}, handle="no such handle", position="")
         with pytest.raises(BrokerUnavailable, match="1 deliveries could not be settled"):
             await source.accept([given[0], wrong])

@@ -11,8 +11,8 @@ FORM = "redis://host:6379/0?stream=NAME&group=onceward&filter=&wait=30"
 
 
 def test_what_is_not_given_has_the_default_of_the_form() -> None:
-    address = Address.of("redis://me:canary@db:1/0?stream=a%2Fb&wait=2.5", FORM)
-    assert dict(address.options) == {"stream": "a/b", "group": "onceward", "filter": "", "wait": "2.5"}
+    address = Address.of("redis://me:canary@db:1/0?stream=a%2F+b%20%23&wait=2.5", FORM)
+    assert dict(address.options) == {"stream": "a/+b #", "group": "onceward", "filter": "", "wait": "2.5"}
     assert address.server == "redis://me:canary@db:1/0"
     assert address.shown == "redis://db:1/0"
     assert "canary" not in repr(address)
@@ -26,6 +26,7 @@ def test_what_is_not_given_has_the_default_of_the_form() -> None:
         ("stream=", "stream is missing"),
         ("stream=x&streem=y&a=b", "a, streem is not known"),
         ("stream=x#y", "written %23"),
+        ("stream=x/#", "written %23"),
     ],
 )
 def test_an_address_that_does_not_follow_the_form_is_refused_with_it(query: str, reason: str) -> None:

@@ -60,6 +60,7 @@ class KafkaTopic:
 
     redelivery = timedelta(days=30)
     """As long as the topic keeps a record, which only its owner knows; declare your own where it is longer."""
+    positions = True
 
     def __init__(self, url: str) -> None:
         address = Address.of(url, _FORM)

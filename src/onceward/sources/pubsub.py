@@ -46,6 +46,7 @@ class PubsubSubscription:
 
     redelivery = timedelta(days=7)
     """As long as a subscription keeps a message, unless its owner says otherwise: then declare it."""
+    positions = True
 
     def __init__(self, url: str) -> None:
         address = Address.of(url, _FORM)

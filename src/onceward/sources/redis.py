@@ -40,6 +40,7 @@ class RedisStream:
 
     redelivery = timedelta(days=30)
     """As long as the stream keeps an entry, which only its owner knows; declare your own where it is longer."""
+    positions = True
 
     def __init__(self, url: str) -> None:
         address = Address.of(url, _FORM)

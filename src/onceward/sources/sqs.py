@@ -47,6 +47,7 @@ class SqsQueue:
 
     redelivery = timedelta(days=14)
     """As long as a queue may keep a message."""
+    positions = True
 
     def __init__(self, url: str) -> None:
         address = Address.of(url, _FORM)
