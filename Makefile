@@ -65,7 +65,7 @@ proof: servers ## Run the four long suites and write their figures to docs/proof
 soak: $(READY) ## Run a busy inbox for MINUTES (60), with failures and pruning; fails if anything grows
 	@MINUTES=$(or $(MINUTES),60) $(BIN)/python -m bench.soak
 
-servers: $(READY) ## Install PostgreSQL, PgBouncer, Redis and NATS if missing (apt, as root)
+servers: $(READY) ## Install the servers of the tests if missing (apt, as root; Kafka by Maven)
 	@$(BIN)/python -m tests.servers
 
 pins: $(READY) ## Renew requirements-dev.txt (uv is fetched for this alone)

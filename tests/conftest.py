@@ -15,7 +15,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.nursery import Nursery
-from tests.servers import FaultProxy, NatsServer, PgBouncer, PostgresServer, RedisServer
+from tests.servers import (
+    FaultProxy,
+    KafkaServer,
+    MosquittoServer,
+    MotoServer,
+    NatsServer,
+    PgBouncer,
+    PostgresServer,
+    PubsubServer,
+    RabbitServer,
+    RedisServer,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,6 +123,46 @@ def nats_server(pytestconfig: pytest.Config) -> Iterator[NatsServer]:
     """The worker's own NATS server, shared by its tests."""
     with NatsServer() as server:
         _note(pytestconfig, f"NATS {server.version}")
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kafka_server(pytestconfig: pytest.Config) -> Iterator[KafkaServer]:
+    """The worker's own Kafka, shared by its tests."""
+    with KafkaServer() as server:
+        _note(pytestconfig, f"Kafka {server.version}")
+        yield server
+
+
+@pytest.fixture(scope="session")
+def rabbit_server(pytestconfig: pytest.Config) -> Iterator[RabbitServer]:
+    """The worker's own RabbitMQ, shared by its tests."""
+    with RabbitServer() as server:
+        _note(pytestconfig, f"RabbitMQ {server.version}")
+        yield server
+
+
+@pytest.fixture(scope="session")
+def moto_server(pytestconfig: pytest.Config) -> Iterator[MotoServer]:
+    """The worker's own SQS, shared by its tests."""
+    with MotoServer() as server:
+        _note(pytestconfig, f"SQS (moto {server.version})")
+        yield server
+
+
+@pytest.fixture(scope="session")
+def pubsub_server(pytestconfig: pytest.Config) -> Iterator[PubsubServer]:
+    """The worker's own Pub/Sub, shared by its tests."""
+    with PubsubServer() as server:
+        _note(pytestconfig, f"Pub/Sub ({server.version})")
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mosquitto_server(pytestconfig: pytest.Config) -> Iterator[MosquittoServer]:
+    """The worker's own Mosquitto, shared by its tests."""
+    with MosquittoServer() as server:
+        _note(pytestconfig, f"Mosquitto {server.version}")
         yield server
 
 

@@ -7,6 +7,7 @@ from onceward.errors import (
     InvalidMessage,
     OncewardError,
     OutcomeUnknown,
+    PollFailed,
     StoreError,
     StoreUnavailable,
 )
@@ -14,6 +15,7 @@ from onceward.inbox import Inbox
 from onceward.message import Message, Receipt
 from onceward.retry import Reject, Retry, RetryPolicy
 from onceward.settings import Settings
+from onceward.sources.poll import Response
 from onceward.versions import one_row
 
 __version__ = "0.1.0"
@@ -27,8 +29,10 @@ __all__ = [
     "Message",
     "OncewardError",
     "OutcomeUnknown",
+    "PollFailed",
     "Receipt",
     "Reject",
+    "Response",
     "Retry",
     "RetryPolicy",
     "Settings",

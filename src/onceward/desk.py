@@ -65,6 +65,10 @@ class Desk:
         """The processes that run handlers."""
         return perform(self._store, lambda: report.workers(self._context))
 
+    def polls(self) -> list[report.PollRow]:
+        """The polled APIs: how far each is, when it is due, how it went last."""
+        return perform(self._store, lambda: report.polls(self._context))
+
     def effects(self, *, limit: int = 100) -> list[report.Effect]:
         """External calls under `message.once` whose outcome nobody knows."""
         return perform(self._store, lambda: report.open_effects(self._context, limit=limit))

@@ -51,6 +51,7 @@ def examine(inbox: Inbox, *, program: bool | None = None) -> list[Finding]:
         *_backlog(inbox, stats),
         *_people(inbox, stats),
         *_retention(inbox),
+        *_polls(inbox),
     ]
 
 
@@ -192,6 +193,26 @@ def _retention(inbox: Inbox) -> Iterator[Finding]:
             "messages wait in the spool of this host",
             "it is drained by any process that has it open; if none runs, start one",
         )
+
+
+def _polls(inbox: Inbox) -> Iterator[Finding]:
+    """Whether the polled APIs answer, and whether anybody asks them."""
+    for poll in inbox.polls():
+        if poll.failures:
+            yield Finding(
+                "warning",
+                f"the poll of {poll.source} failed {_some(poll.failures, 'time')} in a row: {poll.error}",
+                "it is tried again by itself, later each time, from where its stored responses end",
+            )
+        elif -poll.due_seconds >= OLD.total_seconds():
+            late = timedelta(seconds=int(-poll.due_seconds))
+            yield Finding(
+                "warning",
+                f"the poll of {poll.source} has been due for {late} (h:mm:ss), and nobody takes its turn",
+                "run the program that has it: onceward run",
+            )
+        else:
+            yield Finding("ok", f"the poll of {poll.source} goes well, {_some(poll.responses, 'response')} so far")
 
 
 def _some(number: int, noun: str) -> str:

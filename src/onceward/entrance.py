@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, cast
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from onceward import identity
 from onceward.desk import Desk
 from onceward.errors import ConfigurationError
-from onceward.sources.envelope import Envelope
-from onceward.sources.intake import Attendance, Intake
+from onceward.retry import RetryPolicy
+from onceward.sources.envelope import POSITION, Envelope
+from onceward.sources.intake import Attendance, Intake, Reading
+from onceward.sources.poll import TIMEOUT, Poll
 from onceward.sources.protocol import open_source
 from onceward.steps.context import Context
+from onceward.steps.prune import declare
 from onceward.stores.protocol import Store
 from onceward.webhooks import Hooks, Limits, Webhooks
 
 if TYPE_CHECKING:
     from onceward.sources.intake import Receiver as Intaking
+    from onceward.sources.poll import Polling
     from onceward.webhooks import Verifier
     from onceward.webhooks.hooks import Receiver
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 
 class Entrance(Desk):
-    """Webhooks and brokers in."""
+    """Webhooks, brokers and polled APIs in."""
 
     def __init__(self, context: Context, store: Store) -> None:
         super().__init__(context, store)
         self._intakes: list[Intake] = []
+        self._polls: dict[str, Poll] = {}
         self.served: list[Webhooks] = []
         """The web applications made so far; `onceward run --http` serves them."""
 
@@ -50,25 +59,71 @@ class Entrance(Desk):
         type: str | None = None,  # noqa: A002
         batch: int = 100,
         inline: bool = False,
+        redelivers_for: timedelta | None = None,
     ) -> None:
         """Take messages from a broker while `run` runs: `inbox.source("redis://host/0?stream=orders", source="shop")`.
 
         `id` and `type` say where a message carries them: a field, a dotted path, `header:NAME`; `id="position"` is the
         place in the broker (a producer that sends twice has then sent two messages), `type="=order.paid"` the
-        type of all. Without them: CloudEvents, or the broker's own properties.
+        type of all. Without them: CloudEvents, or the broker's own properties. `redelivers_for` says how late the
+        broker may deliver a copy, where that is not the usual time.
         """
-        identity.check_name("source", source)
         if batch < 1:
             raise ConfigurationError(f"batch={batch} must be at least 1")
-        self._intakes.append(Intake(open_source(url), Envelope(source, id, type), batch, inline))
+        opened, envelope = open_source(url), Envelope(source, id, type)
+        if id == POSITION and not opened.positions:
+            raise ConfigurationError(
+                f"{opened.name}: id={id!r} is not possible, messages have no place of their own there"
+            )
+        declare(self._context, source, opened.redelivery if redelivers_for is None else redelivers_for)
+        self._intakes.append(Intake(opened, envelope, batch, inline))
+
+    def poll(
+        self,
+        *,
+        every: timedelta,
+        source: str,
+        type: str | None = None,  # noqa: A002 - the words every sender uses
+        timeout: timedelta = TIMEOUT,
+        retry: RetryPolicy | None = None,
+    ) -> Callable[[F], F]:
+        """Poll an API while `run` runs: a generator function, `def` or `async def`, that yields raw responses.
+
+        It is called with the cursor of the last stored response (None at first), by one process at a time. Each
+        `yield Response(body, cursor=...)` is stored as a message of `type` (by default "SOURCE.response") together
+        with its cursor before the function goes on; a handler reads it. `timeout` is how long it may take for a
+        response before another process may take over; `retry` spaces the turns after one that raised.
+        """
+
+        def register(function: F) -> F:
+            if source in self._polls:
+                raise ConfigurationError(f"there is a poll of {source!r} already; give this one a source of its own")
+            policy = retry or RetryPolicy(cap=timedelta(minutes=10), jitter=0.5)
+            kind = f"{source}.response" if type is None else type
+            self._polls[source] = Poll(function, source, kind, every, timeout, policy)
+            return function
+
+        return register
+
+    def poll_now(self, source: str) -> None:
+        """Take a poll's turn now, due or not, unless a process has it; raises `PollFailed` when its function does."""
+        asyncio.run(self.apoll_now(source))
+
+    async def apoll_now(self, source: str) -> None:
+        """As `poll_now`, awaited."""
+        if source not in self._polls:
+            raise ConfigurationError(f"there is no poll of {source!r}; register one with @inbox.poll(source=...)")
+        await self._polls[source].turn(cast("Polling", self), asyncio.Event(), early=True)
 
     @contextmanager
     def _attended(self, stop: Callable[[], None]) -> Iterator[None]:
         """Read the sources while the block runs, in a thread of their own; `stop` is called if that fails."""
-        if not self._intakes:
+        if not self._intakes and not self._polls:
             yield
             return
-        attendance = Attendance(self._intakes, cast("Intaking", self), stop)
+        readings: list[Reading] = [partial(intake.run, cast("Intaking", self)) for intake in self._intakes]
+        readings += [partial(poll.run, cast("Polling", self)) for poll in self._polls.values()]
+        attendance = Attendance(readings, stop)
         attendance.start()
         try:
             yield

@@ -42,6 +42,15 @@ class OutcomeUnknown(OncewardError):
     """An external effect was begun and nobody knows whether it happened; a person must say."""
 
 
+class PollFailed(OncewardError):
+    """A poll's function raised; the cursor stands where its last stored response ends, and the next turn goes on."""
+
+    def __init__(self, text: str, left: float) -> None:
+        super().__init__(text)
+        self.left = left
+        """In how many seconds it is tried again."""
+
+
 class NeedsAlone(BaseException):
     """A handler used `message.once` inside a group: it is run again, alone. Never reaches a user."""
 

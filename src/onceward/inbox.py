@@ -79,7 +79,7 @@ class Inbox(Entrance, Upkeep):
         self._introduced = 0
         self._sinks: dict[str, Sink] = {}
         self._policies: dict[str, RetryPolicy] = {}
-        self._inline = Inline(self._context, self._store, self._introduce)
+        self._inline = Inline(self._context, self._store, self.introduce)
         self._workers: set[Worker] = set()
         self._gatherings = Gatherings(self._receive, self._areceive, single_writer=self._store.single_writer)
         self._spooling = Spooling(spool, self._store_first, self.settings.poll.total_seconds())
@@ -256,7 +256,7 @@ class Inbox(Entrance, Upkeep):
         return receipts
 
     def _take_in(self, deliveries: Sequence[Delivery]) -> Flow[list[Receipt]]:
-        yield from self._introduce()
+        yield from self.introduce()
         return (yield from receive(self._context, self._context.cache, deliveries))
 
     def _join(self, deliveries: Sequence[Delivery]) -> Flow[list[Receipt]]:
@@ -267,8 +267,8 @@ class Inbox(Entrance, Upkeep):
             yield from declare_sources(self._context, cache)
         return (yield from receive(self._context, cache, deliveries, ring=True))
 
-    def _introduce(self) -> Flow[None]:
-        """Tell the database about this process's handlers, once."""
+    def introduce(self) -> Flow[None]:
+        """Tell the database about this process's handlers, once; a step, for extensions that take messages in."""
         known = self._context.registry.declared
         if self._introduced != known:
             yield from subscribe(self._context, self._context.cache)

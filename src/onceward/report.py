@@ -43,6 +43,24 @@ class Stats:
     outbox_unsent: int
     outbox_dead: int
     outbox_sent: int
+    polls_failing: int
+
+
+@dataclass(frozen=True, slots=True)
+class PollRow:
+    """A polled API."""
+
+    source: str
+    cursor: Any
+    responses: int
+    """How many were ever stored."""
+    running: bool
+    due_seconds: float
+    """Until the next turn, or until a running one may be taken over; negative when nobody takes it."""
+    ended_at: datetime | None
+    failures: int
+    """How many turns in a row have failed."""
+    error: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +297,17 @@ def workers(context: Context) -> Flow[list[WorkerRow]]:
     """The processes that are registered."""
     (rows,) = yield from once(context, Query("workers"))
     return [WorkerRow(*(*row[:5], bool(row[5]), moment(row[6]), *row[7:])) for row in rows]
+
+
+def polls(context: Context) -> Flow[list[PollRow]]:
+    """The polled APIs."""
+    (rows,) = yield from once(context, Query("polls"))
+    return [
+        PollRow(
+            source, payload.decode_text(cursor) if cursor else None, number, bool(running), due, _maybe(ended), *last
+        )
+        for source, cursor, number, running, due, ended, *last in rows
+    ]
 
 
 def _mismatch(row: tuple[Any, ...]) -> Mismatch:

@@ -20,7 +20,7 @@ from onceward.flow import Wait
 from onceward.spooling import Spooling
 from onceward.steps.archive import drop_archived, next_archivable
 from onceward.steps.erase import Match, Test, erase, has_field, has_key, same_id, search
-from onceward.steps.prune import BATCH, Pruned, Sweep, check_window, prune
+from onceward.steps.prune import BATCH, Pruned, Sweep, declare, prune
 from onceward.stores.protocol import Session
 from onceward.transact import perform
 
@@ -47,11 +47,7 @@ class Upkeep(Desk):
 
         A dedupe retention that is shorter is refused, here and wherever a program starts on the same tables.
         """
-        identity.check_name("source", name)
-        if redelivers_for < timedelta(0):
-            raise ConfigurationError(f"source {name!r}: redelivers_for={redelivers_for} cannot be negative")
-        check_window(self._context, name, redelivers_for)
-        self._context.registry.sources[name] = redelivers_for
+        declare(self._context, name, redelivers_for)
 
     def personal(
         self,

@@ -8,12 +8,14 @@ was played and wherever it was cut off, the end must be `final`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from onceward import Inbox, Receipt, payload
+from onceward import ConfigurationError, Inbox, Receipt, Response, payload
 from onceward.presence import Presence
 from onceward.steps.presence import register, take_over_lapsed, take_over_process
 from onceward.transact import perform
@@ -372,6 +374,37 @@ def _accepted_id() -> str:
     return f"m1#{hashlib.sha256(payload.encode(FORGED['data'])).hexdigest()}"
 
 
+# Polled APIs
+
+PAGES = (b'{"name": "first"}', b'{"name": "second"}')
+
+
+def _poll(service: Service, _: Tell) -> None:
+    """Two responses, each stored with its cursor; what a process that died had is free after its patience."""
+    inbox = service.inbox
+
+    def pages(cursor: int | None) -> Iterator[Response]:
+        for number in range(cursor or 0, len(PAGES)):
+            yield Response(PAGES[number], cursor=number + 1)
+
+    async def pages_async(cursor: int | None) -> AsyncIterator[Response]:
+        for page in pages(cursor):
+            yield page
+
+    with suppress(ConfigurationError):  # played for the second time
+        register = inbox.poll(every=timedelta(hours=1), source="api", type="plain", timeout=timedelta(seconds=0.3))
+        register(pages if service.kind == "sync" else pages_async)
+    while [row.responses for row in inbox.polls()] != [len(PAGES)]:
+        service.poll_now("api")
+
+
+def _cursor_and_responses_agree(ground: Ground) -> None:
+    """Never one without the other."""
+    stored = ground.number("SELECT count(*) FROM onceward_ledger")
+    kept = ground.rows("SELECT number, cursor FROM onceward_poll")
+    assert kept in ([(stored, str(stored))], [(0, None)] if not stored else None, [] if not stored else None)
+
+
 # The dead and the living
 
 KILLER = message("m1", do={"die": "oom"})
@@ -537,6 +570,7 @@ SCENARIOS: dict[str, Scenario] = {
     "quarantine: discard": Scenario(
         _resolves("discard"), ends("done", "m1"), _quarantined, ("sync",), check=_case_is_gone
     ),
+    "poll": Scenario(_poll, ends("done", "response 1", "response 2"), always=_cursor_and_responses_agree),
     "take over one": Scenario(_take_over, ends("done", "m1"), _left_behind(KILLER), ("sync",), crashes={"m1": 1}),
     "take over a group": Scenario(
         _take_over, ends("done", "m1", "m2", "m3"), _left_behind(*GROUP_WITH_KILLER), ("sync",), crashes={}

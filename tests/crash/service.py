@@ -107,6 +107,13 @@ class Service:
         """Run what is due."""
         return self.inbox.drain() if self.kind == "sync" else self._run(self.inbox.adrain())
 
+    def poll_now(self, source: str) -> None:
+        """Take a turn at a polled API."""
+        if self.kind == "sync":
+            self.inbox.poll_now(source)
+        else:
+            self._run(self.inbox.apoll_now(source))
+
     def has_charged(self) -> bool:
         """Whether the effect outside the database has happened, as a person would find out."""
         return Path(self._orders.folder, "charged").exists()

@@ -4,10 +4,26 @@ Invariant: a server here listens on loopback only, on a port of its own, keeps i
 own, and is gone, with its folder, when the test process is gone, however that ended.
 """
 
+from tests.servers.kafka import KafkaServer
+from tests.servers.mosquitto import MosquittoServer
+from tests.servers.moto import MotoServer
 from tests.servers.nats import NatsServer
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import FaultProxy
+from tests.servers.pubsub import PubsubServer
+from tests.servers.rabbitmq import RabbitServer
 from tests.servers.redis import RedisServer
 
-__all__ = ["FaultProxy", "NatsServer", "PgBouncer", "PostgresServer", "RedisServer"]
+__all__ = [
+    "FaultProxy",
+    "KafkaServer",
+    "MosquittoServer",
+    "MotoServer",
+    "NatsServer",
+    "PgBouncer",
+    "PostgresServer",
+    "PubsubServer",
+    "RabbitServer",
+    "RedisServer",
+]

@@ -7,7 +7,17 @@ import sys
 from tests.servers import install
 
 try:
-    found = (install.postgresql_bin(), install.pgbouncer_program(), install.redis_program(), install.nats_program())
+    found = (
+        install.postgresql_bin(),
+        install.pgbouncer_program(),
+        install.redis_program(),
+        install.nats_program(),
+        install.rabbitmq_program(),
+        install.mosquitto_program(),
+        install.java_program(),
+        install.kafka_libraries(),
+        install.pubsub_emulator() or install.pstest_program(),
+    )
     sys.stdout.write(f"servers: {', '.join(map(str, found))}\n")
 except install.ServerMissing as missing:
     sys.exit(str(missing))

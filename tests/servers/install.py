@@ -11,13 +11,14 @@ import fcntl
 import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_LOCK = Path("/run/onceward-tests-install.lock")
+_LOCK = "install.lock"
 _POLICY = Path("/usr/sbin/policy-rc.d")
 
 
@@ -50,7 +51,7 @@ def postgresql_bin() -> Path:
 
 def pgbouncer_program() -> Path:
     """The `pgbouncer` program."""
-    return ensure("pgbouncer", probe=_find_pgbouncer)
+    return ensure("pgbouncer", probe=lambda: _find("pgbouncer"))
 
 
 def redis_program() -> Path:
@@ -63,7 +64,95 @@ def nats_program() -> Path:
     return ensure("nats-server", probe=lambda: _find("nats-server"))
 
 
+def rabbitmq_program() -> Path:
+    """RabbitMQ's own start script: the one on PATH refuses to run as anybody but root and its own user."""
+    return ensure("rabbitmq-server", probe=_find_rabbitmq)
+
+
+def mosquitto_program() -> Path:
+    """The `mosquitto` program."""
+    return ensure("mosquitto", probe=lambda: _find("mosquitto"))
+
+
+KAFKA = "4.3.1"
+_POM = """\
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>onceward</groupId><artifactId>kafka-for-tests</artifactId><version>1</version><packaging>pom</packaging>
+  <dependencies>
+    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{version}</version></dependency>
+    <dependency><groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>1.7.36</version></dependency>
+  </dependencies>
+</project>
+"""
+
+
+def java_program() -> Path:
+    """The `java` program."""
+    return ensure("default-jre-headless", probe=lambda: _find("java"))
+
+
+def kafka_libraries() -> Path:
+    """The folder with Kafka's jars, fetched once with Maven and kept for later runs."""
+    libraries = _cache() / f"kafka-{KAFKA}"
+    if libraries.exists():
+        return libraries
+    maven = ensure("maven", probe=lambda: _find("mvn"))
+    with _only_one(), tempfile.TemporaryDirectory(dir=_cache(), prefix="fetching-") as fetching:
+        if not libraries.exists():
+            Path(fetching, "pom.xml").write_text(_POM.format(version=KAFKA))
+            copy = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={fetching}/libs"]
+            command: list[str | Path] = [maven, "-q", "-B", "-f", f"{fetching}/pom.xml", *copy]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise ServerMissing(f"Kafka {KAFKA} could not be fetched with Maven:\n{done.stdout}{done.stderr}")
+            Path(fetching, "libs").rename(libraries)
+    return libraries
+
+
+PSTEST = "2.8.0"
+_EMULATOR = Path("/usr/lib/google-cloud-sdk/platform/pubsub-emulator/lib")
+
+
+def pubsub_emulator() -> Path | None:
+    """The jar of Google's Pub/Sub emulator, where it is installed (it is in none of Debian's packages)."""
+    return next(iter(sorted(_EMULATOR.glob("*.jar"))), None)
+
+
+def pstest_program() -> Path:
+    """The Pub/Sub fake of Google's Go client as a program, built once and kept for later runs."""
+    program = _cache() / f"pstest-{PSTEST}"
+    if program.exists():
+        return program
+    go = ensure("golang-go", probe=lambda: _find("go"))
+    with _only_one(), tempfile.TemporaryDirectory(dir=_cache(), prefix="building-") as building:
+        if not program.exists():
+            shutil.copy(Path(__file__).with_name("pstest.go"), Path(building, "main.go"))
+            # A Go that is too old for the module fetches a newer one by itself.
+            environment = {**os.environ, "GOTOOLCHAIN": "auto"}
+            for command in (
+                ["mod", "init", "pstest"],
+                ["get", f"cloud.google.com/go/pubsub/v2/pstest@v{PSTEST}"],
+                ["build", "-o", "pstest", "."],
+            ):
+                done = subprocess.run(
+                    [go, *command], cwd=building, env=environment, capture_output=True, text=True, check=False
+                )
+                if done.returncode:
+                    raise ServerMissing(f"`go {' '.join(command)}` for Pub/Sub failed:\n{done.stdout}{done.stderr}")
+            Path(building, "pstest").rename(program)
+    return program
+
+
+def _cache() -> Path:
+    """What other users, who run the servers, can read too."""
+    folder = Path("/var/cache/onceward-tests") if os.geteuid() == 0 else Path.home() / ".cache" / "onceward-tests"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 def _find(program: str) -> Path | None:
+    # A plain user's PATH on Debian lacks the sbin folders.
     found = shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
     return Path(found) if found else None
 
@@ -80,10 +169,9 @@ def _find_postgresql() -> Path | None:
     return Path(initdb).resolve().parent if initdb else None
 
 
-def _find_pgbouncer() -> Path | None:
-    # A plain user's PATH on Debian lacks the sbin folders.
-    found = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
-    return Path(found) if found else None
+def _find_rabbitmq() -> Path | None:
+    debian = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+    return debian if debian.exists() else _find("rabbitmq-server")
 
 
 def _apt_install(package: str) -> None:
@@ -98,7 +186,7 @@ def _apt_install(package: str) -> None:
 
 @contextlib.contextmanager
 def _only_one() -> Iterator[None]:
-    with _LOCK.open("w") as lock:
+    with (_cache() / _LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

@@ -24,10 +24,10 @@ _OS_USER = "postgres"
 
 
 class ServerProcess:
-    """A server program run in a temporary folder, as the postgres user when the tests run as root."""
+    """A server program run in a temporary folder, as the postgres user when the tests run as root and it may."""
 
-    def __init__(self, name: str) -> None:
-        self.user = _server_user()
+    def __init__(self, name: str, *, as_oneself: bool = False) -> None:
+        self.user = "" if as_oneself else _server_user()
         self.folder = Path(tempfile.mkdtemp(prefix=f"onceward-{name}-"))
         if self.user:
             shutil.chown(self.folder, self.user, self.user)

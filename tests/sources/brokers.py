@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-import asyncio
+import threading
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 import nats
+import pika
 import redis
 from nats.js.errors import NotFoundError
+from paho.mqtt.client import Client, MQTTv5
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from tests.servers import FaultProxy, NatsServer, RedisServer
+from onceward.sinks.loop import LoopThread
+from tests.servers import FaultProxy, MosquittoServer, NatsServer, RabbitServer, RedisServer
+from tests.waiting import wait_until
 
 
 class Broker(Protocol):
     """A real broker with a queue of this test's own."""
 
     proxy: FaultProxy
+    positions: bool
+    """Whether messages have a place in it."""
+    readers: int
+    """How many processes may read with one address."""
 
     def url(self, *, proxied: bool = False) -> str:
         """The source's address."""
@@ -38,6 +50,9 @@ class Broker(Protocol):
 class RedisBroker:
     """A stream on a private Redis."""
 
+    positions = True
+    readers = 2
+
     def __init__(self, server: RedisServer) -> None:
         self._server, self._stream = server, f"orders-{uuid.uuid4().hex[:8]}"
         self._client: Any = redis.Redis(port=server.port)
@@ -49,7 +64,7 @@ class RedisBroker:
 
     def publish(self, body: bytes, *, id: str | None = None, type: str | None = None, **headers: str) -> None:  # noqa: A002
         names = {name: value for name, value in (("id", id), ("type", type)) if value is not None}
-        self._client.xadd(self._stream, {"body": body, **names, **_dashed(headers)})
+        self._client.xadd(self._stream, {"body": body, **names, **dashed(headers)})
 
     def publish_fields(self, fields: Mapping[str, str]) -> None:
         self._client.xadd(self._stream, dict(fields))
@@ -73,8 +88,7 @@ class RedisBroker:
         self._client.flushall()
 
     def restart(self) -> None:
-        self._server.kill()
-        self._server.start()
+        self._server.restart()
 
     def close(self) -> None:
         self._client.close()
@@ -84,10 +98,15 @@ class RedisBroker:
 class NatsBroker:
     """A stream on a private NATS server."""
 
+    positions = True
+    readers = 2
+
     def __init__(self, server: NatsServer) -> None:
         self._server, self._stream = server, f"orders-{uuid.uuid4().hex[:8]}"
         self.subject = f"{self._stream}.paid"
         self.proxy = FaultProxy("127.0.0.1", server.port).start()
+        self._thread = LoopThread("producer")
+        self._connection: Any = None
         self.make_stream()
 
     def url(self, *, proxied: bool = False) -> str:
@@ -97,7 +116,7 @@ class NatsBroker:
     def publish(self, body: bytes, *, id: str | None = None, type: str | None = None, **headers: str) -> None:  # noqa: A002
         # Not Nats-Msg-Id: the server itself would drop what is sent twice soon after.
         names = {name: value for name, value in (("id", id), ("type", type)) if value is not None}
-        self._do(lambda stream: stream.publish(self.subject, body, headers={**names, **_dashed(headers)}))
+        self._do(lambda stream: stream.publish(self.subject, body, headers={**names, **dashed(headers)}))
 
     def unsettled(self) -> int:
         async def count(stream: Any) -> int:
@@ -116,22 +135,170 @@ class NatsBroker:
         self._do(lambda stream: stream.delete_stream(self._stream))
 
     def restart(self) -> None:
-        self._server.kill()
-        self._server.start()
+        self._leave()
+        self._server.restart()
 
     def close(self) -> None:
+        self._leave()
+        self._thread.close()
         self.proxy.close()
 
     def _do(self, work: Callable[[Any], Awaitable[Any]]) -> Any:
         async def connected() -> Any:
-            connection = await nats.connect(f"nats://127.0.0.1:{self._server.port}")
-            try:
-                return await work(connection.jetstream())
-            finally:
-                await connection.close()
+            if self._connection is None:
+                self._connection = await nats.connect(f"nats://127.0.0.1:{self._server.port}")
+            return await work(self._connection.jetstream())
 
-        return asyncio.run(connected())
+        return self._thread.run(connected())
+
+    def _leave(self) -> None:
+        leaving, self._connection = self._connection, None
+        if leaving is not None:
+            self._thread.run(leaving.close())
 
 
-def _dashed(headers: Mapping[str, str]) -> dict[str, str]:
+class RabbitBroker:
+    """A quorum queue on a private RabbitMQ."""
+
+    positions = False
+    readers = 2
+
+    def __init__(self, server: RabbitServer) -> None:
+        self._server, self.queue = server, f"orders-{uuid.uuid4().hex[:8]}"
+        self.proxy = FaultProxy("127.0.0.1", server.port).start()
+        self._connection: Any = None
+        self._channel: Any = None
+        self.make_queue()
+
+    def url(self, *, proxied: bool = False) -> str:
+        port = self.proxy.port if proxied else self._server.port
+        return f"amqp://127.0.0.1:{port}/?queue={self.queue}&prefetch=50"
+
+    def publish(self, body: bytes, *, id: str | None = None, type: str | None = None, **headers: Any) -> None:  # noqa: A002
+        properties = pika.BasicProperties(
+            message_id=id,
+            type=type,
+            content_type=headers.pop("content_type", None),
+            headers=dashed(headers),
+            delivery_mode=pika.DeliveryMode.Persistent,
+        )
+        self.channel.basic_publish("", self.queue, body, properties, mandatory=True)
+
+    def unsettled(self) -> int:
+        return self._server.unsettled(self.queue)
+
+    def make_queue(self) -> None:
+        self.channel.queue_declare(self.queue, durable=True, arguments={"x-queue-type": "quorum"})
+
+    def delete_queue(self) -> None:
+        self.channel.queue_delete(self.queue)
+
+    def has_queue(self) -> bool:
+        try:
+            self.channel.queue_declare(self.queue, passive=True)
+        except pika.exceptions.ChannelClosedByBroker:
+            self._leave()
+            return False
+        return True
+
+    @property
+    def channel(self) -> Any:
+        """Another client than the one that is tested."""
+        if self._connection is None:
+            parameters = pika.ConnectionParameters("127.0.0.1", self._server.port, heartbeat=0)
+            self._connection = pika.BlockingConnection(parameters)
+            self._channel = self._connection.channel()
+            self._channel.confirm_delivery()
+        return self._channel
+
+    def restart(self) -> None:
+        self._leave()
+        self._server.restart()
+        self.unsettled()  # answers when the queue is there again
+
+    def close(self) -> None:
+        self.delete_queue()
+        self._leave()
+        self.proxy.close()
+
+    def _leave(self) -> None:
+        leaving, self._connection = self._connection, None
+        if leaving is not None:
+            leaving.close()
+
+
+class MqttBroker:
+    """A topic, and a session that keeps its messages, on a private Mosquitto."""
+
+    positions = False
+    readers = 1
+
+    def __init__(self, server: MosquittoServer) -> None:
+        number = uuid.uuid4().hex[:8]
+        self._server, self.topic, self.client = server, f"orders/{number}", f"shop-{number}"
+        self.proxy = FaultProxy("127.0.0.1", server.port).start()
+        self._producer: Any = None
+        self.make_session()
+
+    def url(self, *, proxied: bool = False) -> str:
+        port = self.proxy.port if proxied else self._server.port
+        return f"mqtt://127.0.0.1:{port}?topic={self.topic}/%23&client={self.client}&prefetch=50"
+
+    def publish(self, body: bytes, *, id: str | None = None, type: str | None = None, **headers: str) -> None:  # noqa: A002
+        self.publish_to(f"{self.topic}/paid", body, id=id, type=type, **headers)
+
+    def publish_to(self, topic: str, body: bytes, **headers: str | None) -> None:
+        retain, qos = bool(headers.pop("retain", None)), int(headers.pop("qos", None) or 1)
+        properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
+        if content_type := headers.pop("content_type", None):
+            properties.ContentType = content_type
+        properties.UserProperty = [(name, value) for name, value in dashed(headers).items() if value is not None]
+        if self._producer is None:
+            self._producer = self._connected("producer", clean=True)
+        self._producer.publish(topic, body, qos, retain, properties).wait_for_publish(10)
+
+    def unsettled(self) -> int:
+        return self._server.unsettled(self.client)
+
+    def make_session(self) -> None:
+        """MQTT keeps messages for those who subscribed before they were sent."""
+        subscribed = threading.Event()
+        client = self._connected(self.client, on_subscribe=lambda *_: subscribed.set())
+        client.subscribe(f"{self.topic}/#", options=SubscribeOptions(qos=1))
+        assert subscribed.wait(10)
+        self._leave(client)
+
+    def forget_session(self) -> None:
+        """As a broker that lost its data, or after the session's time."""
+        self._leave(self._connected(self.client, clean=True))
+
+    def restart(self) -> None:
+        self._leave(self._producer)
+        self._producer = None
+        self._server.restart()
+
+    def close(self) -> None:
+        self._leave(self._producer)
+        self.forget_session()
+        self.proxy.close()
+
+    def _connected(self, name: str, *, clean: bool = False, **callbacks: Any) -> Any:
+        client = Client(CallbackAPIVersion.VERSION2, name, protocol=MQTTv5, manual_ack=True)
+        for callback, function in callbacks.items():
+            setattr(client, callback, function)
+        properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+        properties.SessionExpiryInterval = 0 if clean else 3600
+        client.connect("127.0.0.1", self._server.port, clean_start=clean, properties=properties)
+        client.loop_start()
+        wait_until(client.is_connected)
+        return client
+
+    def _leave(self, client: Any) -> None:
+        if client is not None:
+            client.disconnect()
+            client.loop_stop()
+
+
+def dashed(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """Headers as they are spelt on the wire."""
     return {name.replace("_", "-"): value for name, value in headers.items()}

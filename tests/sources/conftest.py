@@ -12,9 +12,21 @@ from typing import Any
 
 import pytest
 
+from onceward.sources.protocol import Arrival, Source
 from tests.contract.harness import QUICK, Shop
-from tests.servers import NatsServer, RedisServer
-from tests.sources.brokers import Broker, NatsBroker, RedisBroker
+from tests.servers import (
+    KafkaServer,
+    MosquittoServer,
+    MotoServer,
+    NatsServer,
+    PubsubServer,
+    RabbitServer,
+    RedisServer,
+)
+from tests.sources.brokers import MqttBroker, NatsBroker, RabbitBroker, RedisBroker
+from tests.sources.kafka_broker import KafkaBroker
+from tests.sources.pubsub_broker import PubsubBroker
+from tests.sources.sqs_broker import SqsBroker
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,16 +47,57 @@ def nats_broker(nats_server: NatsServer) -> Iterator[NatsBroker]:
     broker.close()
 
 
-@pytest.fixture(params=["redis", "nats"])
-def broker(request: pytest.FixtureRequest) -> Broker:
-    """Each broker there is."""
-    found: Broker = request.getfixturevalue(f"{request.param}_broker")
-    return found
+@pytest.fixture
+def kafka_broker(kafka_server: KafkaServer) -> Iterator[KafkaBroker]:
+    """A topic of this test's own."""
+    broker = KafkaBroker(kafka_server)
+    yield broker
+    broker.close()
+
+
+@pytest.fixture
+def sqs_broker(moto_server: MotoServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqsBroker]:
+    """A queue of this test's own."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    broker = SqsBroker(moto_server)
+    yield broker
+    broker.close()
+
+
+@pytest.fixture
+def rabbit_broker(rabbit_server: RabbitServer) -> Iterator[RabbitBroker]:
+    """A queue of this test's own."""
+    broker = RabbitBroker(rabbit_server)
+    yield broker
+    broker.close()
+
+
+@pytest.fixture
+def pubsub_broker(pubsub_server: PubsubServer) -> Iterator[PubsubBroker]:
+    """A subscription of this test's own."""
+    broker = PubsubBroker(pubsub_server)
+    yield broker
+    broker.close()
+
+
+@pytest.fixture
+def mqtt_broker(mosquitto_server: MosquittoServer) -> Iterator[MqttBroker]:
+    """A topic and a session of this test's own."""
+    broker = MqttBroker(mosquitto_server)
+    yield broker
+    broker.close()
+
+
+@pytest.fixture
+def store_url(sqlite_url: str) -> str:
+    """One store is enough for what only one broker has."""
+    return sqlite_url
 
 
 @pytest.fixture
 def shop(store_url: str) -> Iterator[Shop]:
-    """A shop on each store."""
+    """A shop that reads."""
     with Shop(store_url, "def", settings=QUICK) as shop:
         shop.handle()
         yield shop
@@ -73,7 +126,15 @@ def reading(shop: Shop) -> Iterator[None]:
         raise problems[0]
 
 
-def started(environment: dict[str, Any]) -> subprocess.Popen[bytes]:
+async def taken(source: Source, count: int) -> list[Arrival]:
+    """So many deliveries of an open source, neither accepted nor released."""
+    found: list[Arrival] = []
+    while len(found) < count:
+        found += await source.next(count - len(found), 1.0)
+    return found
+
+
+def started(environment: dict[str, Any], program: str = "tests.sources.program:inbox") -> subprocess.Popen[bytes]:
     """The program, in a process of its own."""
-    command = [sys.executable, "-m", "onceward", "run", "tests.sources.program:inbox"]
+    command = [sys.executable, "-m", "onceward", "run", program]
     return subprocess.Popen(command, env=environment, cwd=ROOT)

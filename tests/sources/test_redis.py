@@ -101,7 +101,7 @@ def test_a_wrong_address_says_what_is_right(query: str) -> None:
     with pytest.raises(ConfigurationError, match=r"stream=NAME|claim_after"):
         open_source(f"redis://:canary@localhost/0?{query}")
     with pytest.raises(ConfigurationError, match="no source for"):
-        open_source("kafka://x")
+        open_source("carrier-pigeon://x")
 
 
 def test_credentials_are_not_in_the_name() -> None:

@@ -34,6 +34,7 @@ MEANINGS = {
     "outbox_unsent": "outgoing, not published yet",
     "outbox_dead": "outgoing, need a person: onceward list --outgoing --status dead",
     "outbox_sent": "outgoing, published",
+    "polls_failing": "polled APIs that failed last time: onceward doctor",
 }
 
 

@@ -63,7 +63,16 @@ class Envelope:
         if message_id is None or kind is None:
             missing = "id" if message_id is None else "type"
             raise InvalidMessage(f"the delivery has no {missing}; have the producer set one, or pass {missing}=")
-        return {"source": self.source, "id": message_id, "type": kind, "body": body, "headers": dict(headers)}
+        named: Arguments = {
+            "source": self.source,
+            "id": message_id,
+            "type": kind,
+            "body": body,
+            "headers": dict(headers),
+        }
+        if arrival.place is not None:
+            named["position"] = arrival.place
+        return named
 
     def _unidentified(self, arrival: Arrival, headers: Mapping[str, str], reason: str) -> Arguments:
         digest = hashlib.sha256(arrival.position.encode()).hexdigest()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -58,7 +58,7 @@ class Intake:
                     await self._turn(inbox, stopping)
             except BrokerUnavailable as error:
                 log.warning("%s cannot be read, trying again in %.1f s: %s", self.source.name, pause, error)
-                await _wait(stopping, pause)
+                await wait(stopping, pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
             finally:
                 await self.source.close()
@@ -95,16 +95,20 @@ class Intake:
                 if stopping.is_set():
                     return done
                 log.warning("%s waits for the database, %.1f s: %s", self.source.name, pause, error)
-                await _wait(stopping, pause)
+                await wait(stopping, pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
         return done
+
+
+Reading = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
+"""Takes in until the event is set."""
 
 
 class Attendance:
     """Reads several sources in a thread with an event loop of its own."""
 
-    def __init__(self, intakes: Sequence[Intake], inbox: Receiver, stop: Callable[[], None]) -> None:
-        self._intakes, self._inbox, self._stop = intakes, inbox, stop
+    def __init__(self, readings: Sequence[Reading], stop: Callable[[], None]) -> None:
+        self._readings, self._stop = readings, stop
         self._loop = asyncio.new_event_loop()
         self._stopping = asyncio.Event()
         self._problem: BaseException | None = None
@@ -135,11 +139,12 @@ class Attendance:
 
     async def _read(self) -> None:
         async with asyncio.TaskGroup() as group:
-            for intake in self._intakes:
-                group.create_task(intake.run(self._inbox, self._stopping))
+            for reading in self._readings:
+                group.create_task(reading(self._stopping))
 
 
-async def _wait(stopping: asyncio.Event, seconds: float) -> None:
+async def wait(stopping: asyncio.Event, seconds: float) -> None:
+    """Rest for so long, or until told to stop."""
     try:
         await asyncio.wait_for(stopping.wait(), seconds)
     except TimeoutError:

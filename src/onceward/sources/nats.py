@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
-from urllib.parse import parse_qs, urlsplit, urlunsplit
 
+from onceward.address import Address
 from onceward.errors import ConfigurationError
-from onceward.sources.protocol import Arrival, BrokerUnavailable, number_of
+from onceward.sources.protocol import Arrival, BrokerUnavailable
 
 try:
     import nats
@@ -25,11 +25,10 @@ except ImportError as error:
     raise ConfigurationError("NATS needs: pip install 'onceward[nats]'") from error
 
 CONNECT_SECONDS = 5
-ACK_WAIT_SECONDS = 30.0
 MORE_SECONDS = 0.05
 """How long a batch that has begun waits to become larger."""
 SUBJECT = "nats-subject"
-_OPTIONS = ("stream", "durable", "subject", "ack_wait")
+_FORM = "nats://host:4222?stream=NAME&durable=onceward&subject=&ack_wait=30"
 
 
 class NatsStream:
@@ -41,24 +40,17 @@ class NatsStream:
 
     redelivery = timedelta(days=30)
     """As long as the stream keeps a message, which only its owner knows; declare your own where it is longer."""
+    positions = True
 
     def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-        unknown = sorted(set(options) - set(_OPTIONS))
-        if unknown or not options.get("stream"):
-            raise ConfigurationError(
-                f"a NATS source is nats://host:4222?stream=NAME&durable=NAME, with {', '.join(_OPTIONS)}"
-                + (f"; {', '.join(unknown)} is not known" if unknown else "")
-            )
-        self._url = urlunsplit((parts.scheme, parts.netloc, "", "", ""))
-        self._stream, self._durable = options["stream"], options.get("durable", "onceward")
-        self._subject = options.get("subject")
-        self._ack_wait = number_of("ack_wait", options.get("ack_wait", str(ACK_WAIT_SECONDS)))
+        address = Address.of(url, _FORM)
+        self._url, self._stream, self._durable = address.server, address["stream"], address["durable"]
+        self._subject = address["subject"] or None
+        self._ack_wait = address.seconds("ack_wait")
         self._connection: Any = None
         self._subscription: Any = None
         self._waiting: list[Any] = []
-        self.name = f"{parts.scheme}://{parts.hostname}:{parts.port or 4222} stream {self._stream}"
+        self.name = f"{address.shown} stream {self._stream}"
 
     async def open(self) -> None:
         async def heard(_: Exception) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from importlib import import_module
 from typing import Any, Protocol
 
 from onceward.errors import ConfigurationError
@@ -23,10 +24,13 @@ class Arrival:
     handle: Any
     """What the broker wants back when the delivery is settled. Never an identity: it may change with each delivery."""
     position: str
-    """Its place in the broker, the same for every delivery of it: an identity only where the user says so."""
+    """Its place in the broker, the same for every delivery of it: an identity only where the user says so. In a broker
+    without places, a digest of everything it carries."""
     id: str | None = None
     """What the producer called it, where the transport has a place for that."""
     type: str | None = None
+    place: int | None = None
+    """Where it comes inside its key; None where that is the order of arrival."""
 
 
 class Source(Protocol):
@@ -41,6 +45,8 @@ class Source(Protocol):
     """For the log: where it reads, without credentials."""
     redelivery: timedelta
     """How late the broker may deliver again what it has delivered."""
+    positions: bool
+    """Whether each message has a place in the broker that no other message has."""
 
     async def open(self) -> None:
         """Connect, and make what is needed for reading."""
@@ -58,28 +64,28 @@ class Source(Protocol):
         """Disconnect; fine when not connected."""
 
 
+_KINDS = {
+    "redis": ("redis", "RedisStream"),
+    "rediss": ("redis", "RedisStream"),
+    "nats": ("nats", "NatsStream"),
+    "tls": ("nats", "NatsStream"),
+    "amqp": ("rabbitmq", "RabbitQueue"),
+    "amqps": ("rabbitmq", "RabbitQueue"),
+    "mqtt": ("mqtt", "MqttTopic"),
+    "mqtts": ("mqtt", "MqttTopic"),
+    "kafka": ("kafka", "KafkaTopic"),
+    "kafkas": ("kafka", "KafkaTopic"),
+    "sqs": ("sqs", "SqsQueue"),
+    "pubsub": ("pubsub", "PubsubSubscription"),
+}
+"""Where each scheme's source is. Clients load on demand."""
+
+
 def open_source(url: str) -> Source:
     """The source behind a URL."""
     scheme = url.partition(":")[0]
-    if scheme in ("redis", "rediss"):
-        from onceward.sources.redis import RedisStream  # noqa: PLC0415 - clients load on demand
-
-        return RedisStream(url)
-    if scheme in ("nats", "tls"):
-        from onceward.sources.nats import NatsStream  # noqa: PLC0415 - clients load on demand
-
-        return NatsStream(url)
-    raise ConfigurationError(
-        f"no source for {scheme!r} URLs; use redis://host/0?stream=NAME or nats://host?stream=NAME"
-    )
-
-
-def number_of(name: str, text: str) -> float:
-    """A number of seconds in a URL: one second to a day."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 1.0 <= seconds <= 86_400:  # noqa: PLR2004 - a day
-        raise ConfigurationError(f"{name}={text} must be 1 to 86400 seconds")
-    return seconds
+    if scheme not in _KINDS:
+        raise ConfigurationError(f"no source for {scheme!r} URLs; there are {', '.join(_KINDS)}")
+    module, name = _KINDS[scheme]
+    source: Source = getattr(import_module(f"onceward.sources.{module}"), name)(url)
+    return source

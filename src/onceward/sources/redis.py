@@ -14,10 +14,10 @@ import uuid
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
-from urllib.parse import parse_qs, urlsplit, urlunsplit
 
+from onceward.address import Address
 from onceward.errors import ConfigurationError
-from onceward.sources.protocol import Arrival, BrokerUnavailable, number_of
+from onceward.sources.protocol import Arrival, BrokerUnavailable
 
 try:
     import redis.asyncio as client
@@ -26,10 +26,9 @@ except ImportError as error:
     raise ConfigurationError("Redis Streams need: pip install 'onceward[redis]'") from error
 
 CONNECT_SECONDS = 5.0
-CLAIM_AFTER_SECONDS = 30.0
 BODY = b"body"
 START = b"0-0"
-_OPTIONS = ("stream", "group", "claim_after")
+_FORM = "redis://host:6379/0?stream=NAME&group=onceward&claim_after=30"
 
 
 class RedisStream:
@@ -41,23 +40,16 @@ class RedisStream:
 
     redelivery = timedelta(days=30)
     """As long as the stream keeps an entry, which only its owner knows; declare your own where it is longer."""
+    positions = True
 
     def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-        unknown = sorted(set(options) - set(_OPTIONS))
-        if unknown or not options.get("stream"):
-            raise ConfigurationError(
-                f"a Redis source is redis://host:6379/0?stream=NAME&group=NAME, with {', '.join(_OPTIONS)}"
-                + (f"; {', '.join(unknown)} is not known" if unknown else "")
-            )
-        self._url = urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))
-        self._stream, self._group = options["stream"], options.get("group", "onceward")
-        self._claim_after = number_of("claim_after", options.get("claim_after", str(CLAIM_AFTER_SECONDS)))
+        address = Address.of(url, _FORM)
+        self._url, self._stream, self._group = address.server, address["stream"], address["group"]
+        self._claim_after = address.seconds("claim_after")
         self._consumer = uuid.uuid4().hex
         self._client: Any = None
         self._claimed_at, self._cursor = 0.0, START
-        self.name = f"{parts.scheme}://{parts.hostname}:{parts.port or 6379}{parts.path} stream {self._stream}"
+        self.name = f"{address.shown} stream {self._stream}"
 
     async def open(self) -> None:
         self._client = client.Redis.from_url(

@@ -15,6 +15,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+from onceward import identity
 from onceward.errors import ConfigurationError, StoreConflict, StoreUnavailable
 from onceward.flow import COMMIT, ROLLBACK, Begin, Flow, Query, Wait
 from onceward.steps.context import Cache, Context, know_names, once
@@ -70,6 +71,16 @@ def declare_sources(context: Context, cache: Cache) -> Flow[None]:
     *_, latest = yield from once(context, *requests, Query("latest_source"))
     for name, seconds in latest:
         check_window(context, name, timedelta(seconds=seconds))
+
+
+def declare(context: Context, source: str, window: timedelta) -> None:
+    """Note how late a source may redeliver, to be written down when it is first used; the longest that was said."""
+    identity.check_name("source", source)
+    if window < timedelta(0):
+        raise ConfigurationError(f"source {source!r}: redelivers_for={window} cannot be negative")
+    check_window(context, source, window)
+    noted = context.registry.sources
+    noted[source] = max(window, noted.get(source, window))
 
 
 def check_window(context: Context, source: str, window: timedelta) -> None:

@@ -630,7 +630,8 @@ SELECT
         WHERE NOT outgoing AND finished_at > clock_timestamp() - interval '1 minute'),
     (SELECT count(*) FROM {prefix}queue WHERE outgoing AND state <> 'dead'),
     (SELECT count(*) FROM {prefix}queue WHERE outgoing AND state = 'dead'),
-    (SELECT coalesce(sum(messages), 0)::bigint FROM {prefix}run WHERE outgoing)
+    (SELECT coalesce(sum(messages), 0)::bigint FROM {prefix}run WHERE outgoing),
+    (SELECT count(*) FROM {prefix}poll WHERE failures > 0)
 
 -- name: list_unfinished
 -- Newest first, from the queue alone: its size is the unfinished work.
@@ -930,3 +931,41 @@ WHERE b.seq > %(after)s AND b.received_at < clock_timestamp() - make_interval(se
   AND NOT EXISTS (SELECT FROM {prefix}queue q WHERE q.seq = b.seq)
   AND NOT EXISTS (SELECT FROM {prefix}quarantine x WHERE x.seq = b.seq AND x.resolution IS NULL)
 ORDER BY b.seq LIMIT %(limit)s
+
+-- name: add_poll
+-- The row of a polled API, due at once; fine when it is there.
+INSERT INTO {prefix}poll (source, number, due_at, failures) VALUES (%(source)s, 0, clock_timestamp(), 0)
+ON CONFLICT (source) DO NOTHING
+
+-- name: take_poll
+-- Guard: the turn is due (what a process that is gone had is due after its patience), or nobody has it. Relies on the primary key.
+UPDATE {prefix}poll SET token = %(token)s, due_at = clock_timestamp() + make_interval(secs => %(patience)s::float8)
+WHERE source = %(source)s AND (due_at <= clock_timestamp() OR (%(early)s::boolean AND token IS NULL))
+RETURNING cursor, number, hash, failures
+
+-- name: poll_left
+-- For how many seconds the turn is not due.
+SELECT extract(epoch FROM due_at - clock_timestamp())::float8 FROM {prefix}poll WHERE source = %(source)s
+
+-- name: keep_poll
+-- Guard: the turn is still ours, and nothing was stored since we looked. In the transaction that stores the response.
+UPDATE {prefix}poll SET cursor = %(cursor)s, number = %(next)s, hash = %(hash)s,
+       due_at = clock_timestamp() + make_interval(secs => %(patience)s::float8)
+WHERE source = %(source)s AND token = %(token)s AND number = %(number)s
+RETURNING number
+
+-- name: poll_state
+-- How far our own turn has come; no row when it is not ours any more.
+SELECT number FROM {prefix}poll WHERE source = %(source)s AND token = %(token)s
+
+-- name: end_poll
+-- Guard: the turn is still ours.
+UPDATE {prefix}poll SET token = NULL, due_at = clock_timestamp() + make_interval(secs => %(wait)s::float8),
+       ended_at = clock_timestamp(), failures = %(failures)s, error = %(error)s
+WHERE source = %(source)s AND token = %(token)s
+
+-- name: polls
+-- Every polled API: how far it is, when it is due, and how it went last. A handful of rows.
+SELECT n.name, p.cursor, p.number, p.token IS NOT NULL, extract(epoch FROM p.due_at - clock_timestamp())::float8,
+       (extract(epoch FROM p.ended_at) * 1000000)::bigint, p.failures, p.error
+FROM {prefix}poll p JOIN {prefix}name n ON n.id = p.source ORDER BY n.name

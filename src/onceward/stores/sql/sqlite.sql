@@ -538,7 +538,8 @@ SELECT
     (SELECT coalesce(sum(messages), 0) FROM {prefix}run WHERE NOT outgoing AND finished_at > :now - 60000000),
     (SELECT count(*) FROM {prefix}queue WHERE outgoing AND state <> 'dead'),
     (SELECT count(*) FROM {prefix}queue WHERE outgoing AND state = 'dead'),
-    (SELECT coalesce(sum(messages), 0) FROM {prefix}run WHERE outgoing)
+    (SELECT coalesce(sum(messages), 0) FROM {prefix}run WHERE outgoing),
+    (SELECT count(*) FROM {prefix}poll WHERE failures > 0)
 
 -- name: list_unfinished
 -- Newest first, from the queue alone: its size is the unfinished work.
@@ -808,3 +809,38 @@ WHERE b.seq > :after AND b.received_at < :now - CAST(:keep * 1000000 AS integer)
   AND NOT EXISTS (SELECT 1 FROM {prefix}queue q WHERE q.seq = b.seq)
   AND NOT EXISTS (SELECT 1 FROM {prefix}quarantine x WHERE x.seq = b.seq AND x.resolution IS NULL)
 ORDER BY b.seq LIMIT :limit
+
+-- name: add_poll
+-- The row of a polled API, due at once; fine when it is there.
+INSERT INTO {prefix}poll (source, number, due_at, failures) VALUES (:source, 0, :now, 0) ON CONFLICT (source) DO NOTHING
+
+-- name: take_poll
+-- Guard: the turn is due (what a process that is gone had is due after its patience), or nobody has it. Relies on the primary key.
+UPDATE {prefix}poll SET token = :token, due_at = :now + CAST(:patience * 1000000 AS integer)
+WHERE source = :source AND (due_at <= :now OR (:early AND token IS NULL))
+RETURNING cursor, number, hash, failures
+
+-- name: poll_left
+-- For how many seconds the turn is not due.
+SELECT (due_at - :now) / 1000000.0 FROM {prefix}poll WHERE source = :source
+
+-- name: keep_poll
+-- Guard: the turn is still ours, and nothing was stored since we looked. In the transaction that stores the response.
+UPDATE {prefix}poll SET cursor = :cursor, number = :next, hash = :hash, due_at = :now + CAST(:patience * 1000000 AS integer)
+WHERE source = :source AND token = :token AND number = :number
+RETURNING number
+
+-- name: poll_state
+-- How far our own turn has come; no row when it is not ours any more.
+SELECT number FROM {prefix}poll WHERE source = :source AND token = :token
+
+-- name: end_poll
+-- Guard: the turn is still ours.
+UPDATE {prefix}poll SET token = NULL, due_at = :now + CAST(:wait * 1000000 AS integer), ended_at = :now,
+       failures = :failures, error = :error
+WHERE source = :source AND token = :token
+
+-- name: polls
+-- Every polled API: how far it is, when it is due, and how it went last. A handful of rows.
+SELECT n.name, p.cursor, p.number, p.token IS NOT NULL, (p.due_at - :now) / 1000000.0, p.ended_at, p.failures, p.error
+FROM {prefix}poll p JOIN {prefix}name n ON n.id = p.source ORDER BY n.name

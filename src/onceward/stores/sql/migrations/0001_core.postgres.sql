@@ -190,3 +190,16 @@ CREATE TABLE {prefix}effect (
     finished_at timestamptz
 );
 CREATE INDEX {prefix}effect_seq ON {prefix}effect (seq);
+
+-- One row per polled API. Whose token it carries may store and move the cursor; due_at is when anybody else may take the turn.
+CREATE TABLE {prefix}poll (
+    source   integer PRIMARY KEY REFERENCES {prefix}name (id),
+    cursor   text,
+    number   bigint NOT NULL,
+    hash     bytea,
+    token    text,
+    due_at   timestamptz NOT NULL,
+    ended_at timestamptz,
+    failures integer NOT NULL,
+    error    text
+);

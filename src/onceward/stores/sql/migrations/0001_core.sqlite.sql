@@ -188,3 +188,16 @@ CREATE TABLE {prefix}effect (
     finished_at integer
 );
 CREATE INDEX {prefix}effect_seq ON {prefix}effect (seq);
+
+-- One row per polled API. Whose token it carries may store and move the cursor; due_at is when anybody else may take the turn.
+CREATE TABLE {prefix}poll (
+    source   integer PRIMARY KEY REFERENCES {prefix}name (id),
+    cursor   text,
+    number   integer NOT NULL,
+    hash     blob,
+    token    text,
+    due_at   integer NOT NULL,
+    ended_at integer,
+    failures integer NOT NULL,
+    error    text
+);

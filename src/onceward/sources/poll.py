@@ -1,0 +1,180 @@
+"""Polled APIs: a function asks, one process at a time; its raw responses are stored before anybody reads them (R40).
+
+Invariant: the function is resumed after a `yield` only when that response and its cursor are committed. One whose
+turn was taken over meanwhile is closed instead, and nothing more of it is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import uuid
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Protocol
+
+from onceward import identity, payload
+from onceward.errors import ConfigurationError, ContractViolation, PollFailed, StoreError
+from onceward.flow import Flow
+from onceward.retry import RetryPolicy, text_of
+from onceward.sources.intake import FIRST_PAUSE, LONGEST_PAUSE, wait
+from onceward.steps.context import Context
+from onceward.steps.poll import Answer, Turn, end, keep, take
+from onceward.stores.protocol import Store
+from onceward.transact import perform
+
+log = logging.getLogger("onceward")
+
+TIMEOUT = timedelta(minutes=1)
+_END = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What an API answered, as it came, and where to go on after it."""
+
+    body: bytes = field(repr=False)
+    cursor: Any = None
+    """JSON-able; the function gets the last one stored."""
+    id: str | None = None
+    """Where the API itself names its responses; else each has a number, and one like the one before is no news."""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        payload.encode(self.cursor)  # says so where it is made, not where it is stored
+
+
+class Polling(Protocol):
+    """What an inbox is to a poll."""
+
+    @property
+    def context(self) -> Context:
+        """What its steps know."""
+
+    @property
+    def store(self) -> Store:
+        """The database behind it."""
+
+    def introduce(self) -> Flow[None]:
+        """Tell the database about this process's handlers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """One polled API of an inbox."""
+
+    function: Callable[[Any], Any]
+    source: str
+    type: str
+    every: timedelta
+    timeout: timedelta
+    """How long the function may take for a response; after that another process may begin where it stands."""
+    retry: RetryPolicy
+
+    def __post_init__(self) -> None:
+        identity.check_name("source", self.source)
+        identity.check_name("type", self.type)
+        if min(self.every, self.timeout) <= timedelta(0):
+            raise ConfigurationError(f"poll of {self.source!r}: every and timeout must be longer than nothing")
+        if not inspect.isgeneratorfunction(self.function) and not inspect.isasyncgenfunction(self.function):
+            raise ConfigurationError(
+                f"poll of {self.source!r}: the function must yield its responses: yield Response(body, cursor=...)"
+            )
+
+    async def run(self, inbox: Polling, stopping: asyncio.Event) -> None:
+        """Take turns until told to stop; trouble with the API or the database is waited out."""
+        pause = FIRST_PAUSE
+        while not stopping.is_set():
+            try:
+                left = await self.turn(inbox, stopping)
+                pause = FIRST_PAUSE
+            except StoreError as error:
+                log.warning("the poll of %s waits for the database, %.1f s: %s", self.source, pause, error)
+                left, pause = pause, min(pause * 2, LONGEST_PAUSE)
+            except PollFailed as failed:
+                log.warning("the poll of %s failed, trying again in %.1f s: %s", self.source, failed.left, failed)
+                left = failed.left
+            # Whoever has the turn now may end it earlier than its patience says.
+            await wait(stopping, min(max(left, FIRST_PAUSE), self.every.total_seconds()))
+
+    async def turn(self, inbox: Polling, stopping: asyncio.Event, *, early: bool = False) -> float:
+        """Poll if it is our turn; answers in how many seconds the next one is due."""
+        token = uuid.uuid4().hex
+        await asyncio.to_thread(perform, inbox.store, inbox.introduce)
+        taken: Turn | float = await _performed(
+            inbox, lambda: take(inbox.context, self.source, token, self.timeout, early=early)
+        )
+        if not isinstance(taken, Turn):
+            return taken
+        turn: Turn | None = taken
+        try:
+            async with aclosing(self._responses(taken.cursor)) as responses:
+                async for response in responses:
+                    turn = await self._kept(inbox, turn, response, stopping)
+                    if turn is None or stopping.is_set():
+                        break
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the poll's trouble, and the next turn's chance
+            return await self._failed(inbox, taken, error)
+        if turn is None:
+            log.warning(
+                "the poll of %s was taken over: it took longer than %s for a response", self.source, self.timeout
+            )
+            return 0.0
+        rest = timedelta(0) if stopping.is_set() else self.every
+        await _performed(inbox, lambda: end(inbox.context, turn, rest))
+        return rest.total_seconds()
+
+    async def _failed(self, inbox: Polling, turn: Turn, error: Exception) -> float:
+        delay = self.retry.delay(turn.failures + 1)
+        text = f"{type(error).__name__}: {text_of(error)}"[:2000]
+        await _performed(inbox, lambda: end(inbox.context, turn, delay, text))
+        raise PollFailed(text, delay.total_seconds()) from error
+
+    async def _kept(self, inbox: Polling, turn: Turn | None, response: Any, stopping: asyncio.Event) -> Turn | None:
+        """The turn after the response is committed; while the database is away, that is waited for."""
+        if not isinstance(response, Response):
+            raise ContractViolation(f"the poll of {self.source!r} yielded {type(response).__name__}, not a Response")
+        assert turn is not None  # noqa: S101 - the caller stops when it is lost
+        answer = Answer(self.type, response.body, response.cursor, response.id, dict(response.headers))
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                kept: Turn | None = await _performed(inbox, lambda: keep(inbox.context, turn, answer, self.timeout))
+            except StoreError as error:
+                if stopping.is_set():
+                    raise
+                log.warning("the poll of %s waits for the database, %.1f s: %s", self.source, pause, error)
+                await wait(stopping, pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+            else:
+                inbox.store.ring()
+                return kept
+
+    async def _responses(self, cursor: Any) -> AsyncGenerator[Any]:
+        """The function's responses, whichever kind it is; a `def` runs in threads."""
+        made = self.function(cursor)
+        if inspect.isasyncgen(made):
+            async with aclosing(made):
+                async for response in made:
+                    yield response
+            return
+        try:
+            while (response := await asyncio.to_thread(next, made, _END)) is not _END:
+                yield response
+        finally:
+            await asyncio.to_thread(made.close)
+
+
+async def _performed(inbox: Polling, step: Callable[[], Flow[Any]]) -> Any:
+    """Run a step in a thread, and see it through when we are cancelled: what is being committed must be known to be."""
+    performing = asyncio.ensure_future(asyncio.to_thread(perform, inbox.store, step))
+    try:
+        return await asyncio.shield(performing)
+    except asyncio.CancelledError:
+        await asyncio.wait([performing])
+        raise

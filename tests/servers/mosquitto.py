@@ -1,0 +1,74 @@
+"""A private Mosquitto, the MQTT broker, which forgets nothing that it was asked to save."""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tests.servers import install
+from tests.servers.private import PrivateServer
+from tests.waiting import wait_until
+
+_CONFIGURATION = """\
+listener {port} 127.0.0.1
+allow_anonymous true
+persistence true
+persistence_location {folder}/
+max_queued_messages 0
+sys_interval 0
+log_dest stderr
+"""
+_HEADER = struct.Struct(">15sII")
+_CHUNK = struct.Struct(">II")
+_CLIENT_MESSAGE = struct.Struct(">QHHBBBB")
+_IS_CLIENT_MESSAGE = 3
+_OUTWARD = 1
+
+
+class MosquittoServer(PrivateServer):
+    """A Mosquitto of one's own."""
+
+    name = "Mosquitto"
+    ready = " running"
+    version_option = "-h"
+
+    def __init__(self) -> None:
+        super().__init__(install.mosquitto_program())
+
+    def command(self, port: int) -> Sequence[str | Path]:
+        text = _CONFIGURATION.format(port=port, folder=self.folder)
+        return [self._program, "-c", self.write("mosquitto.conf", text)]
+
+    def kill(self) -> None:
+        # It keeps everything in memory for half an hour; what it loses by a crash before that is not our matter.
+        if self.running:
+            self._save()
+        super().kill()
+
+    def unsettled(self, client: str) -> int:
+        """How many messages a client has not acknowledged, delivered or not: MQTT has no question for that."""
+        return sum(found == client for found in self._messages(self._save()))
+
+    def _save(self) -> bytes:
+        """Have it write down what it knows, and read that."""
+        path = self.folder / "mosquitto.db"
+        before = path.stat().st_ino if path.exists() else 0
+        os.kill(self._process.pid, signal.SIGUSR1)
+        wait_until(lambda: path.exists() and path.stat().st_ino != before, message="Mosquitto to save its messages")
+        return path.read_bytes()
+
+    def _messages(self, saved: bytes) -> Iterator[str]:
+        """The client of each message that is on its way out."""
+        at = _HEADER.size
+        while at < len(saved):
+            kind, length = _CHUNK.unpack_from(saved, at)
+            at += _CHUNK.size
+            if kind == _IS_CLIENT_MESSAGE:
+                _, _, size, _, _, _, direction = _CLIENT_MESSAGE.unpack_from(saved, at)
+                name = saved[at + _CLIENT_MESSAGE.size :][:size]
+                if direction == _OUTWARD:
+                    yield name.decode()
+            at += length

@@ -1,0 +1,83 @@
+"""What the contract needs of Kafka."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from tests.servers import KafkaServer
+from tests.sources.brokers import dashed
+from tests.waiting import wait_until
+
+PARTITIONS = 3
+
+
+class KafkaBroker:
+    """A topic on a private Kafka."""
+
+    positions = True
+    readers = 2
+
+    def __init__(self, server: KafkaServer, partitions: int = PARTITIONS) -> None:
+        self._server = server
+        self.topic, self.group = f"orders-{uuid.uuid4().hex[:8]}", f"shop-{uuid.uuid4().hex[:8]}"
+        self.proxy = server.proxy
+        self._settings: dict[str, Any] = {
+            "bootstrap.servers": f"127.0.0.1:{server.port}",
+            "log_level": 2,
+            "error_cb": lambda _: None,
+            "reconnect.backoff.max.ms": 200,
+        }
+        self._admin = AdminClient(self._settings)
+        self._producer = Producer({**self._settings, "linger.ms": 0})
+        self._look = Consumer({**self._settings, "group.id": self.group, "enable.auto.commit": False})
+        self.make_topic(partitions)
+
+    def make_topic(self, partitions: int = PARTITIONS) -> None:
+        self._admin.create_topics([NewTopic(self.topic, partitions, 1)])[self.topic].result(30)
+        self._partitions = [TopicPartition(self.topic, number) for number in range(partitions)]
+        # The first to ask for the offsets makes the topic where Kafka keeps them.
+        wait_until(lambda: self._committed() is not None)
+
+    def delete_topic(self) -> None:
+        self._admin.delete_topics([self.topic])[self.topic].result(30)
+        wait_until(lambda: self.topic not in self._admin.list_topics(timeout=10).topics)
+
+    def url(self, *, proxied: bool = False) -> str:
+        port = self.proxy.port if proxied else self._server.port
+        return f"kafka://127.0.0.1:{port}?topic={self.topic}&group={self.group}&session=2"
+
+    def publish(self, body: bytes | None, *, id: str | None = None, type: str | None = None, **headers: str) -> None:  # noqa: A002
+        names = {name: value for name, value in (("id", id), ("type", type)) if value is not None}
+        self.produce(body, headers={**names, **dashed(headers)})
+
+    def produce(self, body: bytes | None, **options: Any) -> None:
+        """Publish, and wait for the confirmation; in one partition unless told otherwise, as records of a key are."""
+        problems: list[Any] = []
+        options.setdefault("partition", 0)
+        self._producer.produce(self.topic, body, on_delivery=lambda error, _: problems.append(error), **options)
+        assert self._producer.flush(30) == 0
+        assert problems == [None]
+
+    def unsettled(self) -> int:
+        committed = self._committed()
+        assert committed is not None
+        return sum(self._look.get_watermark_offsets(one, timeout=10)[1] - max(0, one.offset) for one in committed)
+
+    def _committed(self) -> list[Any] | None:
+        try:
+            found: list[Any] = self._look.committed(self._partitions, timeout=10)
+        except KafkaException:
+            return None
+        return found
+
+    def restart(self) -> None:
+        self._server.restart()
+
+    def close(self) -> None:
+        self.proxy.heal()
+        self._look.close()

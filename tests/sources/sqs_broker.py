@@ -1,0 +1,71 @@
+"""What the contract needs of SQS."""
+
+from __future__ import annotations
+
+import base64
+import json
+import uuid
+from functools import cache
+from typing import Any
+
+import botocore.session
+
+from tests.servers import FaultProxy, MotoServer
+from tests.sources.brokers import dashed
+
+REGION = "eu-west-1"
+
+
+@cache  # it takes a while to read what SQS is
+def _client(port: int) -> Any:
+    session = botocore.session.get_session()
+    return session.create_client("sqs", region_name=REGION, endpoint_url=f"http://127.0.0.1:{port}")
+
+
+class SqsBroker:
+    """A FIFO queue on a private server; messages with a `key` in their body are a group, each other one its own."""
+
+    positions = True
+    readers = 2
+
+    def __init__(self, server: MotoServer) -> None:
+        self._server = server
+        self.queue = f"orders-{uuid.uuid4().hex[:8]}.fifo"
+        self.proxy = FaultProxy("127.0.0.1", server.port).start()
+        self.client = _client(server.port)
+        self.make_queue()
+
+    def make_queue(self) -> None:
+        self.queue_url = self.client.create_queue(QueueName=self.queue, Attributes={"FifoQueue": "true"})["QueueUrl"]
+
+    def url(self, *, proxied: bool = False, queue: str = "") -> str:
+        port = self.proxy.port if proxied else self._server.port
+        return f"sqs://{REGION}/{queue or self.queue}?visibility=2&endpoint=http://127.0.0.1:{port}"
+
+    def publish(self, body: bytes, *, id: str | None = None, type: str | None = None, **headers: str) -> None:  # noqa: A002
+        names = {name: value for name, value in (("id", id), ("type", type)) if value is not None}
+        try:
+            text, data = body.decode(), json.loads(body)
+        except ValueError:
+            text, data = base64.b64encode(body).decode(), {}
+            names["onceward-base64"] = "true"
+        key = data.get("key") or uuid.uuid4().hex
+        # A dedupe id of its own: the queue itself would drop what is sent twice soon after.
+        self.send(text, {**names, **dashed(headers)}, MessageGroupId=key, MessageDeduplicationId=uuid.uuid4().hex)
+
+    def send(self, text: str, headers: dict[str, str], **options: Any) -> None:
+        attributes = {name: {"DataType": "String", "StringValue": value} for name, value in headers.items()}
+        options.setdefault("QueueUrl", self.queue_url)
+        self.client.send_message(MessageBody=text, MessageAttributes=attributes, **options)
+
+    def unsettled(self, queue_url: str = "") -> int:
+        answer = self.client.get_queue_attributes(QueueUrl=queue_url or self.queue_url, AttributeNames=["All"])
+        counts = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
+        return sum(int(answer["Attributes"][name]) for name in counts)
+
+    def restart(self) -> None:
+        self._server.restart()
+        self.make_queue()
+
+    def close(self) -> None:
+        self.proxy.close()

@@ -1,0 +1,102 @@
+"""What only Pub/Sub has: deadlines, its own ids, and ordering keys."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from onceward import ConfigurationError
+from onceward.sources.protocol import open_source
+from onceward.sources.pubsub import PubsubSubscription
+from tests.contract.harness import Shop
+from tests.sources.conftest import reading, taken
+from tests.sources.pubsub_broker import PubsubBroker
+from tests.sources.test_contract import PAID, names, publish, settled
+from tests.waiting import wait_until
+
+
+def test_what_is_in_hand_is_given_to_nobody_else(pubsub_broker: PubsubBroker) -> None:
+    """For longer than its deadline, since that is extended; when its reader is gone, it comes to others."""
+    publish(pubsub_broker, *names(12))
+
+    async def hold() -> None:
+        url = pubsub_broker.url().replace("deadline=2", "deadline=4")
+        first, second = PubsubSubscription(url), PubsubSubscription(url)
+        await first.open()
+        held = await taken(first, 12)
+        await second.open()
+        for _ in range(5):
+            assert await second.next(100, 1) == []
+        await first.close()
+        theirs = await taken(second, 12)
+        assert {arrival.id for arrival in theirs} == set(names(12))
+        assert {arrival.position for arrival in theirs} == {arrival.position for arrival in held}
+        await second.accept(theirs)
+        await second.close()
+
+    asyncio.run(hold())
+    assert pubsub_broker.unsettled() == 0
+
+
+def test_what_is_released_is_there_at_once(pubsub_broker: PubsubBroker) -> None:
+    publish(pubsub_broker, *names(3))
+
+    async def release() -> None:
+        source = PubsubSubscription(pubsub_broker.url().replace("deadline=2", "deadline=600"))
+        await source.open()
+        given = await taken(source, 3)
+        await source.accept(given[:1])
+        await source.release(given[1:])
+        again = await taken(source, 2)
+        assert {arrival.id for arrival in again} == {arrival.id for arrival in given[1:]}
+        await source.accept(again)
+        await source.close()
+
+    asyncio.run(release())
+    assert pubsub_broker.unsettled() == 0
+
+
+def test_its_own_message_id_is_the_place_and_the_ordering_key_a_header(shop: Shop, pubsub_broker: PubsubBroker) -> None:
+    shop.inbox.source(pubsub_broker.url(), source="broker", id="position", type=f"={PAID}")
+    for _ in range(2):
+        pubsub_broker.publish(b'{"key": "k"}')
+    with reading(shop):
+        settled(pubsub_broker)
+        wait_until(lambda: len(shop.effects()) == 2)
+    assert all(effect.startswith(f"pubsub:{pubsub_broker.subscription}/") for effect in shop.effects())
+    story = shop.story(shop.inbox.find("broker", shop.effects()[0])[0])
+    assert story.headers["pubsub-ordering-key"] == "k"
+
+
+def test_a_subscription_that_is_not_there_yet_is_waited_for(shop: Shop, pubsub_broker: PubsubBroker) -> None:
+    pubsub_broker.delete_subscription()
+    shop.inbox.source(pubsub_broker.url(), source="broker")
+    with reading(shop):
+        pubsub_broker.make_subscription()
+        publish(pubsub_broker, "m-1")
+        wait_until(lambda: shop.effects() == ["m-1"])
+
+
+def test_without_credentials_it_waits_for_them(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    """Google's library looks for them in files and, at last, asks the machine that it runs on."""
+    monkeypatch.delenv("PUBSUB_EMULATOR_HOST", raising=False)
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", f"{tmp_path}/missing.json")
+
+    async def open_and_close() -> None:
+        source = PubsubSubscription("pubsub://project/orders")
+        with pytest.raises(Exception, match=r"missing\.json") as trouble:
+            await source.open()
+        assert type(trouble.value).__name__ == "BrokerUnavailable"
+        await source.close()
+
+    asyncio.run(open_and_close())
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["pubsub://project", "pubsub:///orders", "pubsub://project/orders?deadline=0", "pubsub://project/orders?dead=3"],
+)
+def test_a_wrong_address_says_what_is_right(url: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"pubsub://project/subscription|deadline"):
+        open_source(url)
