@@ -29,7 +29,13 @@ from tests.waiting import wait_until
 
 CHECKOUT = Path(__file__).parents[1]
 IMPORTED = ("aiosqlite", "onceward.stores.postgres.store", "onceward.stores.sqlite.store")
-PROGRAMS = ("tests.crash.program", "tests.crash.upkeep_scenarios", "tests.order.program", "tests.outbox.program")
+PROGRAMS = (
+    "tests.crash.program",
+    "tests.crash.upkeep_scenarios",
+    "tests.order.program",
+    "tests.outbox.program",
+    "tests.sinks.program",
+)
 PR_SET_PDEATHSIG = 1
 
 
