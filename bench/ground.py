@@ -49,6 +49,11 @@ class Ground:
             self._templates.add(name)
         return name
 
+    def discard(self, name: str) -> None:
+        """Drop a template, and the space it takes."""
+        self.server.drop_database(name)
+        self._templates.discard(name)
+
     @contextmanager
     def copy(self, template: str = "empty") -> Iterator[str]:
         """A fresh copy of a template."""

@@ -25,6 +25,10 @@ class Tally:
         self.count += 1
         self.total += json.loads(text)["number"]
 
+    def end(self) -> None:
+        """All jobs are done, in the database too."""
+        self.last = time.perf_counter()
+
     def answer(self) -> Answer:
         """For the race."""
         return self.count, self.total, self.first, self.last
