@@ -42,7 +42,10 @@ def receive_tasks(url: str, count: str, callers: str) -> None:
 
 
 async def _receive_tasks(inbox: Inbox, count: int, callers: int) -> None:
-    warm = [{"source": "bench", "id": f"warm-{time.time_ns()}-{n}", "type": "nothing", "data": {"number": 0}} for n in range(3)]
+    warm = [
+        {"source": "bench", "id": f"warm-{time.time_ns()}-{n}", "type": "nothing", "data": {"number": 0}}
+        for n in range(3)
+    ]
     for message in warm:
         await inbox.areceive(**message)  # type: ignore[arg-type] # the shape of receive's arguments
     waiting = iter(messages(count, "nothing"))
@@ -61,7 +64,9 @@ def receive_threads(url: str, count: str, callers: str) -> None:
     """A process whose threads each store one message at a time."""
     inbox = inbox_at(url)
     inbox.receive(source="bench", id=f"warm-{time.time_ns()}", type="nothing", data={"number": 0})
-    take_part(lambda: _statuses(_in_threads(int(callers), messages(int(count), "nothing"), lambda m: inbox.receive(**m))))
+    take_part(
+        lambda: _statuses(_in_threads(int(callers), messages(int(count), "nothing"), lambda m: inbox.receive(**m)))
+    )
     inbox.close()
 
 

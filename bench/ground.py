@@ -109,7 +109,7 @@ def pgbench(url: str, script: str, *, clients: int, transactions: int, **variabl
 def one(url: str, query: str) -> Any:
     """A single value."""
     with psycopg.connect(url) as connection:
-        row = connection.execute(query).fetchone()  # type: ignore[call-overload] # our own text
+        row = connection.execute(query).fetchone()
         return row[0] if row else None
 
 
@@ -120,7 +120,9 @@ def check_effects(what: str, url: str, count: int) -> None:
 
 def check_drained(what: str, url: str, count: int) -> None:
     """Each sequence number is in exactly one run, and the queue is empty."""
-    counted = "SELECT count(*) FROM (SELECT unnest(seqs) AS seq FROM onceward_run) AS r JOIN onceward_ledger USING (seq)"
+    counted = (
+        "SELECT count(*) FROM (SELECT unnest(seqs) AS seq FROM onceward_run) AS r JOIN onceward_ledger USING (seq)"
+    )
     expect(f"{what}: numbers in runs", one(url, counted), count)
     distinct = "SELECT count(DISTINCT seq) FROM (SELECT unnest(seqs) AS seq FROM onceward_run) AS r"
     expect(f"{what}: different numbers in runs", one(url, distinct), count)

@@ -82,7 +82,9 @@ def _block(url: str, count: int) -> None:
     """A dead head, and all others of its key behind it."""
     subscription = one(url, "SELECT id FROM onceward_subscription WHERE type = 'keyed'")
     state = "CASE WHEN g = 1 THEN 'dead' ELSE 'waiting' END"
-    load(url, "waiting", 1, count, type="keyed", key="'k'", subscription=subscription, key_hash="1::bigint", state=state)
+    load(
+        url, "waiting", 1, count, type="keyed", key="'k'", subscription=subscription, key_hash="1::bigint", state=state
+    )
 
 
 def _bury(url: str, count: int) -> None:

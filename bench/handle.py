@@ -26,14 +26,13 @@ def measure(ground: Ground, scale: Scale, figures: Figures) -> None:
     for script in ("handle", "handle_statement"):
         with ground.copy(backlog) as url:
             each = scale.slow // scale.connections * scale.connections
-            figures.add(f"handle: pgbench, {script}", pgbench(url, script, clients=scale.connections, transactions=each))
+            figures.add(
+                f"handle: pgbench, {script}", pgbench(url, script, clients=scale.connections, transactions=each)
+            )
             check_effects(script, url, each)
     figures.add("handle: pure SQL in batches", _ceiling(ground, scale))
-    for name, processes, threads in (
-        ("1 connection", 1, 1),
-        ("8 threads", 1, scale.connections),
-        ("8 processes", scale.connections, 1),
-    ):
+    ways = {(1, 1): "1 connection", (1, scale.connections): "8 threads", (scale.connections, 1): "8 processes"}
+    for (processes, threads), name in ways.items():
         figures.add(f"handle: textbook, {name}", _textbook(ground, scale, processes, threads))
     _inline(ground, scale, figures)
 
@@ -76,11 +75,9 @@ def _textbook(ground: Ground, scale: Scale, processes: int, threads: int) -> flo
 
 
 def _inline(ground: Ground, scale: Scale, figures: Figures) -> None:
-    for name, processes, threads in (
-        ("8 threads", 1, scale.connections),
-        ("2 processes", min(2, scale.connections), max(1, scale.connections // 2)),
-        ("8 processes", scale.connections, 1),
-    ):
+    both = scale.processes, max(1, scale.connections // scale.processes)
+    ways = {(1, scale.connections): "8 threads", both: "2 processes", (scale.connections, 1): "8 processes"}
+    for (processes, threads), name in ways.items():
         with ground.copy() as url:
             each = scale.slow // processes
             finish = race([ours("contenders", "inline", url, each, threads)] * processes)

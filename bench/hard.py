@@ -1,4 +1,4 @@
-"""Hard cases: messages with keys, failing handlers, hot rows. (The last two are among the contenders of `handle`.)"""
+"""Hard cases: messages with keys, failing handlers, hot rows (the last two are contenders of `handle`)."""
 
 from __future__ import annotations
 

@@ -23,33 +23,45 @@ class Refused(Exception):
 def inbox_at(url: str) -> Inbox:
     """The inbox under test, with default settings."""
     inbox = Inbox(url)
-    update = ONE[inbox.store.dialect]
+    _idle_handlers(inbox)
+    _handlers(inbox, ONE[inbox.store.dialect])
+    _batch_handlers(inbox, ONE[inbox.store.dialect])
+    return inbox
 
-    @inbox.on("nothing")
+
+def _idle_handlers(inbox: Inbox) -> None:
+    """They read the body, which is decoded by then, and do nothing."""
+
     def nothing(message: Message, _tx: Any) -> None:
         assert message.data["number"] >= 0
 
-    @inbox.on("keyed", key="key")
-    def keyed(message: Message, _tx: Any) -> None:
-        assert message.data["number"] >= 0
+    inbox.on("nothing")(nothing)
+    inbox.on("keyed", key="key")(nothing)
 
-    def apply(message: Message, tx: Any) -> None:
-        if tx.execute(update, [message.data["row"]]).rowcount != 1:
-            raise LookupError(f"no row {message.data['row']}")
+
+def _handlers(inbox: Inbox, update: str) -> None:
+    """One UPDATE for each message, whose row count they check."""
+
+    def apply(message: Message, tx: Any, row: str = "row") -> None:
+        if tx.execute(update, [message.data[row]]).rowcount != 1:
+            raise LookupError(f"no row {message.data[row]}")
 
     inbox.on("update")(apply)
     inbox.on("alone", group=1)(apply)
 
     @inbox.on("hot")
     def hot(message: Message, tx: Any) -> None:
-        if tx.execute(update, [message.data["hot"]]).rowcount != 1:
-            raise LookupError(f"no row {message.data['hot']}")
+        apply(message, tx, "hot")
 
     @inbox.on("failing", retry=RetryPolicy(attempts=1))
     def failing(message: Message, tx: Any) -> None:
         if message.data["number"] % FAILING == 0:
             raise Refused(str(message.data["number"]))
         apply(message, tx)
+
+
+def _batch_handlers(inbox: Inbox, update: str) -> None:
+    """They take many messages at a time."""
 
     @inbox.on("pipelined", batch=True)
     def pipelined(messages: list[Message], tx: Any) -> None:
@@ -60,5 +72,3 @@ def inbox_at(url: str) -> Inbox:
     @inbox.on("set", batch=True, group=SET_GROUP)
     def set_based(messages: list[Message], tx: Any) -> None:
         tx.execute(MANY, [[message.data["row"] for message in messages]])
-
-    return inbox

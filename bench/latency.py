@@ -53,9 +53,7 @@ def _mixed_capacity(handled: float, figures: Figures) -> float:
 
 
 def _start(url: str) -> subprocess.Popen[str]:
-    worker = subprocess.Popen(
-        ours("latency", url), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    worker = subprocess.Popen(ours("latency", url), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert worker.stdout is not None
     expect("latency: the worker", worker.stdout.readline().strip(), "ready")
     return worker

@@ -9,9 +9,10 @@ from __future__ import annotations
 import subprocess
 from dataclasses import dataclass
 
+from bench import race as racing
 from bench.figures import Figures, expect
 from bench.ground import Ground
-from bench.race import PEERS, Unusable, race, run, theirs
+from bench.race import Unusable, race, run, theirs
 from bench.scale import Scale
 
 
@@ -52,8 +53,6 @@ def attempt(peer: Peer, place: str, name: str, scale: Scale, figures: Figures) -
     count = scale.crawling if peer.crawls else scale.messages
     processes = scale.processes if peer.processes else 1
     try:
-        if not PEERS.exists():
-            raise Unusable("its environment is not there; `make bench` makes it")
         run(theirs(peer.name, "fill", place, count), patience=120)
         finish = race([theirs(peer.name, "drain", place, count)] * processes, patience=120)
         busy = [answer for answer in finish.answers if answer[0]]
@@ -67,8 +66,8 @@ def attempt(peer: Peer, place: str, name: str, scale: Scale, figures: Figures) -
 
 def versions() -> dict[str, str]:
     """The versions of the peers that are installed."""
-    if not PEERS.exists():
+    if not racing.PEERS.exists():
         return {}
-    listed = run([str(PEERS), "-m", "pip", "list", "--format", "freeze", "--disable-pip-version-check"])
+    listed = run([str(racing.PEERS), "-m", "pip", "list", "--format", "freeze", "--disable-pip-version-check"])
     installed = dict(line.split("==", 1) for line in listed.splitlines() if "==" in line)
     return {peer.package: installed[peer.package] for peer in POSTGRES + SQLITE if peer.package in installed}

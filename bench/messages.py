@@ -19,7 +19,13 @@ _PAD = "x" * 210
 
 def body(number: int, sender: int = 0) -> dict[str, Any]:
     """The data of a message."""
-    return {"number": number, "row": number % ROWS, "hot": number % HOT, "key": f"k{sender}-{number % KEYS}", "pad": _PAD}
+    return {
+        "number": number,
+        "row": number % ROWS,
+        "hot": number % HOT,
+        "key": f"k{sender}-{number % KEYS}",
+        "pad": _PAD,
+    }
 
 
 def ordered_id() -> str:

@@ -47,7 +47,9 @@ def measure(ground: Ground, scale: Scale, figures: Figures) -> None:
 
 def _check(name: str, url: str, count: int) -> None:
     for table in ("ledger", "body", "queue"):
-        expect(f"receive {name}: {table}", one(url, f"SELECT count(*) FROM onceward_{table} WHERE {_OWN[table]}"), count)
+        expect(
+            f"receive {name}: {table}", one(url, f"SELECT count(*) FROM onceward_{table} WHERE {_OWN[table]}"), count
+        )
 
 
 # Not the messages with which the contenders got warm.

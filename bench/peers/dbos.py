@@ -18,7 +18,12 @@ def job(body: str) -> None:
 
 
 def _launch(url: str) -> None:
-    config: DBOSConfig = {"name": "bench", "system_database_url": url, "run_admin_server": False, "log_level": "CRITICAL"}
+    config: DBOSConfig = {
+        "name": "bench",
+        "system_database_url": url,
+        "run_admin_server": False,
+        "log_level": "CRITICAL",
+    }
     DBOS(config=config)
     DBOS.launch()
     DBOS.register_queue("jobs", worker_concurrency=100, polling_interval_sec=0.05)

@@ -9,7 +9,6 @@ from typing import Any
 import psycopg
 from pgqueuer import QueueManager
 from pgqueuer.db import PsycopgDriver
-from pgqueuer.models import Job
 from pgqueuer.queries import Queries
 from pgqueuer.types import QueueExecutionMode
 
@@ -45,7 +44,7 @@ def drain(url: str, _count: int) -> None:
             manager = QueueManager(Queries(PsycopgDriver(connection)))
 
             @manager.entrypoint("job")
-            async def job(found: Job) -> None:
+            async def job(found: Any) -> None:
                 TALLY.run(found.payload or b"")
 
             await manager.run(

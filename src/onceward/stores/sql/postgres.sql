@@ -930,3 +930,14 @@ WHERE b.seq > %(after)s AND b.received_at < clock_timestamp() - make_interval(se
   AND NOT EXISTS (SELECT FROM {prefix}queue q WHERE q.seq = b.seq)
   AND NOT EXISTS (SELECT FROM {prefix}quarantine x WHERE x.seq = b.seq AND x.resolution IS NULL)
 ORDER BY b.seq LIMIT %(limit)s
+
+-- name: debris
+-- The commands that remove every table, sequence and function of this prefix: for inboxes that were made to be measured. Reads the
+-- catalogs of PostgreSQL; guard: only what begins with the prefix and is found without naming a schema.
+SELECT format('DROP TABLE %%I CASCADE', relname) FROM pg_class
+WHERE starts_with(relname, '{prefix}') AND relkind IN ('r', 'p') AND NOT relispartition AND pg_table_is_visible(oid)
+UNION ALL
+SELECT format('DROP SEQUENCE IF EXISTS %%I', '{prefix}seq')
+UNION ALL
+SELECT format('DROP FUNCTION %%s', oid::regprocedure) FROM pg_proc
+WHERE starts_with(proname, '{prefix}') AND pg_function_is_visible(oid)

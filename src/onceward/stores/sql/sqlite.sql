@@ -808,3 +808,9 @@ WHERE b.seq > :after AND b.received_at < :now - CAST(:keep * 1000000 AS integer)
   AND NOT EXISTS (SELECT 1 FROM {prefix}queue q WHERE q.seq = b.seq)
   AND NOT EXISTS (SELECT 1 FROM {prefix}quarantine x WHERE x.seq = b.seq AND x.resolution IS NULL)
 ORDER BY b.seq LIMIT :limit
+
+-- name: debris
+-- The commands that remove every table of this prefix, and with it its indexes: for inboxes that were made to be measured. Reads
+-- SQLite's own catalog; guard: only what begins with the prefix.
+SELECT 'DROP TABLE "' || name || '"' FROM sqlite_master
+WHERE type = 'table' AND substr(name, 1, length('{prefix}')) = '{prefix}'
