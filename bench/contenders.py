@@ -55,8 +55,10 @@ async def _receive_tasks(inbox: Inbox, count: int, callers: int) -> None:
 
     print("ready", flush=True)
     sys.stdin.readline()
+    began = time.process_time()
     found = await asyncio.gather(*(call() for _ in range(callers)))
-    print(json.dumps(_statuses([receipt for part in found for receipt in part])), flush=True)
+    answer = _statuses([receipt for part in found for receipt in part])
+    print(json.dumps([answer, time.process_time() - began]), flush=True)
     await inbox.aclose()
 
 

@@ -9,7 +9,7 @@ import psycopg
 
 from bench import lineup
 from bench.figures import Figures, expect
-from bench.ground import LIMITS, Ground, check_drained, pgbench
+from bench.ground import LIMITS, Ground, check_drained, drain_by_pgbench
 from bench.inboxes import inbox_at
 from bench.messages import messages
 from bench.race import ours, race
@@ -21,12 +21,13 @@ PGMQ_BATCHES = (100, 500)
 def measure(ground: Ground, scale: Scale, figures: Figures) -> None:
     """One repetition of every contender."""
     backlog = filled(ground, "nothing", scale.messages)
-    figures.add("drain: onceward", onceward(ground, backlog, scale))
+    figures.add("drain: onceward", onceward(ground, backlog, scale, figures, "drain: onceward"))
     with ground.copy(backlog) as url:
-        claims = -(-scale.messages // 100) + 2 * scale.processes
-        rate = pgbench(url, "drain", clients=scale.processes, transactions=claims, token=0)
+        with ground.costs(figures, "drain: pure SQL", scale.messages) as cost:
+            groups = -(-scale.messages // 100)
+            rate = drain_by_pgbench(url, "drain", clients=scale.processes, groups=groups, cost=cost)
         check_drained("drain: pure SQL", url, scale.messages)
-        figures.add("drain: pure SQL", rate * scale.messages / (-(-claims // scale.processes) * scale.processes))
+        figures.add("drain: pure SQL", rate)
     for batch in PGMQ_BATCHES:
         figures.add(f"drain: pgmq-style, {batch} at a time", _pgmq(ground, scale, batch))
     for peer in lineup.POSTGRES:
@@ -46,14 +47,14 @@ def filled(ground: Ground, kind: str, count: int) -> str:
     return ground.template(f"backlog_{kind}_{count}", fill)
 
 
-def onceward(ground: Ground, backlog: str, scale: Scale, *, dead: int = 0) -> float:
+def onceward(ground: Ground, backlog: str, scale: Scale, figures: Figures, name: str) -> float:
     """Messages a second of worker processes that drain a copy of a backlog."""
     with ground.copy(backlog) as url:
-        finish = race([ours("contenders", "drain", url)] * scale.processes)
-        count = scale.messages - dead
-        expect("drain: finished", sum(finish.answers), count)
-        if not dead:
-            check_drained("drain: onceward", url, count)
+        with ground.costs(figures, name, scale.messages) as cost:
+            finish = race([ours("contenders", "drain", url)] * scale.processes)
+            cost.clients = finish.processor
+        expect(f"{name}: finished", sum(finish.answers), scale.messages)
+        check_drained(name, url, scale.messages)
         return scale.messages / finish.seconds
 
 

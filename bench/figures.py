@@ -15,6 +15,8 @@ class Figures:
     def __init__(self) -> None:
         self.repetitions: dict[str, list[float]] = {}
         self.errors: dict[str, str] = {}
+        self.costs: dict[str, dict[str, float]] = {}
+        """Microseconds of the processors for each message, of the last repetition: the clients' and the server's."""
         self.notes: dict[str, object] = {}
 
     def add(self, name: str, value: float) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
+import resource
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
-from bench.figures import expect
+from bench.figures import Figures, expect
 from bench.inboxes import inbox_at
 from bench.messages import ROWS
 from tests.servers import install
@@ -74,6 +77,37 @@ class Ground:
         finally:
             self.server.drop_database(name)
 
+    @contextmanager
+    def costs(self, figures: Figures, name: str, count: int) -> Iterator[Cost]:
+        """Note what a contender costs the processors for each message: its own processes, and the server's."""
+        before = self._processor()
+        cost = Cost()
+        yield cost
+        server = self._processor() - before
+        noted = {"clients": round(cost.clients * 1e6 / count, 1), "server": round(server * 1e6 / count, 1)}
+        figures.costs[name] = noted
+
+    def _processor(self) -> float:
+        """The processor's seconds of the server's processes, also of those that have ended."""
+        ticks = 0
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                fields = stat.read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+            except OSError:  # it has just ended
+                continue
+            if int(stat.parent.name) == self.server.pid:
+                ticks += sum(map(int, fields[11:15]))
+            elif int(fields[1]) == self.server.pid:
+                ticks += sum(map(int, fields[11:13]))
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(slots=True)
+class Cost:
+    """What the clients of a contender have used."""
+
+    clients: float = 0.0
+
 
 def prepare(url: str) -> None:
     """Onceward's tables, its subscriptions, and the domain table."""
@@ -92,8 +126,11 @@ def prepare(url: str) -> None:
         connection.execute("CREATE TABLE textbook (id text PRIMARY KEY, payload jsonb, processed_at timestamptz)")
 
 
-def pgbench(url: str, script: str, *, clients: int, transactions: int, **variables: int) -> float:
+def pgbench(  # noqa: PLR0913 - what pgbench is told
+    url: str, script: str, *, clients: int, transactions: int, variables: Mapping[str, int], cost: Cost
+) -> float:
     """Transactions a second of a script of `limits/`, without the time it takes to connect."""
+    before = _children()
     program = install.postgresql_bin() / "pgbench"
     command = [str(program), "-n", "-M", "prepared", "-c", str(clients), "-j", str(min(clients, 2))]
     command += ["-t", str(-(-transactions // clients)), "-f", str(LIMITS / f"{script}.sql")]
@@ -103,7 +140,29 @@ def pgbench(url: str, script: str, *, clients: int, transactions: int, **variabl
     found = re.search(r"tps = ([\d.]+) \(without initial", done.stdout)
     if done.returncode or not found or "failed transactions: 0 " not in done.stdout:
         raise RuntimeError(f"pgbench {script}: {done.stderr.strip() or done.stdout}")
+    cost.clients = _children() - before
     return float(found[1])
+
+
+def _children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def drain_by_pgbench(url: str, script: str, *, clients: int, groups: int, cost: Cost) -> float:
+    """Messages a second of a script that claims and finishes groups, until nothing is left.
+
+    Every client may have to do all of it, so each gets as many transactions as that takes; those that find nothing any
+    more do not count: the time is the server's own, from the first group that was finished to the last.
+    """
+    began = one(url, "SELECT clock_timestamp()")
+    pgbench(url, script, clients=clients, transactions=(groups + 2) * clients, variables={"token": 0}, cost=cost)
+    with psycopg.connect(url) as connection:
+        runs = connection.execute("SELECT finished_at, messages FROM onceward_run ORDER BY finished_at").fetchall()
+    (first, before), (last, _) = runs[0], runs[-1]
+    if len(runs) == 1:
+        first, before = began, 0
+    return float((sum(count for _, count in runs) - before) / (last - first).total_seconds())
 
 
 def one(url: str, query: str) -> Any:

@@ -10,4 +10,5 @@ from bench.scale import Scale
 
 def measure(ground: Ground, scale: Scale, figures: Figures) -> None:
     """A backlog of a thousand keys; exact as any other drain."""
-    figures.add("drain: onceward, 1000 keys", onceward(ground, filled(ground, "keyed", scale.messages), scale))
+    name = "drain: onceward, 1000 keys"
+    figures.add(name, onceward(ground, filled(ground, "keyed", scale.messages), scale, figures, name))

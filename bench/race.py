@@ -30,6 +30,8 @@ class Finish:
 
     seconds: float
     answers: list[Any]
+    processor: float
+    """The processor's seconds of all of them together."""
 
 
 def race(commands: Sequence[Sequence[str]], *, patience: float = 600) -> Finish:
@@ -53,7 +55,7 @@ def race(commands: Sequence[Sequence[str]], *, patience: float = 600) -> Finish:
         seconds = time.perf_counter() - started
         for runner in runners:
             runner.wait(patience)
-        return Finish(seconds, answers)
+        return Finish(seconds, [answer for answer, _ in answers], sum(used for _, used in answers))
     finally:
         for runner in runners:
             if runner.poll() is None:
@@ -85,7 +87,9 @@ def take_part(work: Callable[[], Any]) -> None:
     """In a process of a race: say that it is ready, wait for the word, work, and print the answer."""
     print("ready", flush=True)
     sys.stdin.readline()
-    print(json.dumps(work()), flush=True)
+    began = time.process_time()
+    answer = work()
+    print(json.dumps([answer, time.process_time() - began]), flush=True)
 
 
 def _start(command: Sequence[str]) -> subprocess.Popen[str]:

@@ -24,7 +24,9 @@ def measure(ground: Ground, scale: Scale, figures: Figures) -> None:
     ):
         with ground.copy() as url:
             each = count // processes
-            finish = race([ours("contenders", kind, url, each, *extra) for _ in range(processes)])
+            with ground.costs(figures, f"receive: onceward, {name}", each * processes) as cost:
+                finish = race([ours("contenders", kind, url, each, *extra) for _ in range(processes)])
+                cost.clients = finish.processor
             deliveries = len(messages(each, "")) * processes
             _check(name, url, each * processes)
             for status, wanted in (("accepted", each * processes), ("duplicate", deliveries - each * processes)):
@@ -32,12 +34,16 @@ def measure(ground: Ground, scale: Scale, figures: Figures) -> None:
             figures.add(f"receive: onceward, {name}", deliveries / finish.seconds)
     with ground.copy() as url:
         each = single // scale.connections * scale.connections
-        rate = pgbench(url, "receive", clients=scale.connections, transactions=each, n=0, **names(url))
+        known = names(url) | {"n": 0}
+        with ground.costs(figures, "receive: pgbench, single inserts", each) as cost:
+            rate = pgbench(url, "receive", clients=scale.connections, transactions=each, variables=known, cost=cost)
         _check_limit("pgbench", url)
         figures.add("receive: pgbench, single inserts", rate)
     with ground.copy() as url:
         batches = max(scale.messages * 11 // 10 // 500, 1)
-        rate = pgbench(url, "receive_many", clients=processes, transactions=batches, n=0, **names(url))
+        known = names(url) | {"n": 0}
+        with ground.costs(figures, "receive: pure SQL, 500 at a time", batches * 500) as cost:
+            rate = pgbench(url, "receive_many", clients=processes, transactions=batches, variables=known, cost=cost)
         _check_limit("pure SQL", url)
         figures.add("receive: pure SQL, 500 at a time", rate * 500)
     with ground.copy() as url:
