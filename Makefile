@@ -15,12 +15,13 @@ FAULTS   ?= 300
 
 BIN   := .venv/bin
 READY := .venv/.ready
+PEERS := bench/.venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format crash simulate mutants chaos proof bench soak servers pins clean
+.PHONY: help setup demo test lint format crash simulate mutants chaos proof bench bench-60m soak servers pins clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## Make .venv with everything needed for development
 
@@ -46,8 +47,11 @@ simulate: $(READY) ## Run seeded schedules of the real steps with faults: make s
 mutants: $(READY) ## Check that the simulation catches every known-bad variant of the code (JSON=file)
 	@$(BIN)/python -m simulation.mutants $(if $(JSON),--json '$(JSON)')
 
-bench: $(READY) ## Measure throughput on this machine
-	@$(BIN)/python -m bench
+bench: servers $(PEERS) ## Measure onceward beside its limits and its peers (QUICK=1: five minutes) and write bench/report.json
+	@$(BIN)/python -m bench --scale $(if $(QUICK),quick,full)
+
+bench-60m: servers ## Measure claims and dedupe beside sixty million finished rows (an hour, 60 GB)
+	@$(BIN)/python -m bench.sixty
 
 crash: servers ## Every fault at every statement of every transaction, on both stores
 	@$(if $(JSON),ONCEWARD_CRASH_JSON=$(JSON)) $(BIN)/python -m tests.crash $(WORKERS)
@@ -88,4 +92,13 @@ $(READY): requirements-dev.txt pyproject.toml
 		{ rm -rf .venv; echo "Cannot make .venv. On Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all]'
+	@touch $@
+
+# Each by itself: one that cannot be installed must not take the others with it. The report names it.
+$(PEERS): bench/requirements.txt
+	@$(PYTHON) -m venv bench/.venv >/dev/null || \
+		{ $(PYTHON) -m venv --clear --without-pip bench/.venv && \
+		  $(PYTHON) -m pip --quiet --python bench/.venv/bin/python install pip; }
+	@grep -v '^#' bench/requirements.txt | while read -r peer; do \
+		bench/.venv/bin/python -m pip install --quiet --disable-pip-version-check "$$peer" || echo "not installed: $$peer"; done
 	@touch $@

@@ -1,1 +1,1 @@
-"""Benchmarks: onceward beside the textbook inbox, on the same machine, in the same run, with durable settings."""
+"""Benchmarks: onceward beside the limit and beside its peers, on the same machine, in the same run, with durable settings."""

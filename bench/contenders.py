@@ -1,122 +1,200 @@
-"""The contenders: each does the same work (remember the id, update one row, atomically) and is checked afterwards.
-
-Ratios inside one run are the result; the absolute numbers are the machine's.
-"""
+"""`python -m bench.contenders KIND ...`: one process of a race, for onceward and for the loop of the textbooks."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
+import sys
+import threading
 import time
-import uuid
 from collections.abc import Callable
-from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import psycopg
 
-from onceward import Inbox, Message
+from bench.inboxes import ONE, inbox_at
+from bench.messages import messages
+from bench.race import take_part
+from onceward import Inbox
 
-ROWS = 1_000
-PAD = "x" * 230
+
+def drain(url: str) -> None:
+    """A worker process that drains the backlog."""
+    inbox = inbox_at(url)
+    inbox.store.check_schema()
+    take_part(inbox.drain)
+    inbox.close()
 
 
-def messages(count: int, kind: str) -> list[dict[str, Any]]:
-    """About 300 bytes each; every tenth is delivered twice."""
-    fresh = [
-        {"source": "bench", "id": uuid.uuid4().hex, "type": kind, "data": {"row": number % ROWS, "pad": PAD}}
-        for number in range(count)
+def receive_many(url: str, count: str) -> None:
+    """A process that stores batches."""
+    inbox = inbox_at(url)
+    inbox.receive(source="bench", id=f"warm-{time.time_ns()}", type="nothing", data={"number": 0})
+    deliveries = messages(int(count), "nothing")
+    take_part(lambda: _statuses(inbox.receive_many(deliveries)))  # type: ignore[arg-type] # the shape of receive's arguments
+    inbox.close()
+
+
+def receive_tasks(url: str, count: str, callers: str) -> None:
+    """A process whose tasks each store one message at a time."""
+    asyncio.run(_receive_tasks(inbox_at(url), int(count), int(callers)))
+
+
+async def _receive_tasks(inbox: Inbox, count: int, callers: int) -> None:
+    warm = [
+        {"source": "bench", "id": f"warm-{time.time_ns()}-{n}", "type": "nothing", "data": {"number": 0}}
+        for n in range(3)
     ]
-    return fresh + fresh[::10]
+    for message in warm:
+        await inbox.areceive(**message)  # type: ignore[arg-type] # the shape of receive's arguments
+    waiting = iter(messages(count, "nothing"))
+
+    async def call() -> list[Any]:
+        return [await inbox.areceive(**message) for message in waiting]
+
+    print("ready", flush=True)
+    sys.stdin.readline()
+    began = time.process_time()
+    found = await asyncio.gather(*(call() for _ in range(callers)))
+    answer = _statuses([receipt for part in found for receipt in part])
+    print(json.dumps([answer, time.process_time() - began]), flush=True)
+    await inbox.aclose()
 
 
-def timed(work: Callable[[], Any], count: int) -> float:
-    """Messages per second."""
-    start = time.perf_counter()
-    work()
-    return count / (time.perf_counter() - start)
+def receive_threads(url: str, count: str, callers: str) -> None:
+    """A process whose threads each store one message at a time."""
+    inbox = inbox_at(url)
+    inbox.receive(source="bench", id=f"warm-{time.time_ns()}", type="nothing", data={"number": 0})
+    take_part(
+        lambda: _statuses(_in_threads(int(callers), messages(int(count), "nothing"), lambda m: inbox.receive(**m)))
+    )
+    inbox.close()
 
 
-class Onceward:
-    """An inbox with a handler that updates one row, and one that does nothing."""
-
-    def __init__(self, url: str) -> None:
-        self.inbox = Inbox(url)
-        self.inbox.migrate()
-        mark = "?" if url.startswith("sqlite") else "%s"
-        update = f"UPDATE target SET n = n + 1 WHERE id = {mark}"
-        with self.inbox.transaction() as tx:
-            tx.execute("CREATE TABLE target (id integer PRIMARY KEY, n integer NOT NULL)")
-            tx.execute("INSERT INTO target " + _series(url))
-
-        @self.inbox.on("update")
-        def apply(message: Message, tx: Any) -> None:
-            tx.execute(update, [message.data["row"]])
-
-        @self.inbox.on("nothing")
-        def read(message: Message, _tx: Any) -> None:
-            assert message.data["pad"]
-
-    def receive(self, batch: list[dict[str, Any]]) -> None:
-        """Store-first, many at a time."""
-        self.inbox.receive_many(batch)  # type: ignore[arg-type] # the shape of receive's arguments
-
-    def receive_singly(self, batch: list[dict[str, Any]]) -> None:
-        """Store-first, one call per message."""
-        for message in batch:
-            self.inbox.receive(**message)
-
-    def process(self, batch: list[dict[str, Any]]) -> None:
-        """Inline."""
-        for message in batch:
-            self.inbox.process(**message)
-
-    def effects(self) -> int:
-        """How many updates have been applied."""
-        with self.inbox.transaction() as tx:
-            return int(tx.execute("SELECT sum(n) FROM target").fetchone()[0])
+def inline(url: str, count: str, threads: str) -> None:
+    """A process whose threads handle messages inline."""
+    inbox = inbox_at(url)
+    for number in range(int(threads)):
+        inbox.process(source="bench", id=f"warm-{time.time_ns()}-{number}", type="nothing", data={"number": 0})
+    deliveries = messages(int(count), "update")
+    take_part(lambda: _statuses(_in_threads(int(threads), deliveries, lambda m: inbox.process(**m))))
+    inbox.close()
 
 
-def _series(url: str) -> str:
-    if url.startswith("sqlite"):
-        return (
-            "WITH RECURSIVE i (id) AS (SELECT 0 UNION ALL SELECT id + 1 FROM i WHERE id < "
-            f"{ROWS - 1}) SELECT id, 0 FROM i"
-        )
-    return f"SELECT id, 0 FROM generate_series(0, {ROWS - 1}) AS id"
+def textbook(url: str, count: str, threads: str) -> None:
+    """The inbox of the articles: one transaction for each message; insert the id, apply, commit."""
+    deliveries = messages(int(count), "update")
+    connections = [psycopg.connect(url) for _ in range(int(threads))]
+    take_part(lambda: len(_in_threads(int(threads), deliveries, _textbook, connections)))
 
 
-def textbook_postgres(url: str, batch: list[dict[str, Any]]) -> None:
-    """The inbox of the articles: one transaction per message, insert the id, apply, commit."""
-    with psycopg.connect(url) as connection:
+def _textbook(message: dict[str, Any], connection: psycopg.Connection[Any]) -> None:
+    with connection.transaction():
+        fresh = connection.execute(
+            "INSERT INTO textbook (id, payload, processed_at) VALUES (%s, %s, now()) ON CONFLICT DO NOTHING RETURNING id",
+            [message["id"], json.dumps(message["data"])],
+        ).fetchone()
+        if fresh and connection.execute(ONE["postgres"], [message["data"]["row"]]).rowcount != 1:
+            raise LookupError(message["data"]["row"])
+
+
+def pgmq(url: str, quantity: str) -> None:
+    """A consumer of a queue in the way of pgmq: read some, decode them, delete them."""
+    connection = psycopg.connect(url, autocommit=True)
+    take_part(lambda: _pgmq(connection, int(quantity)))
+
+
+def _pgmq(connection: psycopg.Connection[Any], quantity: int) -> int:
+    done = 0
+    cursor = connection.cursor(binary=True)
+    while rows := cursor.execute("SELECT msg_id, message::text FROM pgmq_read(30, %s)", [quantity]).fetchall():
+        for _, text in rows:
+            assert json.loads(text)["number"] >= 0
+        done += len(cursor.execute("SELECT pgmq_delete(%b)", [[number for number, _ in rows]]).fetchall())
+    return done
+
+
+def by_hand(path: str) -> None:
+    """SQLite, by hand, at its best: 100 messages of onceward's own backlog in each transaction."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA synchronous = FULL")
+    take_part(lambda: _by_hand(connection))
+
+
+def _by_hand(connection: sqlite3.Connection) -> int:
+    done = 0
+    while True:
+        connection.execute("BEGIN IMMEDIATE")
+        rows = connection.execute(
+            "SELECT seq, body FROM onceward_queue JOIN onceward_body USING (seq) WHERE state = 'ready' AND token IS NULL "
+            "AND NOT solo AND NOT outgoing ORDER BY seq LIMIT 100"
+        ).fetchall()
+        if not rows:
+            connection.execute("COMMIT")
+            return done
+        for _, body in rows:
+            if connection.execute(ONE["sqlite"], [json.loads(body)["row"]]).rowcount != 1:
+                raise LookupError(body)
+        numbers = json.dumps([seq for seq, _ in rows])
+        connection.execute("DELETE FROM onceward_queue WHERE seq IN (SELECT value FROM json_each(?))", [numbers])
         connection.execute(
-            "CREATE TABLE IF NOT EXISTS textbook "
-            "(id text PRIMARY KEY, payload jsonb, processed_at timestamptz DEFAULT now())"
+            "INSERT INTO onceward_run (worker, token, code_version, finished_at, first_seq, last_seq, seqs, messages) "
+            "VALUES (1, 0, 'limit', 0, ?, ?, ?, ?)",
+            [rows[0][0], rows[-1][0], numbers, len(rows)],
         )
-        connection.commit()
-        for message in batch:
-            with connection.transaction():
-                fresh = connection.execute(
-                    "INSERT INTO textbook (id, payload) VALUES (%s, %s) ON CONFLICT DO NOTHING RETURNING id",
-                    [message["id"], json.dumps(message["data"])],
-                ).fetchone()
-                if fresh:
-                    connection.execute("UPDATE target SET n = n + 1 WHERE id = %s", [message["data"]["row"]])
+        connection.execute("COMMIT")
+        done += len(rows)
 
 
-def textbook_sqlite(path: Path, batch: list[dict[str, Any]]) -> None:
-    """The same on SQLite, with the driver's default settings, as the articles print it."""
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("CREATE TABLE IF NOT EXISTS textbook (id text PRIMARY KEY, payload text)")
-        connection.execute("CREATE TABLE IF NOT EXISTS target (id integer PRIMARY KEY, n integer)")
-        connection.executemany("INSERT OR IGNORE INTO target VALUES (?, 0)", [(row,) for row in range(ROWS)])
-        connection.commit()
-        for message in batch:
-            try:
-                connection.execute("INSERT INTO textbook VALUES (?, ?)", [message["id"], json.dumps(message["data"])])
-            except sqlite3.IntegrityError:
-                connection.rollback()
-                continue
-            connection.execute("UPDATE target SET n = n + 1 WHERE id = ?", [message["data"]["row"]])
-            connection.commit()
+def textbook_sqlite(path: str, count: str) -> None:
+    """The textbook's loop on SQLite, with the driver's own settings, as the articles print it."""
+    connection = sqlite3.connect(path)
+    deliveries = messages(int(count), "update")
+    take_part(lambda: sum(_textbook_sqlite(connection, message) for message in deliveries))
+
+
+def _textbook_sqlite(connection: sqlite3.Connection, message: dict[str, Any]) -> bool:
+    try:
+        connection.execute("INSERT INTO textbook VALUES (?, ?)", [message["id"], json.dumps(message["data"])])
+    except sqlite3.IntegrityError:
+        connection.rollback()
+        return False
+    connection.execute(ONE["sqlite"], [message["data"]["row"]])
+    connection.commit()
+    return True
+
+
+def _in_threads(
+    count: int, deliveries: list[dict[str, Any]], call: Callable[..., Any], each: list[Any] | None = None
+) -> list[Any]:
+    """Call for every delivery, from so many threads; each has its own part and, if given, its own connection."""
+    answers: list[list[Any]] = [[] for _ in range(count)]
+
+    def work(number: int) -> None:
+        extra = [] if each is None else [each[number]]
+        for delivery in deliveries[number::count]:
+            answers[number].append(call(delivery, *extra))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = [answer for part in answers for answer in part]
+    if len(found) != len(deliveries):
+        raise RuntimeError(f"{len(deliveries) - len(found)} calls failed")
+    return found
+
+
+def _statuses(receipts: list[Any]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for receipt in receipts:
+        found[receipt.status] = found.get(receipt.status, 0) + 1
+    return found
+
+
+KINDS = (drain, receive_many, receive_tasks, receive_threads, inline, textbook, pgmq, by_hand, textbook_sqlite)
+
+if __name__ == "__main__":
+    {kind.__name__: kind for kind in KINDS}[sys.argv[1]](*sys.argv[2:])

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import psycopg
 
-from bench.contenders import messages
+from bench.messages import messages
 from onceward import Inbox, Settings
 from tests.servers.postgres import PostgresServer
 

@@ -46,8 +46,7 @@ def decode_text(text: str) -> Any:
 def decode(body: bytes) -> Any:
     """Read a JSON body (UTF-8, as RFC 8259 asks), or raise `InvalidMessage` with the reason."""
     try:
-        text = body.decode()
-        data = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_unique_fields)
+        data = _DECODER.decode(body.decode())
     except InvalidMessage:
         raise
     except RecursionError:
@@ -90,6 +89,10 @@ def _unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
         raise InvalidMessage(f"the body names the field {twice[:80]!r} twice in one object")
     return fields
+
+
+# Made once: `json.loads` would make one for every body.
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_unique_fields)
 
 
 def _check_depth(data: Any) -> None:

@@ -281,3 +281,30 @@ def test_every_command_has_help_with_an_example() -> None:
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_scripts(shell: str) -> None:
     assert f"_ONCEWARD_COMPLETE={shell}_complete" in answer("completion", shell).output
+
+
+def test_bench_measures_a_store_and_leaves_nothing_behind(any_shop: Shop) -> None:
+    """In tables of its own, which it removes; the shop's own are as they were."""
+    before = relations(any_shop)
+    found = json.loads(command("bench", "--store", any_shop.url, "--messages", "100", "--json").output)
+    names = [figure["name"] for figure in found["figures"]]
+    assert [name.split(",")[0] for name in names] == [
+        "plain INSERT", "plain INSERT", "receive_many", "receive", "drain", "handle", "process",
+    ]  # fmt: skip
+    assert all(figure["per_second"] > 0 for figure in found["figures"])
+    assert relations(any_shop) == before
+
+
+def test_bench_needs_a_store() -> None:
+    """There is no default: it makes tables."""
+    result = command("bench")
+    assert result.exit_code == 2
+    assert "--store URL" in result.stderr
+
+
+def relations(shop: Shop) -> set[str]:
+    """The names of everything in the database that begins with onceward."""
+    catalog = {"postgres": "SELECT relname FROM pg_class UNION ALL SELECT proname FROM pg_proc"}
+    query = catalog.get(shop.inbox.store.dialect, "SELECT name FROM sqlite_master")
+    with shop.inbox.transaction() as connection:
+        return {name for (name,) in connection.execute(query).fetchall() if name.startswith("onceward")}

@@ -10,7 +10,7 @@ from tests.contract.harness import Shop
 from tests.sinks.outlets import MqttOutlet, NatsOutlet, Outlet, RabbitOutlet, RedisOutlet
 from tests.sources.conftest import mqtt_broker, nats_broker, rabbit_broker, redis_broker
 
-__all__ = ["mqtt_broker", "nats_broker", "nursery", "rabbit_broker", "redis_broker", "warm_nursery"]
+__all__ = ["mqtt_broker", "nats_broker", "rabbit_broker", "redis_broker"]
 
 OUTLETS = {"redis": RedisOutlet, "nats": NatsOutlet, "rabbit": RabbitOutlet, "mqtt": MqttOutlet}
 

@@ -222,7 +222,7 @@ class TestFailure:
         assert called(script) == [5, 6, 5, 7, 6]
         assert finished(script) == [[5, 7]]
         assert script.params("settle")[0]["seq"] == 6
-        assert here.group == 55, "halved by the failure, grown by the success"
+        assert here.group == 82, "three quarters after the failure, grown by the success"
 
     def test_one_that_succeeds_alone_is_not_charged(self) -> None:
         """Failing in company proves nothing."""
@@ -259,19 +259,26 @@ class TestFailure:
         assert 3 not in called(script)
         assert script.params("release_some")[0]["seqs"] == [3]
 
-    def test_after_two_failures_one_by_one(self) -> None:
-        """A group with two bad ones is not searched for ever; at the end those put aside, in order."""
+    def test_after_two_failures_what_ran_before_is_kept(self) -> None:
+        """As a group of its own; then it goes on in groups; at the end those put aside, in order."""
         here, script = holding(), Script(answers(call=outcomes(m2=FAILED, m4=FAILED)))
         script.run(handle(here, batch(1, 2, 3, 4, 5)))
         assert called(script) == [1, 2, 1, 3, 4, 1, 3, 5, 2, 4]
-        assert finished(script) == [[1], [3], [5]]
+        assert finished(script) == [[1, 3], [5]]
         assert [one["seq"] for one in script.params("settle")] == [2, 4]
 
+    def test_after_two_failures_at_the_front_one_by_one(self) -> None:
+        """Nothing ran before them that could be kept; after the first success the rest is a group again."""
+        here, script = holding(), Script(answers(call=outcomes(m1=FAILED, m2=FAILED)))
+        script.run(handle(here, batch(1, 2, 3, 4, 5)))
+        assert called(script) == [1, 2, 3, 4, 5, 1, 2]
+        assert finished(script) == [[3], [4, 5]]
+
     def test_groups_shrink_while_they_fail(self) -> None:
-        """Halved each time, never below one."""
+        """By a quarter each time, never below one."""
         here, script = holding(group=9), Script(answers(call=outcomes(m1=FAILED, m2=FAILED)))
         script.run(handle(here, batch(1, 2, 3)))
-        assert here.group == 9 // 2 // 2 + 1
+        assert here.group == 9 * 3 // 4 * 3 // 4 + 1
         here.group = 1
         here.token()
         two = [claimed(1, BY, token=2), claimed(2, BY, token=2)]

@@ -35,6 +35,7 @@ COMMANDS = {
     "replay": "archives:replay",
     "erase": "erasure:erase",
     "doctor": "health:doctor",
+    "bench": "bench:bench",
     "completion": "completion:completion",
 }
 

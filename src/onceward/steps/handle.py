@@ -68,17 +68,19 @@ def handle(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:
     aside = _with_followers([message for message in batch if message.problem], batch)
     aside = [message for message in aside if message not in resting]
     pending = [message for message in batch if message not in aside and message not in resting]
-    failures = 0
+    failures, proven = 0, 0
     following: list[Claimed] = []
     while pending or aside:
         if lane.stopping():
             yield from release(lane, pending + aside)
             break
-        group = _next_group(pending, aside, alone=failures > 1)
+        group = _next_group(pending, aside, most=proven or (1 if failures > 1 else len(pending)))
+        proven = 0
         outcome = yield from attempt(lane, group, ride=not pending and not aside)
         failed: Failed | None = None
         if isinstance(outcome, Finished):
             lane.finished += outcome.count
+            failures = 0
             _report_success(group[: outcome.count])
             lane.group = min(lane.group + max(1, lane.group // 10), lane.largest_group)
             pending[:0] = group[outcome.count :]
@@ -91,8 +93,10 @@ def handle(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:
             pending[:0], failed = group, outcome
         else:
             failures += 1
-            lane.group = max(1, lane.group // 2)
+            lane.group = max(1, lane.group * 3 // 4)
             suspects = _suspects(outcome, group, pending)
+            # The second time in a row, what ran before it is kept as a group of its own: nobody runs in vain for ever.
+            proven = group.index(suspects[0]) if failures > 1 else 0
             aside = sorted(aside + suspects, key=lambda message: (message.place, message.seq))
             pending = [message for message in group + pending if message not in suspects]
         if failed:
@@ -115,12 +119,12 @@ def _let_rest(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:
     return paused + behind
 
 
-def _next_group(pending: list[Claimed], aside: list[Claimed], *, alone: bool) -> list[Claimed]:
+def _next_group(pending: list[Claimed], aside: list[Claimed], *, most: int) -> list[Claimed]:
     """Take the messages that may share the next transaction."""
     if not pending:
         return [aside.pop(0)]
     size = 1
-    while not alone and size < len(pending) and pending[size].may_join(pending[0], size + 1):
+    while size < min(most, len(pending)) and pending[size].may_join(pending[0], size + 1):
         size += 1
     group = pending[:size]
     del pending[:size]

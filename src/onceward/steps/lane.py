@@ -157,7 +157,7 @@ class Lane:
     swept_idle: bool = False
     """The last look, from the very beginning, found nothing."""
     group: int = 1
-    """How many messages it claims at a time: halved when a group fails, growing back while all goes well."""
+    """How many messages it claims at a time: fewer when a group fails, growing back while all goes well."""
     largest_group: int = field(init=False)
     """The largest group any of its handlers wants."""
     finished: int = 0

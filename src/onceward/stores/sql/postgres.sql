@@ -969,3 +969,14 @@ WHERE source = %(source)s AND token = %(token)s
 SELECT n.name, p.cursor, p.number, p.token IS NOT NULL, extract(epoch FROM p.due_at - clock_timestamp())::float8,
        (extract(epoch FROM p.ended_at) * 1000000)::bigint, p.failures, p.error
 FROM {prefix}poll p JOIN {prefix}name n ON n.id = p.source ORDER BY n.name
+
+-- name: debris
+-- The commands that remove every table, sequence and function of this prefix: for inboxes that were made to be measured. Reads the
+-- catalogs of PostgreSQL; guard: only what begins with the prefix and is found without naming a schema.
+SELECT format('DROP TABLE %%I CASCADE', relname) FROM pg_class
+WHERE starts_with(relname, '{prefix}') AND relkind IN ('r', 'p') AND NOT relispartition AND pg_table_is_visible(oid)
+UNION ALL
+SELECT format('DROP SEQUENCE IF EXISTS %%I', '{prefix}seq')
+UNION ALL
+SELECT format('DROP FUNCTION %%s', oid::regprocedure) FROM pg_proc
+WHERE starts_with(proname, '{prefix}') AND pg_function_is_visible(oid)

@@ -844,3 +844,9 @@ WHERE source = :source AND token = :token
 -- Every polled API: how far it is, when it is due, and how it went last. A handful of rows.
 SELECT n.name, p.cursor, p.number, p.token IS NOT NULL, (p.due_at - :now) / 1000000.0, p.ended_at, p.failures, p.error
 FROM {prefix}poll p JOIN {prefix}name n ON n.id = p.source ORDER BY n.name
+
+-- name: debris
+-- The commands that remove every table of this prefix, and with it its indexes: for inboxes that were made to be measured. Reads
+-- SQLite's own catalog; guard: only what begins with the prefix.
+SELECT 'DROP TABLE "' || name || '"' FROM sqlite_master
+WHERE type = 'table' AND substr(name, 1, length('{prefix}')) = '{prefix}'

@@ -1,0 +1,74 @@
+"""Onceward as a contender: an inbox with a handler for each workload."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onceward import Inbox, Message, RetryPolicy
+
+ONE = {"postgres": "UPDATE target SET n = n + 1 WHERE id = %s", "sqlite": "UPDATE target SET n = n + 1 WHERE id = ?"}
+MANY = (
+    "UPDATE target SET n = target.n + i.n FROM (SELECT row, count(*) AS n FROM unnest(%b::integer[]) AS row GROUP BY row) AS i"
+    " WHERE target.id = i.row"
+)
+SET_GROUP = 500
+FAILING = 50
+"""One message in so many fails."""
+
+
+class Refused(Exception):
+    """What a failing handler raises."""
+
+
+def inbox_at(url: str) -> Inbox:
+    """The inbox under test, with default settings."""
+    inbox = Inbox(url)
+    _idle_handlers(inbox)
+    _handlers(inbox, ONE[inbox.store.dialect])
+    _batch_handlers(inbox, ONE[inbox.store.dialect])
+    return inbox
+
+
+def _idle_handlers(inbox: Inbox) -> None:
+    """They read the body, which is decoded by then, and do nothing."""
+
+    def nothing(message: Message, _tx: Any) -> None:
+        assert message.data["number"] >= 0
+
+    inbox.on("nothing")(nothing)
+    inbox.on("keyed", key="key")(nothing)
+
+
+def _handlers(inbox: Inbox, update: str) -> None:
+    """One UPDATE for each message, whose row count they check."""
+
+    def apply(message: Message, tx: Any, row: str = "row") -> None:
+        if tx.execute(update, [message.data[row]]).rowcount != 1:
+            raise LookupError(f"no row {message.data[row]}")
+
+    inbox.on("update")(apply)
+    inbox.on("alone", group=1)(apply)
+
+    @inbox.on("hot")
+    def hot(message: Message, tx: Any) -> None:
+        apply(message, tx, "hot")
+
+    @inbox.on("failing", retry=RetryPolicy(attempts=1))
+    def failing(message: Message, tx: Any) -> None:
+        if message.data["number"] % FAILING == 0:
+            raise Refused(str(message.data["number"]))
+        apply(message, tx)
+
+
+def _batch_handlers(inbox: Inbox, update: str) -> None:
+    """They take many messages at a time."""
+
+    @inbox.on("pipelined", batch=True)
+    def pipelined(messages: list[Message], tx: Any) -> None:
+        with tx.pipeline():
+            for message in messages:
+                tx.execute(update, [message.data["row"]])
+
+    @inbox.on("set", batch=True, group=SET_GROUP)
+    def set_based(messages: list[Message], tx: Any) -> None:
+        tx.execute(MANY, [[message.data["row"] for message in messages]])

@@ -1,0 +1,18 @@
+-- pgbench: finish the messages of the last claim and claim the next 100, with the writes of onceward's workers; the bodies travel.
+\set last :token
+\set token :token + 1
+BEGIN;
+WITH done AS (
+    DELETE FROM onceward_queue WHERE worker = :client_id AND token = :last RETURNING seq
+)
+INSERT INTO onceward_run (worker, token, code_version, finished_at, first_seq, last_seq, seqs, messages)
+SELECT :client_id, :last, 'limit', clock_timestamp(), min(seq), max(seq), array_agg(seq), count(*) FROM done HAVING count(*) > 0;
+WITH mine AS MATERIALIZED (
+    SELECT seq FROM onceward_queue
+    WHERE state = 'ready' AND token IS NULL AND NOT solo AND NOT outgoing
+    ORDER BY seq LIMIT 100 FOR UPDATE SKIP LOCKED
+)
+UPDATE onceward_queue q SET worker = :client_id, token = :token
+FROM mine JOIN onceward_body b USING (seq)
+WHERE q.seq = mine.seq RETURNING q.seq, q.attempts, b.source, b.id, b.type, b.body;
+END;

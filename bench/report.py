@@ -1,0 +1,165 @@
+"""The report: settings, versions, every repetition, and the flat table of ratios, beside what each should reach."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sqlite3
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from bench import lineup
+from bench.figures import Figures
+from bench.ground import SETTINGS
+from bench.scale import Scale
+
+REPORT = Path(__file__).with_name("report.json")
+
+PEERS = tuple(f"drain: {peer.name}" for peer in lineup.POSTGRES)
+PGMQ = ("drain: pgmq-style, 100 at a time", "drain: pgmq-style, 500 at a time")
+TEXTBOOK = ("handle: textbook, 1 connection", "handle: textbook, 8 threads", "handle: textbook, 8 processes")
+INLINE = ("inline: onceward, 8 threads", "inline: onceward, 2 processes", "inline: onceward, 8 processes")
+SINGLE = ("receive: onceward, 64 tasks", "receive: onceward, 64 threads")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the table: how one contender compares with another, and what is to be reached."""
+
+    name: str
+    one: str | tuple[str, ...]
+    other: str | tuple[str, ...]
+    target: float
+    least: bool = True
+    """Whether the target is the least it should be, else it is the most."""
+
+    def reached(self, value: float | None) -> bool:
+        """Whether the target is reached."""
+        return value is not None and (value >= self.target if self.least else value <= self.target)
+
+
+ROWS = (
+    Row("drain_vs_limit", "drain: onceward", "drain: pure SQL", 0.5),
+    Row("drain_vs_best_peer", "drain: onceward", PEERS, 3),
+    Row("drain_vs_pgmq", "drain: onceward", PGMQ, 1.3),
+    Row("drain_keyed", "drain: onceward, 1000 keys", "drain: onceward", 0.5),
+    Row("handle_2pct_failing", "handle: onceward, 2 % failing", "handle: onceward, update", 0.5),
+    Row("handle_vs_pgbench", "handle: onceward, update", "handle: pgbench, handle", 1.3),
+    Row("handle_pipelined_vs_pgbench", "handle: onceward, pipelined", "handle: pgbench, handle", 1.8),
+    Row("handle_vs_textbook", "handle: onceward, update", TEXTBOOK, 3),
+    Row("batch_vs_limit", "handle: onceward, set", "handle: pure SQL in batches", 0.4),
+    Row("inline_vs_pgbench", INLINE, "inline: pgbench", 0.6),
+    Row("inline_vs_textbook", INLINE, TEXTBOOK, 1.3),
+    Row("receive_vs_pgbench", SINGLE, "receive: pgbench, single inserts", 2.5),
+    Row("receive_many_vs_limit", "receive: onceward, receive_many", "receive: pure SQL, 500 at a time", 0.6),
+    Row("sqlite_vs_best", "sqlite: onceward", "sqlite: by hand, 100 at a time", 0.7),
+    Row("sqlite_vs_textbook", "sqlite: onceward", "sqlite: textbook", 20),
+)
+# What is measured in another way: the most each may be.
+MOST = {
+    "growth_5m": 1.3,
+    "growth_5m_random": 1.3,
+    "blocked_1m": 3.0,
+    "claim_pinned_60s": 2.0,
+    "latency_half_load_p99_ms": None,
+    "latency_idle_p50_ms": 5.0,
+    "memory_growth": 0.2,
+    "import_ms": 60.0,
+}
+NAMES = (*(row.name for row in ROWS), *MOST)
+
+
+def ratios(figures: Figures, scale: Scale) -> dict[str, float | None]:
+    """The flat table; None where nothing could be measured, and then the errors say why."""
+    table = {row.name: figures.ratio(row.one, row.other) for row in ROWS}
+    few, many = scale.memory
+    memory = figures.ratio(f"memory: after {many} messages (MB)", f"memory: after {few} messages (MB)")
+    pinned = f"growth: claim, pinned for {scale.pinned_seconds:g} s (ms)"
+    return table | {
+        "growth_5m": _growth(figures, scale, "ordered"),
+        "growth_5m_random": _growth(figures, scale, "random"),
+        "blocked_1m": figures.ratio("growth: claim, blocked (ms)", "growth: claim, beside nothing (blocked) (ms)"),
+        "claim_pinned_60s": figures.ratio(pinned, "growth: claim, not pinned (ms)"),
+        "latency_half_load_p99_ms": _rounded(figures.median("latency: half load, p99 (ms)")),
+        "latency_idle_p50_ms": _rounded(figures.median("latency: idle, p50 (ms)")),
+        "memory_growth": None if memory is None else round(memory - 1, 3),
+        "import_ms": _rounded(figures.median("start-up: import onceward (ms)")),
+    }
+
+
+def _growth(figures: Figures, scale: Scale, kind: str) -> float | None:
+    """The dearer of claim and receive, beside the same on the empty tables."""
+    sizes = scale.finished[-1], scale.finished[0]
+    found = [
+        figures.ratio(*(f"growth: {statement}, {kind} ids, {size} finished (ms)" for size in sizes))
+        for statement in ("claim", "receive")
+    ]
+    known = [ratio for ratio in found if ratio is not None]
+    return max(known) if len(known) == len(found) else None
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 2)
+
+
+def assembled(figures: Figures, scale: Scale, postgres: str, seconds: float) -> dict[str, Any]:
+    """All of it."""
+    return {
+        "scale": asdict(scale),
+        "settings": {"postgres": SETTINGS, "notes": figures.notes, "payload_bytes": 300, "duplicates": 0.1},
+        "machine": {"cores": os.cpu_count(), "load": [round(load, 1) for load in os.getloadavg()]},
+        "versions": {
+            "onceward": version("onceward"),
+            "python": platform.python_version(),
+            "postgres": postgres,
+            "sqlite": sqlite3.sqlite_version,
+            "psycopg": version("psycopg"),
+            "peers": lineup.versions(),
+        },
+        "seconds": round(seconds),
+        "errors": figures.errors,
+        "processor_microseconds": figures.costs,
+        "repetitions": {name: [round(value, 3) for value in values] for name, values in figures.repetitions.items()},
+        "medians": {name: round(figures.median(name) or 0, 3) for name in figures.repetitions},
+        "ratios": ratios(figures, scale),
+    }
+
+
+def written(report: dict[str, Any], path: Path = REPORT) -> None:
+    """Write it, for programs."""
+    path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
+def printed(report: dict[str, Any]) -> None:
+    """Print it, for people."""
+    width = max(map(len, report["medians"]))
+    for name, value in report["medians"].items():
+        print(f"{name:<{width}}  {value:>12,.2f}" if value < 100 else f"{name:<{width}}  {value:>12,.0f}")
+    for name, error in report["errors"].items():
+        print(f"{name:<{width}}  not measured: {error}")
+    print()
+    for row in judged(report["ratios"]):
+        print("{:<30} {:>10}   {:<14} {}".format(*row))
+
+
+def judged(table: dict[str, float | None]) -> list[tuple[str, str, str, str]]:
+    """Each row of the table: name, value, target, and whether it is reached."""
+    rows = []
+    for row in ROWS:
+        value = table[row.name]
+        rows.append((row.name, _text(value), f"at least {row.target:g}", "reached" if row.reached(value) else "short"))
+    for name, most in MOST.items():
+        value = table[name]
+        if most is None:
+            rows.append((name, _text(value), "", ""))
+        else:
+            reached = value is not None and value <= most
+            rows.append((name, _text(value), f"at most {most:g}", "reached" if reached else "short"))
+    return rows
+
+
+def _text(value: float | None) -> str:
+    return "-" if value is None else f"{value:g}"

@@ -1,0 +1,91 @@
+"""How much is measured: `make bench`, `make bench QUICK=1`, and what a test runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Sizes; the same workloads, the same table at every scale."""
+
+    name: str
+    repetitions: int
+    messages: int
+    """For contenders that share transactions."""
+    slow: int
+    """For contenders with a transaction for each message."""
+    crawling: int
+    """For peers of a few hundred messages a second."""
+    processes: int
+    connections: int
+    callers: int
+    finished: tuple[int, ...]
+    """How many finished rows the tables have, smallest first."""
+    blocked: int
+    dead: int
+    pinned_seconds: float
+    churn: int
+    """Messages a second beside the transaction that stays open."""
+    memory: tuple[int, int]
+    """Where the memory is looked at: after so many messages."""
+    latency_seconds: float
+    starts: int
+    """How often something is started to see how long that takes."""
+
+
+FULL = Scale(
+    name="full",
+    repetitions=3,
+    messages=20_000,
+    slow=6_000,
+    crawling=1_500,
+    processes=2,
+    connections=8,
+    callers=64,
+    finished=(0, 1_000_000, 5_000_000),
+    blocked=1_000_000,
+    dead=100_000,
+    pinned_seconds=60,
+    churn=5_000,
+    memory=(100_000, 1_000_000),
+    latency_seconds=10,
+    starts=15,
+)
+QUICK = Scale(
+    name="quick",
+    repetitions=1,
+    messages=10_000,
+    slow=2_000,
+    crawling=600,
+    processes=2,
+    connections=8,
+    callers=64,
+    finished=(0, 50_000, 200_000),
+    blocked=100_000,
+    dead=20_000,
+    pinned_seconds=8,
+    churn=2_000,
+    memory=(20_000, 100_000),
+    latency_seconds=3,
+    starts=5,
+)
+TINY = Scale(
+    name="tiny",
+    repetitions=1,
+    messages=300,
+    slow=60,
+    crawling=20,
+    processes=1,
+    connections=2,
+    callers=8,
+    finished=(0, 100, 1_000),
+    blocked=500,
+    dead=100,
+    pinned_seconds=1,
+    churn=200,
+    memory=(200, 400),
+    latency_seconds=0.5,
+    starts=1,
+)
+SCALES = {scale.name: scale for scale in (FULL, QUICK, TINY)}

@@ -1,0 +1,75 @@
+"""The benchmark measures what it says: exact effects on both stores, a whole table, a loud failure where not exact."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import psycopg
+import pytest
+
+from bench import drain, handle, hard, lineup, plot, race, receive, report, sqlite
+from bench.figures import Figures, Inexact
+from bench.ground import Ground, check_drained, check_effects
+from bench.messages import messages
+from bench.scale import FULL, QUICK, TINY, Scale
+from tests.servers.postgres import PostgresServer
+
+SMALL = replace(TINY, connections=1, messages=60, slow=22, crawling=10)
+KEYS = {
+    "drain_vs_limit", "drain_vs_best_peer", "drain_vs_pgmq", "drain_keyed", "handle_2pct_failing", "handle_vs_pgbench",
+    "handle_pipelined_vs_pgbench", "handle_vs_textbook", "batch_vs_limit", "inline_vs_pgbench", "inline_vs_textbook",
+    "receive_vs_pgbench", "receive_many_vs_limit", "sqlite_vs_best", "sqlite_vs_textbook", "growth_5m",
+    "growth_5m_random", "blocked_1m", "claim_pinned_60s", "latency_half_load_p99_ms", "latency_idle_p50_ms",
+    "memory_growth", "import_ms",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def ground() -> Iterator[Ground]:
+    with PostgresServer() as server:
+        yield Ground(server)
+
+
+def test_a_small_run_is_exact_and_its_table_is_whole(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R54: every contender on both stores; peers are not installed here, which the report says of each."""
+    monkeypatch.setattr(race, "PEERS", race.ROOT / "bench" / "absent")
+    monkeypatch.setattr(handle, "GROUPED", ("update", "pipelined", "set"))
+    monkeypatch.setattr(drain, "PGMQ_BATCHES", (100,))
+    figures = Figures()
+    for workload in (drain, hard, handle, receive):
+        workload.measure(ground, SMALL, figures)
+    sqlite.measure(SMALL, figures)
+    found = report.assembled(figures, SMALL, "15", 1.0)
+    assert set(found["ratios"]) == KEYS
+    assert {name for name, value in found["ratios"].items() if value} >= {row.name for row in report.ROWS} - {
+        "drain_vs_best_peer"
+    }
+    peers = {f"drain: {peer.name}" for peer in lineup.POSTGRES} | {f"sqlite: {peer.name}" for peer in lineup.SQLITE}
+    assert set(found["errors"]) == peers
+    assert plot.drawn(found).count("<rect") > 20
+    assert [name for name, *_ in report.judged(found["ratios"])] == list(report.NAMES)
+
+
+def test_what_is_not_exact_fails(ground: Ground) -> None:
+    """A missing effect, and a message that is still queued, are errors and not figures."""
+    with ground.copy() as url:
+        with pytest.raises(Inexact, match="effects: 0 instead of 1"):
+            check_effects("handle", url, 1)
+        with psycopg.connect(url) as connection:
+            connection.execute("INSERT INTO onceward_queue (seq, place, state) VALUES (1, 1, 'unhandled')")
+        with pytest.raises(Inexact, match="left in the queue: 1 instead of 0"):
+            check_drained("drain", url, 0)
+
+
+def test_one_message_in_ten_comes_twice() -> None:
+    """And the copy is the same message."""
+    deliveries = messages(2_000, "x")
+    ids = [delivery["id"] for delivery in deliveries]
+    assert (len(deliveries), len(set(ids))) == (2_200, 2_000)
+
+
+@pytest.mark.parametrize("scale", [FULL, QUICK, TINY], ids=lambda scale: scale.name)
+def test_every_scale_has_the_same_table(scale: Scale) -> None:
+    """Also with nothing measured, the table has every key; None where there is no figure."""
+    assert set(report.ratios(Figures(), scale)) == KEYS
