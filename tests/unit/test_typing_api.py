@@ -35,6 +35,9 @@ from onceward import (
 )
 from onceward.message import Arguments
 from onceward.steps.prune import Pruned
+from onceward.survey import AuditLine, BlockedKey, DeadGroup, Minute, Running, SourceRow, Storage
+from onceward.timeline import Explanation
+from onceward.trial import Trial
 from onceward.webhooks import Limits, Stripe, Webhooks
 
 
@@ -159,6 +162,16 @@ def operate(inbox: Inbox) -> int:
     for case in inbox.quarantine():
         assert_type(inbox.resolve(case.case, "keep-first", reason="seen", actor="ann"), int | None)
     for effect in inbox.effects():
+        assert_type(inbox.explain(1), Explanation | None)
+        assert_type(inbox.try_(1), Trial)
+        assert_type(inbox.find_anywhere("e1"), list[int])
+        assert_type(inbox.running(), list[Running])
+        assert_type(inbox.dead_groups(), list[DeadGroup])
+        assert_type(inbox.blocked_keys(), list[BlockedKey])
+        assert_type(inbox.sources(), list[SourceRow])
+        assert_type(inbox.storage(), Storage)
+        assert_type(inbox.audit(), list[AuditLine])
+        assert_type(inbox.traffic(), list[Minute])
         assert_type(inbox.settle_effect(effect.seq, effect.name, happened=True, result={"id": 1}), bool)
     assert_type([worker.pid for worker in inbox.workers()], list[int])
     assert_type(inbox.find("shop", "e1"), list[int])

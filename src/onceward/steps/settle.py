@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+from onceward.fingerprint import fingerprint
 from onceward.flow import COMMIT, ROLLBACK, Flow, Query
 from onceward.retry import Again, Dead, decide, text_of
 from onceward.steps.context import Context, once
@@ -86,16 +87,18 @@ def attempt_row(  # noqa: PLR0913 - the columns of the row
     text = f"{type(error).__name__}: {text_of(error)}"
     if isinstance(decision, Dead) and decision.reason not in text:
         text = f"{text} ({decision.reason})"
+    text = storable(text)[:MAX_ERROR]
     trace = "".join(tracebacks.format_exception(error))
     return {
         "seq": seq,
         "attempt": attempt,
         "kind": "error",
         "charged": True,
-        "error": storable(text)[:MAX_ERROR],
+        "error": text,
         "traceback": storable(trace)[-MAX_TRACEBACK:],
         "worker": worker,
         "code_version": context.code_version,
+        "fingerprint": fingerprint(text),
     }
 
 
