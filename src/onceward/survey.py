@@ -13,6 +13,7 @@ from typing import Any
 
 from onceward.flow import Flow, Query
 from onceward.message import moment
+from onceward.registry import OUTBOX
 from onceward.steps.context import Context, once
 
 NEWEST = 20_000
@@ -155,7 +156,7 @@ def audit(context: Context, *, before: int | None, limit: int) -> Flow[list[Audi
 
 def traffic(context: Context, *, minutes: int) -> Flow[list[Minute]]:
     """The last minutes, the newest last."""
-    (rows,) = yield from once(context, Query("traffic", {"newest": NEWEST, "minutes": minutes}))
+    (rows,) = yield from once(context, Query("traffic", {"newest": NEWEST, "minutes": minutes, "outbox": OUTBOX}))
     return list(_minutes(rows, minutes))
 
 

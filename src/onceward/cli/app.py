@@ -38,6 +38,7 @@ COMMANDS = {
     "replay": "archives:replay",
     "erase": "erasure:erase",
     "doctor": "health:doctor",
+    "dashboard": "dashboard:dashboard",
     "completion": "completion:completion",
 }
 

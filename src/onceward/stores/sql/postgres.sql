@@ -820,15 +820,15 @@ SELECT id, (extract(epoch FROM at) * 1000000)::bigint, actor, action, seq, reaso
 WHERE %(before)s::bigint IS NULL OR id < %(before)s ORDER BY id DESC LIMIT %(limit)s
 
 -- name: traffic
--- By the minute: 0 received, 1 done, 2 failed. From the newest rows alone, backwards in the primary keys: the cost has an end
+-- By the minute: 0 received, 1 done, 2 failed; not what goes out. From the newest rows alone, backwards in the primary keys: the cost has an end
 -- however busy the last hour was.
 SELECT 0, trunc(extract(epoch FROM received_at - clock_timestamp()) / 60)::integer AS minute, count(*) FROM (
-    SELECT received_at FROM {prefix}ledger ORDER BY seq DESC LIMIT %(newest)s) AS received
-WHERE received_at > clock_timestamp() - make_interval(mins => %(minutes)s::integer) GROUP BY minute
+    SELECT received_at, consumer FROM {prefix}ledger ORDER BY seq DESC LIMIT %(newest)s) AS received
+WHERE consumer IS DISTINCT FROM (SELECT id FROM {prefix}name WHERE name = %(outbox)s) AND received_at > clock_timestamp() - make_interval(mins => %(minutes)s::integer) GROUP BY minute
 UNION ALL
 SELECT 1, trunc(extract(epoch FROM finished_at - clock_timestamp()) / 60)::integer AS minute, sum(messages)::bigint FROM (
-    SELECT finished_at, messages FROM {prefix}run ORDER BY id DESC LIMIT %(newest)s) AS done
-WHERE finished_at > clock_timestamp() - make_interval(mins => %(minutes)s::integer) GROUP BY minute
+    SELECT finished_at, messages, outgoing FROM {prefix}run ORDER BY id DESC LIMIT %(newest)s) AS done
+WHERE NOT outgoing AND finished_at > clock_timestamp() - make_interval(mins => %(minutes)s::integer) GROUP BY minute
 UNION ALL
 SELECT 2, trunc(extract(epoch FROM at - clock_timestamp()) / 60)::integer AS minute, count(*) FROM (
     SELECT at FROM {prefix}attempt ORDER BY id DESC LIMIT %(newest)s) AS failed

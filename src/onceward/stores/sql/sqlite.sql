@@ -723,15 +723,15 @@ SELECT id, at, actor, action, seq, reason FROM {prefix}audit
 WHERE :before IS NULL OR id < :before ORDER BY id DESC LIMIT :limit
 
 -- name: traffic
--- By the minute: 0 received, 1 done, 2 failed. From the newest rows alone, backwards in the primary keys: the cost has an end
+-- By the minute: 0 received, 1 done, 2 failed; not what goes out. From the newest rows alone, backwards in the primary keys: the cost has an end
 -- however busy the last hour was.
 SELECT 0, (received_at - :now) / 60000000 AS minute, count(*) FROM (
-    SELECT received_at FROM {prefix}ledger ORDER BY seq DESC LIMIT :newest)
-WHERE received_at > :now - :minutes * 60000000 GROUP BY minute
+    SELECT received_at, consumer FROM {prefix}ledger ORDER BY seq DESC LIMIT :newest)
+WHERE consumer IS NOT (SELECT id FROM {prefix}name WHERE name = :outbox) AND received_at > :now - :minutes * 60000000 GROUP BY minute
 UNION ALL
 SELECT 1, (finished_at - :now) / 60000000 AS minute, sum(messages) FROM (
-    SELECT finished_at, messages FROM {prefix}run ORDER BY id DESC LIMIT :newest)
-WHERE finished_at > :now - :minutes * 60000000 GROUP BY minute
+    SELECT finished_at, messages, outgoing FROM {prefix}run ORDER BY id DESC LIMIT :newest)
+WHERE NOT outgoing AND finished_at > :now - :minutes * 60000000 GROUP BY minute
 UNION ALL
 SELECT 2, (at - :now) / 60000000 AS minute, count(*) FROM (
     SELECT at FROM {prefix}attempt ORDER BY id DESC LIMIT :newest)
