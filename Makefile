@@ -17,7 +17,7 @@ BIN   := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format crash simulate mutants chaos proof bench soak servers pins clean
+.PHONY: help setup demo test lint format screenshots crash simulate mutants chaos proof bench soak servers pins clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,7 +65,10 @@ proof: servers ## Run the four long suites and write their figures to docs/proof
 soak: $(READY) ## Run a busy inbox for MINUTES (60), with failures and pruning; fails if anything grows
 	@MINUTES=$(or $(MINUTES),60) $(BIN)/python -m bench.soak
 
-servers: $(READY) ## Install PostgreSQL, PgBouncer, Redis and NATS if missing (apt, as root)
+screenshots: servers ## Make the pictures of docs/images anew, from the browser tests
+	@ONCEWARD_SCREENSHOTS=docs/images $(BIN)/pytest -q tests/dashboard/test_browser.py tests/dashboard/test_runbooks.py
+
+servers: $(READY) ## Install PostgreSQL, PgBouncer, Redis, NATS and Chromium if missing (apt, as root)
 	@$(BIN)/python -m tests.servers
 
 pins: $(READY) ## Renew requirements-dev.txt (uv is fetched for this alone)

@@ -7,7 +7,14 @@ import sys
 from tests.servers import install
 
 try:
-    found = (install.postgresql_bin(), install.pgbouncer_program(), install.redis_program(), install.nats_program())
+    found = (
+        install.postgresql_bin(),
+        install.pgbouncer_program(),
+        install.redis_program(),
+        install.nats_program(),
+        install.chromium_program(),
+        install.chromedriver_program(),
+    )
     sys.stdout.write(f"servers: {', '.join(map(str, found))}\n")
 except install.ServerMissing as missing:
     sys.exit(str(missing))

@@ -63,6 +63,16 @@ def nats_program() -> Path:
     return ensure("nats-server", probe=lambda: _find("nats-server"))
 
 
+def chromium_program() -> Path:
+    """The browser."""
+    return ensure("chromium", probe=lambda: _find("chromium"))
+
+
+def chromedriver_program() -> Path:
+    """What drives the browser."""
+    return ensure("chromium-driver", probe=lambda: _find("chromedriver"))
+
+
 def _find(program: str) -> Path | None:
     found = shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
     return Path(found) if found else None
