@@ -18,6 +18,7 @@ from onceward.steps import operate
 from onceward.steps.context import Context
 from onceward.stores.protocol import Store
 from onceward.transact import perform
+from onceward.watching import Watcher
 
 PAGE = 500
 
@@ -27,6 +28,23 @@ class Desk:
 
     def __init__(self, context: Context, store: Store) -> None:
         self._context, self._store = context, store
+
+    @property
+    def context(self) -> Context:
+        """What its steps know, for extensions with steps of their own."""
+        return self._context
+
+    @property
+    def store(self) -> Store:
+        """The database behind it, for extensions such as a supervisor or a doctor."""
+        return self._store
+
+    def watch(self, watcher: Watcher) -> None:
+        """Surround every call of a handler: `watcher(handler, messages)` returns a context manager.
+
+        For spans, metrics and the like. A watcher sees the handler's error, and can neither fail nor save a message.
+        """
+        self._context.registry.watchers.append(watcher)
 
     def stats(self) -> report.Stats:
         """The inbox in numbers."""

@@ -1,12 +1,13 @@
-"""How strangers reach an inbox: the public methods of `Inbox` that make web applications of it."""
+"""How strangers reach an inbox, and how it reaches people: web applications, brokers, alerts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, cast
 
 from onceward import identity
+from onceward.alerts import Alerts, Hook, Rules
 from onceward.desk import Desk
 from onceward.errors import ConfigurationError
 from onceward.sources.envelope import Envelope
@@ -23,11 +24,12 @@ if TYPE_CHECKING:
 
 
 class Entrance(Desk):
-    """Webhooks and brokers in."""
+    """Webhooks and brokers in, alerts out."""
 
     def __init__(self, context: Context, store: Store) -> None:
         super().__init__(context, store)
         self._intakes: list[Intake] = []
+        self._alerts: Alerts | None = None
         self.served: list[Webhooks] = []
         """The web applications made so far; `onceward run --http` serves them."""
 
@@ -62,18 +64,30 @@ class Entrance(Desk):
             raise ConfigurationError(f"batch={batch} must be at least 1")
         self._intakes.append(Intake(open_source(url), Envelope(source, id, type), batch, inline))
 
+    def alert(self, *hooks: Hook, rules: Rules | None = None) -> Alerts:
+        """Tell when something needs a person, while `run` runs: dead letters, mismatches, blocked keys, old backlog.
+
+        A hook is a function of an `Alert`; `alerts.http_hook(url, secrets=[...])` makes one, and without any the log is
+        told. Of several processes one tells. A program that does not `run` calls `look()` of what this returns.
+        """
+        self._alerts = Alerts(self, hooks, rules or Rules())
+        return self._alerts
+
     @contextmanager
     def _attended(self, stop: Callable[[], None]) -> Iterator[None]:
-        """Read the sources while the block runs, in a thread of their own; `stop` is called if that fails."""
-        if not self._intakes:
+        """Read the sources while the block runs, and look for alerts, in threads of their own.
+
+        `stop` is called if reading fails.
+        """
+        with ExitStack() as stack:
+            if self._intakes:
+                attendance = Attendance(self._intakes, cast("Intaking", self), stop)
+                attendance.start()
+                stack.callback(attendance.end, self._context.settings.stop_timeout)
+            if self._alerts is not None:
+                self._alerts.start()
+                stack.callback(self._alerts.stop)
             yield
-            return
-        attendance = Attendance(self._intakes, cast("Intaking", self), stop)
-        attendance.start()
-        try:
-            yield
-        finally:
-            attendance.end(self._context.settings.stop_timeout)
 
     def _leave(self) -> None:
         for made in self.served:

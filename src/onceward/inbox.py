@@ -30,7 +30,7 @@ from onceward.steps.context import Cache, Context, once
 from onceward.steps.prune import declare_sources
 from onceward.steps.receive import merged, receive
 from onceward.steps.subscribe import subscribe
-from onceward.stores.protocol import Store, open_store
+from onceward.stores.protocol import open_store
 from onceward.transact import perform, perform_async
 from onceward.upkeep import Upkeep
 from onceward.worker import Worker, stopped_by_signals
@@ -84,16 +84,6 @@ class Inbox(Entrance, Upkeep):
         self._gatherings = Gatherings(self._receive, self._areceive, single_writer=self._store.single_writer)
         self._spooling = Spooling(spool, self._store_first, self.settings.poll.total_seconds())
         atexit.register(self._inline.close)
-
-    @property
-    def context(self) -> Context:
-        """What its steps know, for extensions with steps of their own."""
-        return self._context
-
-    @property
-    def store(self) -> Store:
-        """The database behind it, for extensions such as a supervisor or a doctor."""
-        return self._store
 
     # Setting up
 

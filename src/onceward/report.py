@@ -18,6 +18,8 @@ from onceward.registry import OUTBOX
 from onceward.steps.context import Context, once
 
 STATUSES = ("due", "running", "retrying", "waiting", "unhandled", "dead", "done", "discarded", "skipped")
+OPEN = ("due", "waiting", "running", "retrying", "dead", "unhandled", "quarantined")
+"""The numbers of `Stats` that are about what is not finished."""
 _FINISHED = ("done", "discarded", "skipped")
 FILTERS = ("type", "key", "source", "before", "since", "until", "fingerprint")
 

@@ -10,7 +10,7 @@ import asyncio
 import threading
 import traceback as tracebacks
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
@@ -117,7 +117,8 @@ def run(context: Context, store: Store, seq: int) -> Trial:
     )
     if message.draft:
         message.draft.begin()
-    call = Call(handler, [message] if handler.batch else message)
+    # Whoever counts or traces what handlers do is not told: nothing of this happens.
+    call = Call(replace(handler, watchers=()), [message] if handler.batch else message)
     rehearsal = _in_new_loop(context, store, call) if handler.is_async else _in_thread(context, store, call)
     return _told(story, handler, message, calls, rehearsal)
 

@@ -76,6 +76,7 @@ ROUTES = (
     Allowed("/sources", "viewer", page=pages.sources),
     Allowed("/storage", "viewer", page=pages.storage),
     Allowed("/audit", "viewer", page=pages.audit),
+    Allowed("/metrics", "viewer", page=pages.metrics),
     Allowed("/preview", "operator", page=actions.preview),
     Allowed("/act", "operator", action=actions.act),
     Allowed("/resolve", "operator", action=actions.resolve),

@@ -8,6 +8,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from onceward.dashboard import asked
 from onceward.dashboard.view import View
+from onceward.errors import ConfigurationError
 from onceward.report import STATUSES, Mismatch
 from onceward.stores.migrate import masked
 
@@ -18,7 +19,13 @@ def overview(view: View) -> Response:
     """Numbers, plots, and what needs a person."""
     stats = view.inbox.stats()
     groups = view.inbox.dead_groups(limit=5) if stats.dead or stats.outbox_dead else []
-    return view.page("overview.html", title="Overview", stats=stats, groups=groups, where=masked(view.inbox.url))
+    return view.page("overview.html", title="Overview", stats=stats, groups=groups, where=_where(view))
+
+
+def _where(view: View) -> str:
+    """Which database, without the folders of this machine."""
+    url = masked(view.inbox.url)
+    return f"SQLite, {url.rpartition('/')[2] or 'in memory'}" if url.startswith("sqlite") else url
 
 
 def live(view: View) -> Response:
@@ -135,6 +142,15 @@ def sources(view: View) -> Response:
 def storage(view: View) -> Response:
     """How much is kept, and for how long."""
     return view.page("storage.html", title="Storage", storage=view.inbox.storage(), settings=view.inbox.settings)
+
+
+def metrics(view: View) -> Response:
+    """The numbers, for Prometheus."""
+    try:
+        from onceward.metrics import exposition  # noqa: PLC0415 - its package is an extra
+    except ConfigurationError as error:
+        raise asked.refuse(str(error), 404) from None
+    return Response(exposition(view.inbox), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def audit(view: View) -> Response:
