@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, cast
 
-from onceward import identity
+from onceward import guarantees, identity
 from onceward.alerts import Alerts, Hook, Rules
 from onceward.desk import Desk
 from onceward.errors import ConfigurationError
@@ -75,10 +75,11 @@ class Entrance(Desk):
 
     @contextmanager
     def _attended(self, stop: Callable[[], None]) -> Iterator[None]:
-        """Read the sources while the block runs, and look for alerts, in threads of their own.
+        """Say what is guaranteed; then read the sources and look for alerts, in threads of their own.
 
         `stop` is called if reading fails.
         """
+        guarantees.check(self)
         with ExitStack() as stack:
             if self._intakes:
                 attendance = Attendance(self._intakes, cast("Intaking", self), stop)

@@ -29,6 +29,7 @@ DEFAULT = "default"
 
 HandlerFunction = Callable[[Any, Any], Any]
 Upcaster = Callable[[Any], Any]
+Promise = Literal["exactly-once", "at-least-once", "weaker"]
 KeySpec = str | Callable[[Message], Any] | None
 
 
@@ -59,6 +60,8 @@ class Handler:
     """The relay's: what `retry` is, for each destination."""
     external: bool = False
     """Its effects are outside the transaction (the relay): what succeeded before a failure stays finished."""
+    guarantee: Promise | None = None
+    """What the program relies on; it does not start with less."""
     watchers: Sequence[Watcher] = field(default=(), compare=False)
     """Who is told when it runs; the registry's own list, so that later ones count too."""
     forgets_failures: bool = False
