@@ -66,7 +66,7 @@ soak: $(READY) ## Run a busy inbox for MINUTES (60), with failures and pruning; 
 	@MINUTES=$(or $(MINUTES),60) $(BIN)/python -m bench.soak
 
 screenshots: servers ## Make the pictures of docs/images anew, from the browser tests
-	@ONCEWARD_SCREENSHOTS=docs/images $(BIN)/pytest -q tests/dashboard/test_browser.py tests/dashboard/test_runbooks.py
+	@ONCEWARD_SCREENSHOTS=docs/images $(BIN)/pytest -q tests/dashboard/test_browser.py
 
 servers: $(READY) ## Install PostgreSQL, PgBouncer, Redis, NATS and Chromium if missing (apt, as root)
 	@$(BIN)/python -m tests.servers
