@@ -18,7 +18,7 @@ READY := .venv/.ready
 PEERS := bench/.venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format crash simulate mutants chaos proof bench bench-60m soak servers pins clean
+.PHONY: help setup demo test lint format screenshots crash simulate mutants chaos proof bench bench-60m soak servers pins clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,6 +68,9 @@ proof: servers ## Run the four long suites and write their figures to docs/proof
 
 soak: $(READY) ## Run a busy inbox for MINUTES (60), with failures and pruning; fails if anything grows
 	@MINUTES=$(or $(MINUTES),60) $(BIN)/python -m bench.soak
+
+screenshots: servers ## Make the pictures of docs/images anew, from the browser tests
+	@ONCEWARD_SCREENSHOTS=docs/images $(BIN)/pytest -q tests/dashboard/test_browser.py
 
 servers: $(READY) ## Install the servers of the tests if missing (apt, as root; Kafka by Maven)
 	@$(BIN)/python -m tests.servers

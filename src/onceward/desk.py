@@ -8,15 +8,17 @@ from __future__ import annotations
 import getpass
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any
 
-from onceward import identity, report
+from onceward import identity, report, survey, timeline, trial
 from onceward.flow import Flow
 from onceward.steps import operate
 from onceward.steps.context import Context
 from onceward.stores.protocol import Store
 from onceward.transact import perform
+from onceward.watching import Watcher
 
 PAGE = 500
 
@@ -26,6 +28,23 @@ class Desk:
 
     def __init__(self, context: Context, store: Store) -> None:
         self._context, self._store = context, store
+
+    @property
+    def context(self) -> Context:
+        """What its steps know, for extensions with steps of their own."""
+        return self._context
+
+    @property
+    def store(self) -> Store:
+        """The database behind it, for extensions such as a supervisor or a doctor."""
+        return self._store
+
+    def watch(self, watcher: Watcher) -> None:
+        """Surround every call of a handler: `watcher(handler, messages)` returns a context manager.
+
+        For spans, metrics and the like. A watcher sees the handler's error, and can neither fail nor save a message.
+        """
+        self._context.registry.watchers.append(watcher)
 
     def stats(self) -> report.Stats:
         """The inbox in numbers."""
@@ -39,11 +58,18 @@ class Desk:
         key: str | None = None,
         source: str | None = None,
         before: int | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        fingerprint: str | None = None,
         limit: int = 100,
         outgoing: bool = False,
     ) -> list[report.Row]:
-        """Messages, newest first; `before` a sequence number gives the next page; `outgoing` shows the outbox."""
-        filters = {"type": type, "key": key, "source": source, "before": before}
+        """Messages, newest first; `before` a sequence number gives the next page; `outgoing` shows the outbox.
+
+        `since` and `until` are about when they were received, `fingerprint` about how the last attempt failed.
+        """
+        filters: dict[str, Any] = {"type": type, "key": key, "source": source, "before": before}
+        filters |= {"since": since, "until": until, "fingerprint": fingerprint}
         step = report.messages
         return perform(
             self._store, lambda: step(self._context, status=status, limit=limit, outgoing=outgoing, **filters)
@@ -52,6 +78,18 @@ class Desk:
     def message(self, seq: int) -> report.Story | None:
         """Everything known about one message."""
         return perform(self._store, lambda: report.story(self._context, seq))
+
+    def explain(self, seq: int) -> timeline.Explanation | None:
+        """One message as a story: every delivery, attempt, call, outgoing message and decision, in order of time."""
+        return perform(self._store, lambda: timeline.explain(self._context, seq))
+
+    def try_(self, seq: int) -> trial.Trial:
+        """Run the handler on a stored message in a transaction that is rolled back; shows all that it would do.
+
+        Calls through `message.once` are stopped and shown. What a handler does outside of its transaction without
+        `once` happens all the same.
+        """
+        return trial.run(self._context, self._store, seq)
 
     def find(self, source: str, id: str) -> list[int]:  # noqa: A002 - the word every sender uses
         """The sequence numbers of a message by the producer's own id: one for each consumer that has it."""
@@ -68,6 +106,38 @@ class Desk:
     def polls(self) -> list[report.PollRow]:
         """The polled APIs: how far each is, when it is due, how it went last."""
         return perform(self._store, lambda: report.polls(self._context))
+
+    def running(self, *, limit: int = 1000) -> list[survey.Running]:
+        """What the workers have in hand now."""
+        return perform(self._store, lambda: survey.running(self._context, limit=limit))
+
+    def dead_groups(self, *, limit: int = 200) -> list[survey.DeadGroup]:
+        """Dead messages by how they failed, the largest group first."""
+        return perform(self._store, lambda: survey.dead_groups(self._context, limit=limit))
+
+    def blocked_keys(self, *, limit: int = 200) -> list[survey.BlockedKey]:
+        """Keys that a dead message holds, and how many wait behind it."""
+        return perform(self._store, lambda: survey.blocked_keys(self._context, limit=limit))
+
+    def sources(self) -> list[survey.SourceRow]:
+        """Who sends, as far as the newest messages show."""
+        return perform(self._store, lambda: survey.sources(self._context))
+
+    def storage(self) -> survey.Storage:
+        """Table sizes, and since when messages are remembered."""
+        return perform(self._store, lambda: survey.storage(self._context))
+
+    def audit(self, *, before: int | None = None, limit: int = 100) -> list[survey.AuditLine]:
+        """What people did, newest first."""
+        return perform(self._store, lambda: survey.audit(self._context, before=before, limit=limit))
+
+    def traffic(self, *, minutes: int = 60) -> list[survey.Minute]:
+        """Messages received, done and failed, minute by minute, the newest last."""
+        return perform(self._store, lambda: survey.traffic(self._context, minutes=minutes))
+
+    def find_anywhere(self, id: str) -> list[int]:  # noqa: A002 - the word every sender uses
+        """As `find`, from whatever source and for whatever consumer."""
+        return perform(self._store, lambda: report.find_anywhere(self._context, id))
 
     def effects(self, *, limit: int = 100) -> list[report.Effect]:
         """External calls under `message.once` whose outcome nobody knows."""
@@ -89,7 +159,7 @@ class Desk:
         )
 
     def redrive(self, *seqs: int, reason: str = "", actor: str = "", out_of_order: bool = False, **filters: Any) -> int:
-        """Give dead messages a new budget: those named, or those that match type=, key=, source=. Answers how many."""
+        """Give dead messages a new budget: those named, or those that match the filters of `messages`."""
         action = partial(operate.redrive, out_of_order=out_of_order)
         return sum(self._each(self._chosen(seqs, "dead", filters), action, reason, actor))
 

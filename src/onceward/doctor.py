@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, cast
 
+from onceward import guarantees
 from onceward.errors import ConfigurationError
 from onceward.flow import Query
 from onceward.inbox import Inbox
@@ -46,6 +47,7 @@ def examine(inbox: Inbox, *, program: bool | None = None) -> list[Finding]:
         Finding("ok", f"the tables {inbox.store.prefix}* are there and of the version this onceward needs"),
         *(Finding(cast("Level", level), what, advice) for level, what, advice in inbox.store.findings()),
         *_handlers(inbox, program=has_handlers if program is None else program),
+        *_guarantees(inbox),
         *_rows(inbox),
         *_workers(inbox, stats),
         *_backlog(inbox, stats),
@@ -87,6 +89,18 @@ def _handlers(inbox: Inbox, *, program: bool) -> Iterator[Finding]:
                 f"{_some(number, 'due message')} of type {message_type} for consumer {consumer}: no handler here",
                 "run the program that has the handler, or register it here again",
             )
+
+
+def _guarantees(inbox: Inbox) -> Iterator[Finding]:
+    """What is truly guaranteed for each handler that is here."""
+    for one in guarantees.in_force(inbox):
+        what = f"{one.handler} ({one.type} for {one.consumer}): {one.level}"
+        if one.is_broken:
+            yield Finding("error", f"{what}, and {one.declared} is declared", "; ".join(one.reasons))
+        elif one.level == "weaker":
+            yield Finding("warning", f"{what}: {guarantees.MEANINGS[one.level]}", "; ".join(one.reasons))
+        else:
+            yield Finding("ok", f"{what}: {guarantees.MEANINGS[one.level]}")
 
 
 def _rows(inbox: Inbox) -> Iterator[Finding]:

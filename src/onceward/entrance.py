@@ -1,14 +1,16 @@
-"""How strangers reach an inbox: the public methods of `Inbox` that make web applications of it."""
+"""How strangers reach an inbox, and how it reaches people: web applications, brokers, alerts."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from onceward import guarantees
+from onceward.alerts import Alerts, Hook, Rules
 from onceward.desk import Desk
 from onceward.errors import ConfigurationError
 from onceward.retry import RetryPolicy
@@ -32,13 +34,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Entrance(Desk):
-    """Webhooks, brokers and polled APIs in; brokers out."""
+    """Webhooks, brokers and polled APIs in; brokers and alerts out."""
 
     def __init__(self, context: Context, store: Store) -> None:
         super().__init__(context, store)
         self._intakes: list[Intake] = []
         self._polls: dict[str, Poll] = {}
         self._own_sinks: list[Closable] = []
+        self._alerts: Alerts | None = None
         self.served: list[Webhooks] = []
         """The web applications made so far; `onceward run --http` serves them."""
 
@@ -117,20 +120,33 @@ class Entrance(Desk):
             raise ConfigurationError(f"there is no poll of {source!r}; register one with @inbox.poll(source=...)")
         await self._polls[source].turn(cast("Polling", self), asyncio.Event(), early=True)
 
+    def alert(self, *hooks: Hook, rules: Rules | None = None) -> Alerts:
+        """Tell when something needs a person, while `run` runs: dead letters, mismatches, blocked keys, old backlog.
+
+        A hook is a function of an `Alert`; `alerts.http_hook(url, secrets=[...])` makes one, and without any the log is
+        told. Of several processes one tells. A program that does not `run` calls `look()` of what this returns.
+        """
+        self._alerts = Alerts(self, hooks, rules or Rules())
+        return self._alerts
+
     @contextmanager
     def _attended(self, stop: Callable[[], None]) -> Iterator[None]:
-        """Read the sources while the block runs, in a thread of their own; `stop` is called if that fails."""
-        if not self._intakes and not self._polls:
-            yield
-            return
+        """Say what is guaranteed; then read the sources and look for alerts, in threads of their own.
+
+        `stop` is called if reading fails.
+        """
+        guarantees.check(self)
         readings: list[Reading] = [partial(intake.run, cast("Intaking", self)) for intake in self._intakes]
         readings += [partial(poll.run, cast("Polling", self)) for poll in self._polls.values()]
-        attendance = Attendance(readings, stop)
-        attendance.start()
-        try:
+        with ExitStack() as stack:
+            if readings:
+                attendance = Attendance(readings, stop)
+                attendance.start()
+                stack.callback(attendance.end, self._context.settings.stop_timeout)
+            if self._alerts is not None:
+                self._alerts.start()
+                stack.callback(self._alerts.stop)
             yield
-        finally:
-            attendance.end(self._context.settings.stop_timeout)
 
     def _opened(self, url: str) -> Sink:
         """A sink of the inbox's own: opened by URL, closed with the inbox."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from onceward.registry import Handler
 
@@ -72,6 +72,15 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class Rehearse:
+    """As `Call`, and note what it does: the answer is a `Rehearsal`. Whoever asks rolls back afterwards."""
+
+    call: Call
+    prefix: str
+    """Of our own tables, which are not the handler's business."""
+
+
+@dataclass(frozen=True, slots=True)
 class Do:
     """Make a call outside of any transaction; the answer is an `Outcome`, never an exception."""
 
@@ -85,7 +94,7 @@ class Wait:
     seconds: float
 
 
-Request = Query | Each | Begin | Commit | Rollback | Reconnect | Call | Do | Wait
+Request = Query | Each | Begin | Commit | Rollback | Reconnect | Call | Rehearse | Do | Wait
 Flow = Generator[Request | tuple[Request, ...], Any, T]
 
 COMMIT = Commit()
@@ -101,6 +110,41 @@ class Outcome:
     error: BaseException | None = None
     infrastructure: bool = False
     """The database was at fault (lost connection, deadlock), not the message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """SQL that a handler sent, with its parameters as text."""
+
+    sql: str
+    parameters: str
+
+    @classmethod
+    def of(cls, sql: str, parameters: Any) -> Statement:
+        """A statement as it is sent; what is still to be produced one by one cannot be shown."""
+        shown = parameters if isinstance(parameters, Sequence | Mapping | None) else type(parameters).__name__
+        return cls(sql.strip(), "" if not shown else repr(shown))
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A row that a handler has inserted, updated or deleted."""
+
+    table: str
+    kind: Literal["insert", "update", "delete"]
+    before: Mapping[str, Any] | None
+    after: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """What a handler did, before it was undone."""
+
+    outcome: Outcome
+    statements: Sequence[Statement]
+    changes: Sequence[Change]
+    unseen: str = ""
+    """Why the changes are not all there, where they are not."""
 
 
 def run_sync(flow: Flow[T], perform: Callable[[Any], Any]) -> T:

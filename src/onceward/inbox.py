@@ -19,7 +19,7 @@ from onceward.flow import Flow, Query, run_async, run_sync
 from onceward.gather import Gatherings, batches
 from onceward.inline import Inline
 from onceward.message import Arguments, Delivery, Receipt, SendArguments
-from onceward.registry import Handler, KeySpec, Registry
+from onceward.registry import Handler, KeySpec, Promise, Registry
 from onceward.relay import relay_handler
 from onceward.retry import RetryPolicy
 from onceward.settings import Settings
@@ -30,7 +30,7 @@ from onceward.steps.context import Cache, Context, once
 from onceward.steps.prune import declare_sources
 from onceward.steps.receive import merged, receive
 from onceward.steps.subscribe import subscribe
-from onceward.stores.protocol import Store, open_store
+from onceward.stores.protocol import open_store
 from onceward.transact import perform, perform_async
 from onceward.upkeep import Upkeep
 from onceward.worker import Worker, stopped_by_signals
@@ -85,16 +85,6 @@ class Inbox(Entrance, Upkeep):
         self._spooling = Spooling(spool, self._store_first, self.settings.poll.total_seconds())
         atexit.register(self._inline.close)
 
-    @property
-    def context(self) -> Context:
-        """What its steps know, for extensions with steps of their own."""
-        return self._context
-
-    @property
-    def store(self) -> Store:
-        """The database behind it, for extensions such as a supervisor or a doctor."""
-        return self._store
-
     # Setting up
 
     def on(  # noqa: PLR0913 - each is one decision about a handler
@@ -114,6 +104,7 @@ class Inbox(Entrance, Upkeep):
         gap: timedelta = timedelta(minutes=5),
         on_dead: Literal["block", "continue"] = "block",
         circuit: Circuit | None = None,
+        guarantee: Promise | None = None,
     ) -> Callable[[F], F]:
         """Register `def f(message, tx)` or `async def f(message, tx)` for a type of message.
 
@@ -124,6 +115,7 @@ class Inbox(Entrance, Upkeep):
         gives the handler a list of messages. `sequence` (a path like `key`) is the message's number within its
         key: each waits for the one before it, up to `gap`; late comers are skipped. `on_dead="continue"` lets a
         key go on without a dead message. `circuit` pauses the handler after failures in a row.
+        `guarantee="exactly-once"` makes `run` refuse to start where less is in force (see `onceward doctor`).
         """
         if timeout is not None and not isinstance(timeout, timedelta):
             timeout = timedelta(seconds=timeout)
@@ -145,6 +137,7 @@ class Inbox(Entrance, Upkeep):
                 gap=gap,
                 on_dead=on_dead,
                 breaker=Breaker(circuit) if circuit else None,
+                guarantee=guarantee,
             )
             self._context.registry.add(handler)
             return function

@@ -243,7 +243,12 @@ def passed_on(message_id: str, headers: Mapping[str, str]) -> dict[str, str]:
     return passed
 
 
-def moment(microseconds: int) -> datetime:
+def moment(stored: int) -> datetime:
     """A time as stored (microseconds since 1970, UTC) as a datetime."""
-    seconds, rest = divmod(microseconds, 1_000_000)
+    seconds, rest = divmod(stored, 1_000_000)
     return datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest)
+
+
+def microseconds(time: datetime) -> int:
+    """A datetime as it is stored; one without a zone is local time."""
+    return (time.astimezone(UTC) - datetime.fromtimestamp(0, UTC)) // timedelta(microseconds=1)

@@ -7,7 +7,8 @@ The consumer is a chosen name, never derived from the function, so renaming a fu
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal
@@ -17,6 +18,7 @@ from onceward.breaker import Breaker
 from onceward.errors import ConfigurationError, HandlerNotFound
 from onceward.message import Message
 from onceward.retry import RetryPolicy
+from onceward.watching import UNWATCHED, Watched, Watcher
 
 OUTBOX = "onceward.outbox"
 """The consumer of every outgoing message: the relay. The outbox is the inbox of the relay."""
@@ -27,6 +29,7 @@ DEFAULT = "default"
 
 HandlerFunction = Callable[[Any, Any], Any]
 Upcaster = Callable[[Any], Any]
+Promise = Literal["exactly-once", "at-least-once", "weaker"]
 KeySpec = str | Callable[[Message], Any] | None
 
 
@@ -57,12 +60,22 @@ class Handler:
     """The relay's: what `retry` is, for each destination."""
     external: bool = False
     """Its effects are outside the transaction (the relay): what succeeded before a failure stays finished."""
+    guarantee: Promise | None = None
+    """What the program relies on; it does not start with less."""
+    watchers: Sequence[Watcher] = field(default=(), compare=False)
+    """Who is told when it runs; the registry's own list, so that later ones count too."""
     forgets_failures: bool = False
     """A failure leaves nothing behind: `process` raises it, and the caller comes again under the same id."""
     is_async: bool = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.function))
+
+    def watched(self, message: Any) -> AbstractContextManager[Any]:
+        """What surrounds a call of it for a message, or for a list of them."""
+        if not self.watchers:
+            return UNWATCHED
+        return Watched(self.watchers, self, message if isinstance(message, list) else [message])
 
     @property
     def is_paused(self) -> bool:
@@ -91,6 +104,7 @@ class Registry:
         self._handlers: dict[tuple[str, str, int], Handler] = {}
         self._by_type: dict[tuple[str, str], Handler] = {}
         self._upcasters: dict[tuple[str, int], Upcaster] = {}
+        self.watchers: list[Watcher] = []
         self.sources: dict[str, timedelta] = {}
         """How late each source may redeliver."""
 
@@ -118,6 +132,7 @@ class Registry:
                     f"{handler.name} and {other.name} handle versions of {handler.type!r} for the same "
                     "consumer and must therefore both be def or both be async def"
                 )
+        object.__setattr__(handler, "watchers", self.watchers)
         self._handlers[handler.consumer, handler.type, handler.version] = handler
         self._by_type.setdefault((handler.consumer, handler.type), handler)
 
@@ -134,6 +149,7 @@ class Registry:
 
     def set_relay(self, handler: Handler) -> None:
         """Register, or replace, the handler of outgoing messages."""
+        object.__setattr__(handler, "watchers", self.watchers)
         self._handlers[OUTBOX, ANY_TYPE, 1] = handler
         self._by_type[OUTBOX, ANY_TYPE] = handler
 

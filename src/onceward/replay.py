@@ -1,4 +1,4 @@
-"""Replay: give archived messages to the inbox again."""
+"""Replay: give finished messages to the inbox again, from an archive or from the database itself."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import itertools
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace as changed
+from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from onceward.archive import Archive, Record, body_of
@@ -14,19 +17,27 @@ from onceward.gather import SHARED
 from onceward.inbox import Inbox
 from onceward.message import Arguments
 from onceward.registry import OUTBOX
+from onceward.steps.archive import next_archivable
+from onceward.transact import perform
 
 
-def chosen(
-    folder: str | os.PathLike[str],
+def chosen(  # noqa: PLR0913 - each is a filter
+    where: Inbox | str | os.PathLike[str],
     *,
-    type: str | None = None,  # noqa: A002 - the word every sender uses
+    type: str | None = None,  # noqa: A002 - the words every sender uses
     key: str | None = None,
     source: str | None = None,
+    id: str | None = None,  # noqa: A002
+    since: datetime | None = None,
+    until: datetime | None = None,
 ) -> Iterator[Record]:
-    """The messages of an archive that came in, each id once, and still have their bodies."""
+    """The finished messages of an archive or a database that came in, each id once, and still have their bodies."""
     seen: set[tuple[str, str]] = set()
-    wanted = {"type": type, "key": key, "source": source}
-    for record in Archive(folder).read():
+    wanted = {"type": type, "key": key, "source": source, "id": id}
+    for record in _stored(where) if isinstance(where, Inbox) else Archive(where).read():
+        received_at = datetime.fromisoformat(record["received_at"])
+        if (since is not None and received_at < since) or (until is not None and received_at >= until):
+            continue
         same = (record["source"], record["id"])
         if record["consumer"] == OUTBOX or same in seen or body_of(record) is None:
             continue
@@ -35,25 +46,39 @@ def chosen(
             yield record
 
 
+def _stored(inbox: Inbox) -> Iterator[Record]:
+    """Every finished message that still has its body; the newest number of now is the last."""
+    settings = changed(inbox.context.settings, body_retention=timedelta(0))
+    context, after = changed(inbox.context, settings=settings), 0
+    newest = max((row.seq for row in inbox.messages(limit=1)), default=0)
+    while records := perform(inbox.store, partial(next_archivable, context, after, SHARED)):
+        for record in records:
+            if record["seq"] > newest:  # it came meanwhile, perhaps from this very replay
+                return
+            yield record
+        after = records[-1]["seq"]
+
+
 def replay(
     inbox: Inbox,
-    folder: str | os.PathLike[str],
+    folder: str | os.PathLike[str] | None = None,
     *,
     again: str | None = None,
     progress: Callable[[int], None] | None = None,
     **filters: Any,
 ) -> Counter[str]:
-    """Receive archived messages, and count what became of them.
+    """Receive messages of an archive, or of the database itself, and count what became of them.
 
-    What the inbox still remembers is a duplicate; what it has forgotten runs, under its own id. With `again`, all run
-    as messages of their own, whose ids have that label at their end; the same label twice runs nothing twice.
+    What a consumer still remembers is a duplicate for it; what it has forgotten or never had runs, under its own id.
+    With `again`, all run as messages of their own, whose ids have that label at their end; the same label twice runs
+    nothing twice.
     """
     if again == "":
         raise ConfigurationError("again= is a label for this replay, for example a date; it cannot be empty")
     became: Counter[str] = Counter()
 
     def arguments() -> Iterator[Arguments]:
-        for record in chosen(folder, **filters):
+        for record in chosen(inbox if folder is None else folder, **filters):
             yield {
                 "source": record["source"],
                 "id": record["id"] if again is None else f"{record['id']}#{again}",

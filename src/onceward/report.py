@@ -13,12 +13,15 @@ from typing import Any
 from onceward import identity, payload
 from onceward.errors import InvalidMessage
 from onceward.flow import Flow, Query
-from onceward.message import moment
+from onceward.message import microseconds, moment
 from onceward.registry import OUTBOX
 from onceward.steps.context import Context, once
 
 STATUSES = ("due", "running", "retrying", "waiting", "unhandled", "dead", "done", "discarded", "skipped")
+OPEN = ("due", "waiting", "running", "retrying", "dead", "unhandled", "quarantined")
+"""The numbers of `Stats` that are about what is not finished."""
 _FINISHED = ("done", "discarded", "skipped")
+FILTERS = ("type", "key", "source", "before", "since", "until", "fingerprint")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,20 @@ class Attempt:
     worker: int | None
     code_version: str
     at: datetime
+    fingerprint: str
+    """The kind of error: the same for all that failed in the same way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Another body that came under the message's id, and what was decided about it."""
+
+    case: int
+    copies: int
+    first_at: datetime
+    last_at: datetime
+    resolution: str | None
+    accepted_seq: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +171,9 @@ class Story:
     worker: int | None
     result: Any
     duplicates: int
+    first_duplicate_at: datetime | None
+    last_duplicate_at: datetime | None
+    cases: tuple[Case, ...]
     destination: str | None
     cause: int | None
     history: tuple[Attempt, ...]
@@ -209,8 +229,10 @@ def messages(
     context: Context, *, status: str | None = None, limit: int = 100, outgoing: bool = False, **filters: Any
 ) -> Flow[list[Row]]:
     """Messages, newest first; the outgoing ones if asked for."""
-    params = {"type": None, "key": None, "source": None, "before": None, **filters, "limit": limit}
-    params |= {"outgoing": outgoing, "outbox": OUTBOX}
+    params = {**dict.fromkeys(FILTERS), **filters, "limit": limit, "outgoing": outgoing, "outbox": OUTBOX}
+    for edge in ("since", "until"):
+        if params[edge] is not None:
+            params[edge] = microseconds(params[edge])
     found: list[tuple[Any, ...]] = []
     if status not in _FINISHED:
         (rows,) = yield from once(context, Query("list_unfinished", {**params, "status": status}))
@@ -225,12 +247,13 @@ def messages(
 def story(context: Context, seq: int) -> Flow[Story | None]:
     """One message with its history."""
     params = {"seq": seq}
-    rows, runs, attempts, actions, sent, calls = yield from once(
+    rows, runs, attempts, actions, cases, sent, calls = yield from once(
         context,
         Query("show", params),
         Query("show_run", params),
         Query("show_attempts", params),
         Query("show_audit", params),
+        Query("show_cases", params),
         Query("show_sent", params),
         Query("effects", {"seq": seq, "limit": 1000}),
     )
@@ -258,12 +281,15 @@ def story(context: Context, seq: int) -> Flow[Story | None]:
         duplicates=row[18],
         destination=row[19],
         cause=row[20],
+        first_duplicate_at=_maybe(row[21]),
+        last_duplicate_at=_maybe(row[22]),
+        cases=tuple(Case(*(*one[:2], moment(one[2]), moment(one[3]), *one[4:])) for one in cases),
         sent=tuple(Sent(*one) for one in sent),
         effects=tuple(_effect(one) for one in calls),
         finished_at=moment(run[0]) if run else None,
         finished_by=run[1] if run else None,
         code_version=run[2] if run else None,
-        history=tuple(Attempt(n, kind, bool(c), e, t, w, v, moment(at)) for n, kind, c, e, t, w, v, at in attempts),
+        history=tuple(Attempt(*(*one[:2], bool(one[2]), *one[3:7], moment(one[7]), one[8])) for one in attempts),
         actions=tuple(Action(moment(at), actor, action, reason) for at, actor, action, reason in actions),
     )
 
@@ -272,6 +298,12 @@ def find(context: Context, source: str, message_id: str) -> Flow[list[int]]:
     """The numbers under which an id of a source is known, one for each consumer."""
     params = {"source": source, "stored_id": identity.stored_id(message_id), "consumer": context.service}
     (rows,) = yield from once(context, Query("find", params))
+    return [seq for (seq,) in rows]
+
+
+def find_anywhere(context: Context, message_id: str, *, limit: int = 100) -> Flow[list[int]]:
+    """The numbers under which an id is known, from whatever source and for whatever consumer."""
+    (rows,) = yield from once(context, Query("find_id", {"stored_id": identity.stored_id(message_id), "limit": limit}))
     return [seq for (seq,) in rows]
 
 

@@ -17,6 +17,8 @@ try:
         install.java_program(),
         install.kafka_libraries(),
         install.pubsub_emulator() or install.pstest_program(),
+        install.chromium_program(),
+        install.chromedriver_program(),
     )
     sys.stdout.write(f"servers: {', '.join(map(str, found))}\n")
 except install.ServerMissing as missing:

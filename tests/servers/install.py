@@ -151,6 +151,16 @@ def _cache() -> Path:
     return folder
 
 
+def chromium_program() -> Path:
+    """The browser."""
+    return ensure("chromium", probe=lambda: _find("chromium"))
+
+
+def chromedriver_program() -> Path:
+    """What drives the browser."""
+    return ensure("chromium-driver", probe=lambda: _find("chromedriver"))
+
+
 def _find(program: str) -> Path | None:
     # A plain user's PATH on Debian lacks the sbin folders.
     found = shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")

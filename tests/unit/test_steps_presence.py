@@ -80,6 +80,7 @@ class TestTakeOver:
                 "traceback": None,
                 "worker": 2,
                 "code_version": "v1",
+                "fingerprint": script.params("add_attempt")[0]["fingerprint"],
             }
         ]
 

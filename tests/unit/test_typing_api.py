@@ -10,6 +10,7 @@ import inspect
 import sqlite3
 import sys
 from collections.abc import Awaitable
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, assert_type
@@ -33,8 +34,12 @@ from onceward import (
     StoreUnavailable,
     one_row,
 )
+from onceward.alerts import Alerts, Rules
 from onceward.message import Arguments
 from onceward.steps.prune import Pruned
+from onceward.survey import AuditLine, BlockedKey, DeadGroup, Minute, Running, SourceRow, Storage
+from onceward.timeline import Explanation
+from onceward.trial import Trial
 from onceward.webhooks import Limits, Stripe, Webhooks
 
 
@@ -159,6 +164,18 @@ def operate(inbox: Inbox) -> int:
     for case in inbox.quarantine():
         assert_type(inbox.resolve(case.case, "keep-first", reason="seen", actor="ann"), int | None)
     for effect in inbox.effects():
+        inbox.watch(lambda *_: nullcontext())
+        assert_type(inbox.alert(lambda _: None, rules=Rules(every=timedelta(seconds=5))), Alerts)
+        assert_type(inbox.explain(1), Explanation | None)
+        assert_type(inbox.try_(1), Trial)
+        assert_type(inbox.find_anywhere("e1"), list[int])
+        assert_type(inbox.running(), list[Running])
+        assert_type(inbox.dead_groups(), list[DeadGroup])
+        assert_type(inbox.blocked_keys(), list[BlockedKey])
+        assert_type(inbox.sources(), list[SourceRow])
+        assert_type(inbox.storage(), Storage)
+        assert_type(inbox.audit(), list[AuditLine])
+        assert_type(inbox.traffic(), list[Minute])
         assert_type(inbox.settle_effect(effect.seq, effect.name, happened=True, result={"id": 1}), bool)
     assert_type([worker.pid for worker in inbox.workers()], list[int])
     assert_type(inbox.find("shop", "e1"), list[int])

@@ -25,10 +25,13 @@ COMMANDS = {
     "status": "status:status",
     "list": "messages:list_messages",
     "show": "messages:show",
+    "explain": "explain:explain",
+    "try": "trying:try_message",
     "redrive": "dead_letters:redrive",
     "release": "dead_letters:release",
     "discard": "dead_letters:discard",
     "quarantine": "quarantine:quarantine",
+    "resolve": "quarantine:resolve",
     "effects": "effects:effects",
     "prune": "upkeep:prune",
     "archive": "archives:archive",
@@ -36,6 +39,7 @@ COMMANDS = {
     "erase": "erasure:erase",
     "doctor": "health:doctor",
     "bench": "bench:bench",
+    "dashboard": "dashboard:dashboard",
     "completion": "completion:completion",
 }
 

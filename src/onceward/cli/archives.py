@@ -14,7 +14,7 @@ import click
 from onceward.archive import Archive
 from onceward.cli.failure import WRONG_USAGE, Failure
 from onceward.cli.output import console, print_json, print_table
-from onceward.cli.target import Target, as_json, on_target
+from onceward.cli.target import MOMENT, Target, as_json, on_target
 from onceward.cli.text import count, examples, say
 from onceward.replay import chosen
 from onceward.replay import replay as give_back
@@ -68,16 +68,21 @@ def archive(target: Target, words: list[str], *, days: float | None, verify: boo
 
 
 @click.command(
-    short_help="Give archived messages to the inbox again.",
+    short_help="Give finished messages to the inbox again.",
     epilog=examples(
+        "onceward replay shop:inbox --type order.paid --since 7d --preview",
+        "onceward replay shop:inbox --source stripe --id evt_1 --again fixed-1.4.2",
         "onceward replay shop:inbox /var/archive/shop --type order.paid --preview",
         "onceward replay shop:inbox /var/archive/shop --key 4711 --again 2026-11-audit",
     ),
 )
-@on_target(rest="FOLDER")
+@on_target(rest="[FOLDER]")
 @click.option("--type", "type", metavar="TYPE", help="Only messages of this type.")
 @click.option("--key", metavar="KEY", help="Only messages with this ordering key.")
 @click.option("--source", metavar="NAME", help="Only messages from this source.")
+@click.option("--id", "id", metavar="ID", help="Only the message with the producer's own id.")
+@click.option("--since", type=MOMENT, help="Only those received since: 2026-11-15T12:00, or 7d for seven days ago.")
+@click.option("--until", type=MOMENT, help="Only those received before.")
 @click.option("--again", metavar="LABEL", help="Run them as new messages, whose ids have this label at their end.")
 @click.option("--preview", is_flag=True, help="Show what would be replayed, and stop.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -85,27 +90,30 @@ def archive(target: Target, words: list[str], *, days: float | None, verify: boo
 def replay(  # noqa: PLR0913 - each is a filter or a way to go about it
     target: Target, words: list[str], *, again: str | None, preview: bool, yes: bool, as_json: bool, **filters: Any
 ) -> None:
-    """Receive archived messages again: what the inbox remembers is a duplicate, what it has forgotten runs.
+    """Receive finished messages again, from an archive in FOLDER, else from the database as far as bodies are kept.
 
-    With --again everything runs, as messages of their own; the same LABEL twice runs nothing twice.
+    What a consumer remembers is a duplicate for it; what it has forgotten or never had runs. With --again everything
+    runs, as messages of their own; the same LABEL twice runs nothing twice.
     """
-    folder = _folder(words)
+    folder = _folder(words) if words else None
     if not preview and not yes and (as_json or not (sys.stdin.isatty() and sys.stdout.isatty())):
         raise Failure("nobody can be asked here; look with --preview, then add --yes", WRONG_USAGE)
-    kinds = Counter((record["type"], record["source"]) for record in chosen(folder, **filters))
-    if not as_json:
-        rows = [(f"{number:,}", *kind) for kind, number in kinds.most_common()]
-        print_table(("messages", "type", "source"), rows, right=("messages",))
-    if preview:
-        if as_json:
-            print_json({"messages": kinds.total()})
-        return
-    if not yes:
-        click.confirm(f"replay {count(kinds.total(), 'message')}?", abort=True)
-    with target.open() as inbox, console(stderr=True).status("replaying") as status:
-        became = give_back(
-            inbox, folder, again=again, progress=lambda so_far: status.update(f"replayed: {so_far:,}"), **filters
-        )
+    with target.open() as inbox:
+        found = chosen(inbox if folder is None else folder, **filters)
+        kinds = Counter((record["type"], record["source"]) for record in found)
+        if not as_json:
+            rows = [(f"{number:,}", *kind) for kind, number in kinds.most_common()]
+            print_table(("messages", "type", "source"), rows, right=("messages",))
+        if preview:
+            if as_json:
+                print_json({"messages": kinds.total()})
+            return
+        if not yes:
+            click.confirm(f"replay {count(kinds.total(), 'message')}?", abort=True)
+        with console(stderr=True).status("replaying") as status:
+            became = give_back(
+                inbox, folder, again=again, progress=lambda so_far: status.update(f"replayed: {so_far:,}"), **filters
+            )
     if as_json:
         print_json(dict(became))
     else:

@@ -17,7 +17,7 @@ from rich.progress import track
 
 from onceward.cli.failure import NOT_SO, WRONG_USAGE, Failure
 from onceward.cli.output import console, print_json, print_table
-from onceward.cli.target import Target, as_json, numbers, on_target
+from onceward.cli.target import MOMENT, Target, as_json, numbers, on_target
 from onceward.cli.text import count, examples, say
 from onceward.errors import ConfigurationError
 from onceward.inbox import Inbox
@@ -27,6 +27,7 @@ PAGE = 500
 SHOWN = 10
 LONG_WORK = 50
 
+FILTERS = ("type", "key", "source", "fingerprint", "since", "until", "outgoing")
 Change = Callable[[Inbox, int, str], int]
 PAST = {"redrive": "redriven", "release": "released", "discard": "discarded"}
 
@@ -57,6 +58,11 @@ def _selecting(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--reason", required=True, metavar="TEXT", help="Why; kept in the audit."),
         click.option("--all", "everything", is_flag=True, help="All dead messages."),
         click.option("--outgoing", is_flag=True, help="The dead messages of the outbox."),
+        click.option("--until", type=MOMENT, help="The dead messages received before."),
+        click.option("--since", type=MOMENT, help="The dead messages received since: 2026-11-15T12:00, or 6h ago."),
+        click.option(
+            "--error", "fingerprint", metavar="FINGERPRINT", help="Those that failed in this way; see explain."
+        ),
         click.option("--source", metavar="NAME", help="The dead messages from this source."),
         click.option("--key", metavar="KEY", help="The dead messages with this ordering key."),
         click.option("--type", "type", metavar="TYPE", help="The dead messages of this type."),
@@ -71,6 +77,7 @@ def _selecting(function: Callable[..., Any]) -> Callable[..., Any]:
     epilog=examples(
         'onceward redrive shop:inbox 17 18 --reason "the bank is back"',
         'onceward redrive shop:inbox --type order.paid --reason "fixed in 1.4.2"',
+        'onceward redrive shop:inbox --error 4f1c22ab09de --since 6h --reason "fixed in 1.4.2"',
         'onceward redrive --store sqlite:///shop.db --all --reason "fixed" --yes',
     ),
 )
@@ -79,7 +86,7 @@ def _selecting(function: Callable[..., Any]) -> Callable[..., Any]:
 def redrive(target: Target, words: list[str], *, out_of_order: bool, **options: Any) -> None:
     """Give dead messages a new budget: they run again, and their history stays.
 
-    By number, or in bulk by --type, --key, --source, --outgoing or --all; bulk shows what it found and asks first. Exit
+    By number, or in bulk by filters (--type, --error, ...) or --all; bulk shows what it found and asks first. Exit
     code 1 when a message named by number was left alone, for example because it is not dead.
     """
     change: Change = lambda inbox, seq, reason: inbox.redrive(seq, reason=reason, out_of_order=out_of_order)  # noqa: E731 - one use
@@ -97,7 +104,7 @@ def redrive(target: Target, words: list[str], *, out_of_order: bool, **options: 
 def release(target: Target, words: list[str], **options: Any) -> None:
     """Let the messages behind a dead one run: its key goes on without it, and it stays dead.
 
-    By number, or in bulk by --type, --key, --source, --outgoing or --all; bulk shows what it found and asks first. Exit
+    By number, or in bulk by filters (--type, --error, ...) or --all; bulk shows what it found and asks first. Exit
     code 1 when a message named by number holds no key back.
     """
     _decide("release", lambda inbox, seq, reason: inbox.release(seq, reason=reason), target, words, options)
@@ -114,19 +121,21 @@ def release(target: Target, words: list[str], **options: Any) -> None:
 def discard(target: Target, words: list[str], **options: Any) -> None:
     """Take messages out for good: they never run, and later copies of them are duplicates.
 
-    By number (any message that is neither finished nor running), or the dead ones in bulk by --type, --key, --source,
-    --outgoing or --all; bulk shows what it found and asks first. Exit code 1 when a message named by number could not
-    be discarded.
+    By number (any message that is neither finished nor running), or the dead ones in bulk by filters (--type,
+    --error, ...) or --all; bulk shows what it found and asks first. Exit code 1 when a message named by number could
+    not be discarded.
     """
     _decide("discard", lambda inbox, seq, reason: inbox.discard(seq, reason=reason), target, words, options)
 
 
 def _decide(verb: str, change: Change, target: Target, words: list[str], options: dict[str, Any]) -> None:
-    filters = {name: options.pop(name) for name in ("type", "key", "source", "outgoing")}
+    filters = {name: options.pop(name) for name in FILTERS}
     request = Request(verb, numbers(words, "SEQ"), filters, **options)
     narrowed = any(value for name, value in filters.items() if name != "outgoing")
     if bool(request.seqs) == request.bulk or (request.everything and narrowed):
-        raise Failure(f"say what to {verb}: numbers, or --type/--key/--source, or --all", WRONG_USAGE)
+        raise Failure(
+            f"say what to {verb}: numbers, or --type/--key/--source/--error/--since/--until, or --all", WRONG_USAGE
+        )
     if request.bulk and not request.yes and not _can_ask(request):
         raise Failure("nobody can be asked here; look with `onceward list --status dead`, then add --yes", WRONG_USAGE)
     with target.open() as inbox:

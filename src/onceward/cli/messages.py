@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import click
 
 from onceward import payload
 from onceward.cli.failure import NOT_SO, WRONG_USAGE, Failure
 from onceward.cli.output import STYLES, heading, print_fields, print_json, print_table, styled
-from onceward.cli.target import Target, as_json, numbers, on_target
+from onceward.cli.target import MOMENT, Target, as_json, numbers, on_target
 from onceward.cli.text import ago, examples, say, visible
 from onceward.errors import InvalidMessage
 from onceward.inbox import Inbox
@@ -32,29 +33,19 @@ COLUMNS = ("seq", "status", "type", "source", "id", "key", "tries", "received", 
 @click.option("--type", "type_", metavar="TYPE", help="Only messages of this type.")
 @click.option("--key", metavar="KEY", help="Only messages with this ordering key.")
 @click.option("--source", metavar="NAME", help="Only messages from this source.")
+@click.option("--error", "fingerprint", metavar="FINGERPRINT", help="Only those that failed in this way; see explain.")
+@click.option("--since", type=MOMENT, help="Only those received since: 2026-11-15T12:00, or 6h for six hours ago.")
+@click.option("--until", type=MOMENT, help="Only those received before.")
 @click.option("--outgoing", is_flag=True, help="Messages of the outbox instead of those that came in.")
 @click.option("--before", type=click.IntRange(min=1, max=2**63 - 1), metavar="SEQ", help="Only older ones: next page.")
 @click.option(
     "--limit", type=click.IntRange(min=1, max=100_000), default=50, show_default=True, help="At most so many."
 )
 @as_json
-def list_messages(  # noqa: PLR0913 - each is a filter
-    target: Target,
-    *,
-    status: str | None,
-    type_: str | None,
-    key: str | None,
-    source: str | None,
-    before: int | None,
-    limit: int,
-    outgoing: bool,
-    as_json: bool,
-) -> None:
+def list_messages(target: Target, *, type_: str | None, limit: int, as_json: bool, **filters: Any) -> None:
     """List messages, newest first."""
     with target.open() as inbox:
-        rows = inbox.messages(
-            status=status, type=type_, key=key, source=source, before=before, limit=limit, outgoing=outgoing
-        )
+        rows = inbox.messages(type=type_, limit=limit, **filters)
     if as_json:
         print_json(rows)
         return
@@ -91,14 +82,8 @@ def show(target: Target, words: list[str], *, source: str | None, id_: str | Non
     Exit code 1 when there is no such message. With --json a number gives one object, an id a list: one for each
     consumer.
     """
-    seqs = numbers(words, "SEQ")
-    if (source is None) != (id_ is None) or (not seqs) == (source is None) or len(seqs) > 1:
-        raise Failure("say which message: one SEQ, or --source NAME and --id ID", WRONG_USAGE)
     with target.open() as inbox:
-        if source is not None and id_ is not None:
-            seqs = inbox.find(source, id_)
-            if not seqs:
-                raise Failure(f"there is no message with id {id_} from source {source}", NOT_SO)
+        seqs = sought(inbox, words, source, id_)
         stories = [_story(inbox, seq) for seq in seqs]
     if as_json:
         # By number there is one; an id may have one for each consumer.
@@ -106,6 +91,18 @@ def show(target: Target, words: list[str], *, source: str | None, id_: str | Non
         return
     for story in stories:
         _print_story(story)
+
+
+def sought(inbox: Inbox, words: list[str], source: str | None, message_id: str | None) -> list[int]:
+    """The numbers of the message that a command is about: one SEQ, or whoever has the id of a source."""
+    seqs = numbers(words, "SEQ")
+    if (source is None) != (message_id is None) or (not seqs) == (source is None) or len(seqs) > 1:
+        raise Failure("say which message: one SEQ, or --source NAME and --id ID", WRONG_USAGE)
+    if source is not None and message_id is not None:
+        seqs = inbox.find(source, message_id)
+        if not seqs:
+            raise Failure(f"there is no message with id {message_id} from source {source}", NOT_SO)
+    return seqs
 
 
 def _story(inbox: Inbox, seq: int) -> Story:
@@ -136,6 +133,7 @@ def _print_story(story: Story) -> None:
             ("finished", f"{story.finished_at:%Y-%m-%d %H:%M:%S} UTC by {worker}" if story.finished_at else ""),
             ("code", story.code_version),
             ("duplicates", story.duplicates or ""),
+            ("error", story.history[-1].fingerprint if story.history else ""),
             ("hash", story.hash),
             ("result", "" if story.result is None else json.dumps(story.result, ensure_ascii=False)),
         ]
@@ -144,7 +142,7 @@ def _print_story(story: Story) -> None:
         heading("headers")
         print_fields((visible(name), value) for name, value in story.headers.items())
     heading("body")
-    say(_body(story.body))
+    say(body_text(story.body))
     for attempt in story.history:
         charged = "" if attempt.charged else ", not charged"
         heading(f"{attempt.kind} {ago(attempt.at)} (attempt {attempt.attempt}{charged})")
@@ -165,7 +163,8 @@ def _print_story(story: Story) -> None:
         print_table(("when", "who", "what", "reason"), rows)
 
 
-def _body(body: bytes | None) -> str:
+def body_text(body: bytes | None) -> str:
+    """A body for people."""
     if body is None:
         return "(not kept)"
     try:

@@ -89,7 +89,11 @@ def _short(value: Any) -> str:
 
 @quarantine.command(
     short_help="Decide about a case.",
-    epilog=MEANINGS + examples('onceward quarantine resolve shop:inbox 3 keep-first --reason "sender bug, ticket 81"'),
+    epilog=MEANINGS
+    + examples(
+        'onceward resolve shop:inbox 3 keep-first --reason "sender bug, ticket 81"',
+        'onceward quarantine resolve shop:inbox 3 accept-as-new --reason "two orders, one number"',
+    ),
 )
 @on_target(rest="CASE RESOLUTION")
 @click.option("--reason", required=True, metavar="TEXT", help="Why; kept in the audit.")

@@ -8,11 +8,13 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
@@ -151,5 +153,26 @@ def numbers(words: Sequence[str], what: str) -> list[int]:
         found.append(int(word))
     return found
 
+
+class Moment(click.ParamType[datetime]):
+    """A time: ISO 8601 (in UTC unless it says otherwise), or so long ago: 90s, 15m, 6h, 7d."""
+
+    name = "TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        """Read it."""
+        if isinstance(value, datetime):
+            return value
+        if found := re.fullmatch(r"([0-9]{1,6})([smhd])", value):
+            return datetime.now(UTC) - timedelta(**{_SPANS[found[2]]: int(found[1])})
+        try:
+            read = datetime.fromisoformat(value)
+            return (read if read.tzinfo else read.replace(tzinfo=UTC)).astimezone(UTC)
+        except (ValueError, OverflowError):
+            self.fail(f"{value!r} is neither a time (2026-11-15T12:00) nor so long ago (90s, 15m, 6h, 7d)", param, ctx)
+
+
+_SPANS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+MOMENT = Moment()
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")

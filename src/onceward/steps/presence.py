@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from onceward.fingerprint import fingerprint
 from onceward.flow import COMMIT, Flow, Query
 from onceward.steps.context import Context, once
 
@@ -125,4 +126,5 @@ def _crash_row(  # noqa: PLR0913 - the columns of the row
         "traceback": None,
         "worker": worker,
         "code_version": context.code_version,
+        "fingerprint": fingerprint(text),
     }

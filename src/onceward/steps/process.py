@@ -38,7 +38,7 @@ from onceward.steps.receive import (
     record,
     targets,
 )
-from onceward.steps.settle import attempt_row, columns
+from onceward.steps.settle import attempt_row, columns, log_failure
 
 INLINE: dict[str, Any] = {**READY, "state": None}
 
@@ -268,6 +268,7 @@ def _store_failed(
         yield Query("add_attempt", story)
         yield Query("keep_effects", {"seq": seq, "stored": stored})
         yield COMMIT
+        log_failure(delivery, story, decision)
         return Receipt("accepted", stored)
     yield COMMIT
     return (yield from _known_receipt(context, delivery, row))

@@ -6,16 +6,21 @@ worker has the message and nothing is written.
 
 from __future__ import annotations
 
+import logging
 import random
 import traceback as tracebacks
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+from onceward.fingerprint import fingerprint
 from onceward.flow import COMMIT, ROLLBACK, Flow, Query
+from onceward.message import Delivery, Message
 from onceward.retry import Again, Dead, decide, text_of
 from onceward.steps.context import Context, once
 from onceward.steps.lane import Claimed, Lane
+
+log = logging.getLogger("onceward")
 
 MAX_ERROR = 2_000
 MAX_TRACEBACK = 8_000
@@ -44,6 +49,7 @@ def settle(lane: Lane, message: Claimed, error: BaseException) -> Flow[None]:
     )
     yield Query("add_attempt", story)
     yield COMMIT
+    log_failure(message.call.message if message.call else None, story, decision)
 
 
 def postpone(lane: Lane, message: Claimed, error: BaseException) -> Flow[None]:
@@ -72,6 +78,24 @@ def decision_for(message: Claimed, error: BaseException) -> Again | Dead:
     return decide(message.policy, error, attempt=message.attempts + 1, age=timedelta(seconds=message.age))
 
 
+def log_failure(message: Message | Delivery | None, story: dict[str, Any], decision: Again | Dead) -> None:
+    """Say in the log what became of a message that failed. Not the error's text, which may quote what is in it."""
+    facts = {name: story[name] for name in ("seq", "attempt", "worker", "fingerprint")}
+    facts["error"] = story["error"].partition(":")[0]
+    if message is not None:
+        facts |= {"message_id": message.id, "source": message.source, "type": message.type}
+    log.log(
+        logging.ERROR if isinstance(decision, Dead) else logging.WARNING,
+        "message %d (%s) failed with %s, attempt %d; %s",
+        story["seq"],
+        facts.get("type", "unreadable"),
+        facts["error"],
+        story["attempt"],
+        "it is dead" if isinstance(decision, Dead) else f"again in {decision.delay.total_seconds():.1f} s",
+        extra={"onceward": facts},
+    )
+
+
 def columns(decision: Again | Dead) -> dict[str, Any]:
     """A decision as the columns of a queue row."""
     if isinstance(decision, Again):
@@ -86,16 +110,18 @@ def attempt_row(  # noqa: PLR0913 - the columns of the row
     text = f"{type(error).__name__}: {text_of(error)}"
     if isinstance(decision, Dead) and decision.reason not in text:
         text = f"{text} ({decision.reason})"
+    text = storable(text)[:MAX_ERROR]
     trace = "".join(tracebacks.format_exception(error))
     return {
         "seq": seq,
         "attempt": attempt,
         "kind": "error",
         "charged": True,
-        "error": storable(text)[:MAX_ERROR],
+        "error": text,
         "traceback": storable(trace)[-MAX_TRACEBACK:],
         "worker": worker,
         "code_version": context.code_version,
+        "fingerprint": fingerprint(text),
     }
 
 

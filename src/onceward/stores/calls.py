@@ -16,7 +16,8 @@ Judge = Callable[[BaseException], bool]
 def outcome(call: Call, tx: Any, is_infrastructure: Judge) -> Outcome:
     """Call a `def` handler."""
     try:
-        return Outcome(value=call.handler.function(call.message, tx))
+        with call.handler.watched(call.message):
+            return Outcome(value=call.handler.function(call.message, tx))
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
@@ -30,7 +31,8 @@ async def awaited_outcome(call: Call, tx: Any, is_infrastructure: Judge) -> Outc
     scope = asyncio.timeout(limit)
     try:
         async with scope:
-            value = await call.handler.function(call.message, tx)
+            with call.handler.watched(call.message):
+                value = await call.handler.function(call.message, tx)
         # A handler that overran has failed, also when it caught its cancellation and returned.
         return Outcome(error=overrun(limit)) if scope.expired() else Outcome(value=value)
     except TimeoutError as error:

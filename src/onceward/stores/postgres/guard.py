@@ -23,6 +23,7 @@ from onceward.errors import (
     StoreUnavailable,
     TransactionAborted,
 )
+from onceward.flow import Statement as Noted
 from onceward.stores.calls import refuse_transaction_control
 from onceward.stores.postgres.script import statements
 
@@ -39,12 +40,16 @@ class Guard:
     in_handler: bool = False
     overrun: bool = False
     """The handler that has it now was interrupted."""
+    notes: list[Noted] | None = None
+    """Where the handler's statements are noted, in a rehearsal."""
     info: psycopg.ConnectionInfo
     row_factory: Any
     prepare_threshold: int | None
 
-    def check(self, query: Any) -> None:
+    def check(self, query: Any, params: Any = None) -> None:
         """Keep the handler inside its one transaction."""
+        if self.notes is not None and query:
+            self.notes.append(Noted.of(_text(query), params))
         if not self.in_handler:
             raise ContractViolation("tx was used outside of its handler; its transaction is over")
         if self.overrun:
@@ -88,19 +93,19 @@ class _GuardedCursor:
     connection: Any
 
     def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
-        self.connection.start(query)
+        self.connection.start(query, params)
         return super().execute(query, params, **options)  # type: ignore[misc] # mixed into a cursor
 
     def executemany(self, query: Any, params_seq: Any, **options: Any) -> Any:
-        self.connection.start(query)
+        self.connection.start(query, params_seq)
         return super().executemany(query, params_seq, **options)  # type: ignore[misc] # mixed into a cursor
 
     def stream(self, query: Any, params: Any = None, **options: Any) -> Any:
-        self.connection.start(query)
+        self.connection.start(query, params)
         return super().stream(query, params, **options)  # type: ignore[misc] # mixed into a cursor
 
     def copy(self, statement: Any, params: Any = None, **options: Any) -> Any:
-        self.connection.start(statement)
+        self.connection.start(statement, params)
         return super().copy(statement, params, **options)  # type: ignore[misc] # mixed into a cursor
 
 
@@ -120,9 +125,9 @@ class HandlerConnection(Guard, psycopg.Connection[Any]):
         self.cursor_factory = HandlerCursor
         self.server_cursor_factory = HandlerServerCursor
 
-    def start(self, query: Any = "") -> None:
+    def start(self, query: Any = "", params: Any = None) -> None:
         """Begin the transaction if it has not begun."""
-        self.check(query)
+        self.check(query, params)
         for statement in self.take_armed():
             psycopg.Cursor(self).execute(*statement)
 
@@ -161,21 +166,21 @@ class AsyncHandlerCursor(psycopg.AsyncCursor[Any]):
     """A cursor that begins the handler's transaction at its first statement."""
 
     async def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
-        await self.connection.start(query)  # type: ignore[attr-defined] # an AsyncHandlerConnection
+        await self.connection.start(query, params)  # type: ignore[attr-defined] # an AsyncHandlerConnection
         return await super().execute(query, params, **options)
 
     async def executemany(self, query: Any, params_seq: Any, **options: Any) -> None:
-        await self.connection.start(query)  # type: ignore[attr-defined] # an AsyncHandlerConnection
+        await self.connection.start(query, params_seq)  # type: ignore[attr-defined] # an AsyncHandlerConnection
         await super().executemany(query, params_seq, **options)
 
     async def stream(self, query: Any, params: Any = None, **options: Any) -> AsyncIterator[Any]:
-        await self.connection.start(query)  # type: ignore[attr-defined] # an AsyncHandlerConnection
+        await self.connection.start(query, params)  # type: ignore[attr-defined] # an AsyncHandlerConnection
         async for row in super().stream(query, params, **options):
             yield row
 
     @asynccontextmanager
     async def copy(self, statement: Any, params: Any = None, **options: Any) -> AsyncIterator[Any]:
-        await self.connection.start(statement)  # type: ignore[attr-defined] # an AsyncHandlerConnection
+        await self.connection.start(statement, params)  # type: ignore[attr-defined] # an AsyncHandlerConnection
         async with super().copy(statement, params, **options) as copy:
             yield copy
 
@@ -184,7 +189,7 @@ class AsyncHandlerServerCursor(psycopg.AsyncServerCursor[Any]):
     """The same for named cursors."""
 
     async def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
-        await self.connection.start(query)  # type: ignore[attr-defined] # an AsyncHandlerConnection
+        await self.connection.start(query, params)  # type: ignore[attr-defined] # an AsyncHandlerConnection
         return await super().execute(query, params, **options)
 
 
@@ -196,9 +201,9 @@ class AsyncHandlerConnection(Guard, psycopg.AsyncConnection[Any]):
         self.cursor_factory = AsyncHandlerCursor
         self.server_cursor_factory = AsyncHandlerServerCursor
 
-    async def start(self, query: Any = "") -> None:
+    async def start(self, query: Any = "", params: Any = None) -> None:
         """Begin the transaction if it has not begun."""
-        self.check(query)
+        self.check(query, params)
         for statement in self.take_armed():
             await psycopg.AsyncCursor(self).execute(*statement)
 

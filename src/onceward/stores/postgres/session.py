@@ -17,8 +17,22 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from onceward.errors import StoreUnavailable
-from onceward.flow import Begin, Call, Commit, Each, Outcome, Query, Reconnect, Rollback
+from onceward.flow import (
+    Begin,
+    Call,
+    Commit,
+    Each,
+    Outcome,
+    Query,
+    Reconnect,
+    Rehearsal,
+    Rehearse,
+    Rollback,
+    run_async,
+    run_sync,
+)
 from onceward.stores.calls import awaited_outcome, outcome
+from onceward.stores.postgres import rehearsal
 from onceward.stores.postgres.columns import Column, as_columns
 from onceward.stores.postgres.guard import Guard, Statement, is_infrastructure, translated
 
@@ -127,6 +141,8 @@ class PostgresSession(_PostgresSession):
     def perform(self, request: Any) -> Any:
         if isinstance(request, Call):
             return self._call(request)
+        if isinstance(request, Rehearse):
+            return self._rehearse(request)
         if isinstance(request, Reconnect):
             return self._reconnect()
         if self._replaces(request):
@@ -169,6 +185,16 @@ class PostgresSession(_PostgresSession):
         with self.connection.handling():
             return outcome(call, self.connection, self._is_infrastructure)
 
+    def _rehearse(self, request: Rehearse) -> Rehearsal:
+        notes = self.connection.notes = []
+        outcome = self._call(request.call)
+
+        def rows(statement: Statement) -> list[Any]:
+            return psycopg.Cursor(self.connection, row_factory=tuple_row).execute(*statement).fetchall()
+
+        with rehearsal.elsewhere(self.connection) as other:
+            return run_sync(rehearsal.noted(self.connection, other, request.prefix, outcome, notes), rows)
+
     def _reconnect(self) -> bool:
         self.close()
         try:
@@ -199,6 +225,8 @@ class AsyncPostgresSession(_PostgresSession):
     async def perform(self, request: Any) -> Any:
         if isinstance(request, Call):
             return await self._call(request)
+        if isinstance(request, Rehearse):
+            return await self._rehearse(request)
         if isinstance(request, Reconnect):
             return await self._reconnect()
         if self._replaces(request):
@@ -240,6 +268,17 @@ class AsyncPostgresSession(_PostgresSession):
     async def _call(self, call: Call) -> Outcome:
         with self.connection.handling():
             return await awaited_outcome(call, self.connection, self._is_infrastructure)
+
+    async def _rehearse(self, request: Rehearse) -> Rehearsal:
+        notes = self.connection.notes = []
+        outcome = await self._call(request.call)
+
+        async def rows(statement: Statement) -> list[Any]:
+            cursor = await psycopg.AsyncCursor(self.connection, row_factory=tuple_row).execute(*statement)
+            return await cursor.fetchall()
+
+        with rehearsal.elsewhere(self.connection) as other:
+            return await run_async(rehearsal.noted(self.connection, other, request.prefix, outcome, notes), rows)
 
     async def _reconnect(self) -> bool:
         await self.close()

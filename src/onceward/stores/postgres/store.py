@@ -263,8 +263,11 @@ class PostgresStore:
         self._checked = True
 
     def findings(self) -> Sequence[tuple[str, str, str]]:
-        with self._plain() as connection:
-            row = connection.execute(self._statements["settings"][0].encode()).fetchall()[0]
+        try:
+            with self._plain() as connection:
+                row = connection.execute(self._statements["settings"][0].encode()).fetchall()[0]
+        except psycopg.OperationalError as error:
+            unreachable(error, migrate.masked(self.url))
         version, fsync, synchronous, full_pages, isolation, recovery, _ = row
         found = [("ok", f"PostgreSQL {version}, fsync {fsync}, synchronous_commit {synchronous}", "")]
         if fsync != "on" or full_pages != "on":

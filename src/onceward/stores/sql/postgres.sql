@@ -340,9 +340,9 @@ RETURNING seq
 
 -- name: add_attempt
 -- Append only: the history of what went wrong.
-INSERT INTO {prefix}attempt (seq, attempt, kind, charged, error, traceback, worker, code_version, at)
+INSERT INTO {prefix}attempt (seq, attempt, kind, charged, error, traceback, worker, code_version, fingerprint, at)
 VALUES (%(seq)s, %(attempt)s, %(kind)s, %(charged)s, %(error)s, %(traceback)s, %(worker)s, %(code_version)s,
-        clock_timestamp())
+        %(fingerprint)s, clock_timestamp())
 
 -- name: postpone
 -- Guard: the row still carries this claim. An infrastructure error: try again soon, nobody is charged.
@@ -654,6 +654,10 @@ WHERE q.outgoing = %(outgoing)s::boolean AND (%(status)s::text IS NULL OR q.stat
   AND (%(key)s::text IS NULL OR b.key = %(key)s)
   AND (%(source)s::text IS NULL OR n.name = %(source)s)
   AND (%(before)s::bigint IS NULL OR q.seq < %(before)s)
+  AND (%(since)s::float8 IS NULL OR b.received_at >= to_timestamp(%(since)s::float8 / 1000000))
+  AND (%(until)s::float8 IS NULL OR b.received_at < to_timestamp(%(until)s::float8 / 1000000))
+  AND (%(fingerprint)s::text IS NULL OR %(fingerprint)s = (
+       SELECT a.fingerprint FROM {prefix}attempt a WHERE a.seq = q.seq ORDER BY a.id DESC LIMIT 1))
 ORDER BY q.seq DESC LIMIT %(limit)s
 
 -- name: list_finished
@@ -675,6 +679,10 @@ WHERE q.seq IS NULL AND (c.name = %(outbox)s) = %(outgoing)s::boolean
   AND (%(key)s::text IS NULL OR b.key = %(key)s)
   AND (%(source)s::text IS NULL OR n.name = %(source)s)
   AND (%(before)s::bigint IS NULL OR l.seq < %(before)s)
+  AND (%(since)s::float8 IS NULL OR l.received_at >= to_timestamp(%(since)s::float8 / 1000000))
+  AND (%(until)s::float8 IS NULL OR l.received_at < to_timestamp(%(until)s::float8 / 1000000))
+  AND (%(fingerprint)s::text IS NULL OR %(fingerprint)s = (
+       SELECT a.fingerprint FROM {prefix}attempt a WHERE a.seq = l.seq ORDER BY a.id DESC LIMIT 1))
 ORDER BY l.seq DESC LIMIT %(limit)s
 
 -- name: show
@@ -689,7 +697,8 @@ SELECT l.seq, n.name, l.id, c.name, l.hash, (extract(epoch FROM l.received_at) *
             WHEN q.state = 'retry' THEN 'retrying'
             ELSE q.state END,
        coalesce(q.attempts, 0), coalesce(q.crashes, 0), (extract(epoch FROM q.due_at) * 1000000)::bigint,
-       q.worker, r.result, coalesce(d.copies, 0), b.destination, b.cause
+       q.worker, r.result, coalesce(d.copies, 0), b.destination, b.cause,
+       (extract(epoch FROM d.first_at) * 1000000)::bigint, (extract(epoch FROM d.last_at) * 1000000)::bigint
 FROM {prefix}ledger l
 JOIN {prefix}name n ON n.id = l.source
 JOIN {prefix}name c ON c.id = l.consumer
@@ -707,7 +716,7 @@ WHERE first_seq <= %(seq)s AND last_seq >= %(seq)s AND %(seq)s = ANY(seqs)
 
 -- name: show_attempts
 -- In the order in which they failed.
-SELECT attempt, kind, charged, error, traceback, worker, code_version, (extract(epoch FROM at) * 1000000)::bigint
+SELECT attempt, kind, charged, error, traceback, worker, code_version, (extract(epoch FROM at) * 1000000)::bigint, fingerprint
 FROM {prefix}attempt WHERE seq = %(seq)s ORDER BY id
 
 -- name: show_sent
@@ -725,6 +734,106 @@ SELECT l.seq FROM {prefix}ledger l JOIN {prefix}name n ON n.id = l.source
 WHERE n.name = %(source)s AND l.id = %(stored_id)s AND l.consumer = ANY(SELECT DISTINCT consumer FROM {prefix}subscription
       UNION SELECT id FROM {prefix}name WHERE name = %(consumer)s)
 ORDER BY l.seq
+
+-- name: find_id
+-- An id from whatever source, for whatever consumer. Relies on the unique key of the ledger, once for each pair of names.
+SELECT l.seq FROM {prefix}ledger l
+WHERE l.id = %(stored_id)s AND l.consumer = ANY(SELECT id FROM {prefix}name) AND l.source = ANY(SELECT id FROM {prefix}name)
+ORDER BY l.seq LIMIT %(limit)s
+
+-- name: show_cases
+-- The other bodies that came under its id, and what became of them. Relies on quarantine_copy.
+SELECT id, copies, (extract(epoch FROM first_at) * 1000000)::bigint, (extract(epoch FROM last_at) * 1000000)::bigint,
+       resolution, accepted_seq
+FROM {prefix}quarantine WHERE seq = %(seq)s ORDER BY id
+
+-- name: dead_groups
+-- The dead, by how their last attempt failed. Relies on queue_aside and attempt_seq.
+SELECT coalesce(a.fingerprint, ''), b.type, c.name, q.outgoing, count(*), min(q.seq), max(q.seq),
+       (extract(epoch FROM min(b.received_at)) * 1000000)::bigint, (extract(epoch FROM max(b.received_at)) * 1000000)::bigint,
+       max(coalesce(a.error, ''))
+FROM {prefix}queue q
+JOIN {prefix}body b ON b.seq = q.seq
+JOIN {prefix}ledger l ON l.seq = q.seq
+JOIN {prefix}name c ON c.id = l.consumer
+LEFT JOIN {prefix}attempt a ON a.id = (SELECT max(x.id) FROM {prefix}attempt x WHERE x.seq = q.seq)
+WHERE q.state = 'dead'
+GROUP BY 1, 2, 3, 4 ORDER BY 5 DESC, 6 LIMIT %(limit)s
+
+-- name: blocked_keys
+-- Dead messages that hold their key, and how much waits behind each. Relies on queue_aside and queue_key.
+SELECT q.seq, b.type, b.key, c.name, q.outgoing, (extract(epoch FROM b.received_at) * 1000000)::bigint,
+       (SELECT count(*) FROM {prefix}queue w
+        WHERE w.key_hash = q.key_hash AND (w.place, w.seq) > (q.place, q.seq)) AS behind,
+       (SELECT w.seq FROM {prefix}queue w
+        WHERE w.key_hash = q.key_hash AND (w.place, w.seq) > (q.place, q.seq) ORDER BY w.place, w.seq LIMIT 1)
+FROM {prefix}queue q
+JOIN {prefix}body b ON b.seq = q.seq
+JOIN {prefix}ledger l ON l.seq = q.seq
+JOIN {prefix}name c ON c.id = l.consumer
+WHERE q.state = 'dead' AND q.key_hash IS NOT NULL
+ORDER BY behind DESC, q.seq LIMIT %(limit)s
+
+-- name: running
+-- What is noted, and by whom. Relies on queue_noted.
+SELECT q.seq, q.worker, b.type, b.key, c.name, q.outgoing, q.attempts + 1
+FROM {prefix}queue q
+JOIN {prefix}body b ON b.seq = q.seq
+JOIN {prefix}ledger l ON l.seq = q.seq
+JOIN {prefix}name c ON c.id = l.consumer
+WHERE q.token IS NOT NULL ORDER BY q.seq LIMIT %(limit)s
+
+-- name: sources
+-- Who sends, as far as the newest messages show; and who said how late it may redeliver. Walks the ledger's primary key backwards.
+SELECT n.name, s.redelivers_seconds, coalesce(r.messages, 0), (extract(epoch FROM r.last_at) * 1000000)::bigint,
+       coalesce(r.copies, 0)::bigint
+FROM {prefix}name n
+LEFT JOIN {prefix}source s ON s.source = n.id
+LEFT JOIN (
+    SELECT m.source, count(*) AS messages, max(m.received_at) AS last_at, sum(coalesce(d.copies, 0)) AS copies
+    FROM (SELECT seq, source, received_at FROM {prefix}ledger ORDER BY seq DESC LIMIT %(newest)s) AS m
+    LEFT JOIN {prefix}duplicate d ON d.seq = m.seq
+    GROUP BY m.source
+) AS r ON r.source = n.id
+WHERE s.source IS NOT NULL OR r.messages IS NOT NULL
+ORDER BY n.name
+
+-- name: sizes
+-- Rows as the server estimates them (none before its first look at a table), bytes with indexes; the pages of bodies count as one.
+SELECT replace(coalesce(p.relname, t.relname), '{prefix}', ''),
+       CASE WHEN min(t.reltuples) < 0 THEN NULL ELSE sum(t.reltuples)::bigint END, sum(pg_total_relation_size(t.oid))::bigint
+FROM pg_class t
+LEFT JOIN pg_inherits i ON i.inhrelid = t.oid
+LEFT JOIN pg_class p ON p.oid = i.inhparent
+WHERE t.relkind = 'r' AND t.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = '{prefix}ledger'::regclass)
+  AND starts_with(t.relname, '{prefix}')
+GROUP BY 1 ORDER BY 3 DESC
+
+-- name: oldest
+-- Since when messages are remembered, and since when with their bodies. Relies on the primary keys, whose order is that of time.
+SELECT (SELECT (extract(epoch FROM received_at) * 1000000)::bigint FROM {prefix}ledger ORDER BY seq LIMIT 1),
+       (SELECT (extract(epoch FROM received_at) * 1000000)::bigint FROM {prefix}body ORDER BY seq LIMIT 1),
+       (SELECT CASE WHEN isfinite(due_at) THEN (extract(epoch FROM due_at) * 1000000)::bigint END FROM {prefix}upkeep)
+
+-- name: audit
+-- What people did, newest first. Walks the primary key backwards.
+SELECT id, (extract(epoch FROM at) * 1000000)::bigint, actor, action, seq, reason FROM {prefix}audit
+WHERE %(before)s::bigint IS NULL OR id < %(before)s ORDER BY id DESC LIMIT %(limit)s
+
+-- name: traffic
+-- By the minute: 0 received, 1 done, 2 failed; not what goes out. From the newest rows alone, backwards in the primary keys: the cost has an end
+-- however busy the last hour was.
+SELECT 0, trunc(extract(epoch FROM received_at - clock_timestamp()) / 60)::integer AS minute, count(*) FROM (
+    SELECT received_at, consumer FROM {prefix}ledger ORDER BY seq DESC LIMIT %(newest)s) AS received
+WHERE consumer IS DISTINCT FROM (SELECT id FROM {prefix}name WHERE name = %(outbox)s) AND received_at > clock_timestamp() - make_interval(mins => %(minutes)s::integer) GROUP BY minute
+UNION ALL
+SELECT 1, trunc(extract(epoch FROM finished_at - clock_timestamp()) / 60)::integer AS minute, sum(messages)::bigint FROM (
+    SELECT finished_at, messages, outgoing FROM {prefix}run ORDER BY id DESC LIMIT %(newest)s) AS done
+WHERE NOT outgoing AND finished_at > clock_timestamp() - make_interval(mins => %(minutes)s::integer) GROUP BY minute
+UNION ALL
+SELECT 2, trunc(extract(epoch FROM at - clock_timestamp()) / 60)::integer AS minute, count(*) FROM (
+    SELECT at FROM {prefix}attempt ORDER BY id DESC LIMIT %(newest)s) AS failed
+WHERE at > clock_timestamp() - make_interval(mins => %(minutes)s::integer) GROUP BY minute
 
 -- name: workers
 -- Who is running, and how much of it.

@@ -274,8 +274,8 @@ RETURNING seq
 
 -- name: add_attempt
 -- Append only: the history of what went wrong.
-INSERT INTO {prefix}attempt (seq, attempt, kind, charged, error, traceback, worker, code_version, at)
-VALUES (:seq, :attempt, :kind, :charged, :error, :traceback, :worker, :code_version, :now)
+INSERT INTO {prefix}attempt (seq, attempt, kind, charged, error, traceback, worker, code_version, fingerprint, at)
+VALUES (:seq, :attempt, :kind, :charged, :error, :traceback, :worker, :code_version, :fingerprint, :now)
 
 -- name: postpone
 -- Guard: the row still carries this claim. An infrastructure error: try again soon, nobody is charged.
@@ -561,6 +561,10 @@ WHERE q.outgoing = :outgoing AND (:status IS NULL OR q.status = :status)
   AND (:key IS NULL OR b.key = :key)
   AND (:source IS NULL OR n.name = :source)
   AND (:before IS NULL OR q.seq < :before)
+  AND (:since IS NULL OR b.received_at >= :since)
+  AND (:until IS NULL OR b.received_at < :until)
+  AND (:fingerprint IS NULL OR :fingerprint = (
+       SELECT a.fingerprint FROM {prefix}attempt a WHERE a.seq = q.seq ORDER BY a.id DESC LIMIT 1))
 ORDER BY q.seq DESC LIMIT :limit
 
 -- name: list_finished
@@ -580,6 +584,10 @@ WHERE q.seq IS NULL AND (c.name = :outbox) = :outgoing
   AND (:key IS NULL OR b.key = :key)
   AND (:source IS NULL OR n.name = :source)
   AND (:before IS NULL OR l.seq < :before)
+  AND (:since IS NULL OR l.received_at >= :since)
+  AND (:until IS NULL OR l.received_at < :until)
+  AND (:fingerprint IS NULL OR :fingerprint = (
+       SELECT a.fingerprint FROM {prefix}attempt a WHERE a.seq = l.seq ORDER BY a.id DESC LIMIT 1))
 ORDER BY l.seq DESC LIMIT :limit
 
 -- name: show
@@ -594,7 +602,7 @@ SELECT l.seq, n.name, l.id, c.name, l.hash, l.received_at,
             WHEN q.state = 'retry' THEN 'retrying'
             ELSE q.state END,
        coalesce(q.attempts, 0), coalesce(q.crashes, 0), q.due_at,
-       q.worker, r.result, coalesce(d.copies, 0), b.destination, b.cause
+       q.worker, r.result, coalesce(d.copies, 0), b.destination, b.cause, d.first_at, d.last_at
 FROM {prefix}ledger l
 JOIN {prefix}name n ON n.id = l.source
 JOIN {prefix}name c ON c.id = l.consumer
@@ -612,7 +620,7 @@ WHERE first_seq <= :seq AND last_seq >= :seq AND :seq IN (SELECT value FROM json
 
 -- name: show_attempts
 -- In the order in which they failed.
-SELECT attempt, kind, charged, error, traceback, worker, code_version, at
+SELECT attempt, kind, charged, error, traceback, worker, code_version, at, fingerprint
 FROM {prefix}attempt WHERE seq = :seq ORDER BY id
 
 -- name: show_sent
@@ -629,6 +637,106 @@ SELECT l.seq FROM {prefix}ledger l JOIN {prefix}name n ON n.id = l.source
 WHERE n.name = :source AND l.id = :stored_id AND l.consumer IN (SELECT consumer FROM {prefix}subscription
       UNION SELECT id FROM {prefix}name WHERE name = :consumer)
 ORDER BY l.seq
+
+-- name: find_id
+-- An id from whatever source, for whatever consumer. Relies on the unique key of the ledger, once for each pair of names.
+SELECT l.seq FROM {prefix}ledger l
+WHERE l.id = :stored_id AND l.consumer IN (SELECT id FROM {prefix}name) AND l.source IN (SELECT id FROM {prefix}name)
+ORDER BY l.seq LIMIT :limit
+
+-- name: show_cases
+-- The other bodies that came under its id, and what became of them. Relies on quarantine_copy.
+SELECT id, copies, first_at, last_at, resolution, accepted_seq FROM {prefix}quarantine WHERE seq = :seq ORDER BY id
+
+-- name: dead_groups
+-- The dead, by how their last attempt failed. Relies on queue_aside and attempt_seq.
+SELECT coalesce(a.fingerprint, ''), b.type, c.name, q.outgoing, count(*), min(q.seq), max(q.seq),
+       min(b.received_at), max(b.received_at), max(coalesce(a.error, ''))
+FROM {prefix}queue q
+JOIN {prefix}body b ON b.seq = q.seq
+JOIN {prefix}ledger l ON l.seq = q.seq
+JOIN {prefix}name c ON c.id = l.consumer
+LEFT JOIN {prefix}attempt a ON a.id = (SELECT max(x.id) FROM {prefix}attempt x WHERE x.seq = q.seq)
+WHERE q.state = 'dead'
+GROUP BY 1, 2, 3, 4 ORDER BY 5 DESC, 6 LIMIT :limit
+
+-- name: blocked_keys
+-- Dead messages that hold their key, and how much waits behind each. Relies on queue_aside and queue_key.
+SELECT q.seq, b.type, b.key, c.name, q.outgoing, b.received_at,
+       (SELECT count(*) FROM {prefix}queue w
+        WHERE w.key_hash = q.key_hash AND (w.place, w.seq) > (q.place, q.seq)) AS behind,
+       (SELECT w.seq FROM {prefix}queue w
+        WHERE w.key_hash = q.key_hash AND (w.place, w.seq) > (q.place, q.seq) ORDER BY w.place, w.seq LIMIT 1)
+FROM {prefix}queue q
+JOIN {prefix}body b ON b.seq = q.seq
+JOIN {prefix}ledger l ON l.seq = q.seq
+JOIN {prefix}name c ON c.id = l.consumer
+WHERE q.state = 'dead' AND q.key_hash IS NOT NULL
+ORDER BY behind DESC, q.seq LIMIT :limit
+
+-- name: running
+-- What is noted, and by whom. Relies on queue_noted.
+SELECT q.seq, q.worker, b.type, b.key, c.name, q.outgoing, q.attempts + 1
+FROM {prefix}queue q
+JOIN {prefix}body b ON b.seq = q.seq
+JOIN {prefix}ledger l ON l.seq = q.seq
+JOIN {prefix}name c ON c.id = l.consumer
+WHERE q.token IS NOT NULL ORDER BY q.seq LIMIT :limit
+
+-- name: sources
+-- Who sends, as far as the newest messages show; and who said how late it may redeliver. Walks the ledger's primary key backwards.
+SELECT n.name, s.redelivers_seconds, coalesce(r.messages, 0), r.last_at, coalesce(r.copies, 0)
+FROM {prefix}name n
+LEFT JOIN {prefix}source s ON s.source = n.id
+LEFT JOIN (
+    SELECT m.source, count(*) AS messages, max(m.received_at) AS last_at, sum(coalesce(d.copies, 0)) AS copies
+    FROM (SELECT seq, source, received_at FROM {prefix}ledger ORDER BY seq DESC LIMIT :newest) AS m
+    LEFT JOIN {prefix}duplicate d ON d.seq = m.seq
+    GROUP BY m.source
+) AS r ON r.source = n.id
+WHERE s.source IS NOT NULL OR r.messages IS NOT NULL
+ORDER BY n.name
+
+-- name: sizes
+-- Rows are counted here, in the primary keys; bytes are known for the file as a whole.
+SELECT 'ledger', count(*), NULL FROM {prefix}ledger
+UNION ALL SELECT 'body', count(*), NULL FROM {prefix}body
+UNION ALL SELECT 'queue', count(*), NULL FROM {prefix}queue
+UNION ALL SELECT 'run', count(*), NULL FROM {prefix}run
+UNION ALL SELECT 'result', count(*), NULL FROM {prefix}result
+UNION ALL SELECT 'attempt', count(*), NULL FROM {prefix}attempt
+UNION ALL SELECT 'duplicate', count(*), NULL FROM {prefix}duplicate
+UNION ALL SELECT 'quarantine', count(*), NULL FROM {prefix}quarantine
+UNION ALL SELECT 'effect', count(*), NULL FROM {prefix}effect
+UNION ALL SELECT 'audit', count(*), NULL FROM {prefix}audit
+UNION ALL SELECT '(whole file)', NULL,
+    (SELECT page_count FROM pragma_page_count) * (SELECT page_size FROM pragma_page_size)
+
+-- name: oldest
+-- Since when messages are remembered, and since when with their bodies. Relies on the primary keys, whose order is that of time.
+SELECT (SELECT received_at FROM {prefix}ledger ORDER BY seq LIMIT 1),
+       (SELECT received_at FROM {prefix}body ORDER BY seq LIMIT 1),
+       (SELECT nullif(due_at, 0) FROM {prefix}upkeep)
+
+-- name: audit
+-- What people did, newest first. Walks the primary key backwards.
+SELECT id, at, actor, action, seq, reason FROM {prefix}audit
+WHERE :before IS NULL OR id < :before ORDER BY id DESC LIMIT :limit
+
+-- name: traffic
+-- By the minute: 0 received, 1 done, 2 failed; not what goes out. From the newest rows alone, backwards in the primary keys: the cost has an end
+-- however busy the last hour was.
+SELECT 0, (received_at - :now) / 60000000 AS minute, count(*) FROM (
+    SELECT received_at, consumer FROM {prefix}ledger ORDER BY seq DESC LIMIT :newest)
+WHERE consumer IS NOT (SELECT id FROM {prefix}name WHERE name = :outbox) AND received_at > :now - :minutes * 60000000 GROUP BY minute
+UNION ALL
+SELECT 1, (finished_at - :now) / 60000000 AS minute, sum(messages) FROM (
+    SELECT finished_at, messages, outgoing FROM {prefix}run ORDER BY id DESC LIMIT :newest)
+WHERE NOT outgoing AND finished_at > :now - :minutes * 60000000 GROUP BY minute
+UNION ALL
+SELECT 2, (at - :now) / 60000000 AS minute, count(*) FROM (
+    SELECT at FROM {prefix}attempt ORDER BY id DESC LIMIT :newest)
+WHERE at > :now - :minutes * 60000000 GROUP BY minute
 
 -- name: workers
 -- Who is running, and how much of it.

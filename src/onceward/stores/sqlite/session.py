@@ -21,8 +21,9 @@ from onceward.errors import (
     StoreUnavailable,
     TransactionAborted,
 )
-from onceward.flow import Begin, Call, Commit, Each, Outcome, Query, Reconnect, Rollback
+from onceward.flow import Begin, Call, Commit, Each, Outcome, Query, Reconnect, Rehearsal, Rehearse, Rollback, Statement
 from onceward.stores.calls import awaited_outcome, outcome, refuse_transaction_control
+from onceward.stores.sqlite import rehearsal
 
 # What may stand before a statement; SQLite's comments do not nest. Atomic and possessive: what was read as a comment is
 # never read again in another way, however many there are. A second statement in a string is an error of sqlite3's own.
@@ -57,11 +58,11 @@ class HandlerCursor(sqlite3.Cursor):
     connection: HandlerConnection
 
     def execute(self, sql: str, parameters: Any = (), /) -> HandlerCursor:
-        self.connection.before_statement(sql)
+        self.connection.before_statement(sql, parameters)
         return super().execute(sql, parameters)
 
     def executemany(self, sql: str, parameters: Any, /) -> HandlerCursor:
-        self.connection.before_statement(sql)
+        self.connection.before_statement(sql, parameters)
         return super().executemany(sql, parameters)
 
     def executescript(self, _script: str, /) -> NoReturn:
@@ -73,9 +74,13 @@ class HandlerConnection(sqlite3.Connection):
 
     armed: Begin | None = None
     in_handler: bool = False
+    notes: list[Statement] | None = None
+    """Where the handler's statements are noted, in a rehearsal."""
 
-    def before_statement(self, sql: str) -> None:
+    def before_statement(self, sql: str, parameters: Any) -> None:
         """Begin lazily, and keep the handler inside its one transaction."""
+        if self.notes is not None:
+            self.notes.append(Statement.of(sql, parameters))
         if not self.in_handler:
             raise ContractViolation("tx was used outside of its handler; its transaction is over")
         refuse_transaction_control(statement(sql))
@@ -179,7 +184,7 @@ class SqliteSession:
         if isinstance(request, Reconnect):
             return self._reconnect()
         try:
-            return self._statement(request)
+            return self._rehearse(request) if isinstance(request, Rehearse) else self._statement(request)
         except sqlite3.Error as error:
             raise translated(error) from error
 
@@ -238,6 +243,25 @@ class SqliteSession:
         with connection.handling():
             return outcome(call, connection, is_infrastructure)
 
+    def _rehearse(self, request: Rehearse) -> Rehearsal:
+        notes = self.listen(request)
+        return self.noted(notes, self._call(request.call))
+
+    def listen(self, request: Rehearse) -> list[Statement]:
+        """Begin the transaction of a rehearsal, and to note what happens in it."""
+        connection = self.connection
+        assert isinstance(connection, HandlerConnection)  # noqa: S101 - handlers never run on joined sessions
+        connection.start()
+        rehearsal.listen(own_cursor(connection), request.prefix)
+        connection.notes = []
+        return connection.notes
+
+    def noted(self, notes: list[Statement], outcome: Outcome) -> Rehearsal:
+        """What was noted."""
+        if not self.connection.in_transaction:
+            return Rehearsal(outcome, notes, (), "SQLite rolled the transaction back, and the changes with it")
+        return Rehearsal(outcome, notes, rehearsal.changes(own_cursor(self.connection)))
+
     def _reconnect(self) -> bool:
         self.close()
         try:
@@ -279,6 +303,9 @@ class AsyncSqliteSession:
             return await self._call(request)
         if isinstance(request, Reconnect):
             return await self._reconnect()
+        if isinstance(request, Rehearse):
+            notes = await self._tx._execute(self._session.listen, request)  # noqa: SLF001 - as below
+            return await self._tx._execute(self._session.noted, notes, await self._call(request.call))  # noqa: SLF001
         # One hop into the connection's thread however many statements travel together.
         return await self._tx._execute(self._session.perform, request)  # noqa: SLF001 - no public way to run a function
 

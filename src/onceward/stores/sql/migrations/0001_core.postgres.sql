@@ -114,6 +114,7 @@ CREATE TABLE {prefix}attempt (
     traceback    text,
     worker       bigint,
     code_version text NOT NULL,
+    fingerprint  text NOT NULL DEFAULT '',
     at           timestamptz NOT NULL
 );
 CREATE INDEX {prefix}attempt_seq ON {prefix}attempt (seq);

@@ -112,6 +112,7 @@ CREATE TABLE {prefix}attempt (
     traceback    text,
     worker       integer,
     code_version text NOT NULL,
+    fingerprint  text NOT NULL DEFAULT '',
     at           integer NOT NULL
 );
 CREATE INDEX {prefix}attempt_seq ON {prefix}attempt (seq);

@@ -1,0 +1,212 @@
+"""Alerts: tells a log, a URL or a function when something needs a person, once and not again and again.
+
+Invariant: whatever a hook does, it runs in a thread of its own: no message waits for it and no lease is lost. Of all
+processes that run the inbox only one looks, the one that registered first.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+from onceward.desk import Desk
+from onceward.errors import OncewardError
+from onceward.flow import Query
+from onceward.message import NO_HEADERS, Message
+from onceward.steps.context import once
+from onceward.transact import perform
+
+log = logging.getLogger("onceward")
+
+Kind = Literal["dead", "mismatch", "unhandled", "stuck", "blocked", "backlog", "retention", "effect"]
+STUCK = timedelta(minutes=1)
+"""Work that may run, while nobody runs anything, for this long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """Something that needs a person, or does not any more. Says how many, never which: no id, key or payload."""
+
+    kind: Kind
+    state: Literal["began", "goes on", "over"]
+    service: str
+    what: str
+    number: int
+    at: str
+
+
+Hook = Callable[[Alert], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """When to tell."""
+
+    every: timedelta = timedelta(seconds=15)
+    """How often to look."""
+    backlog: timedelta = timedelta(minutes=5)
+    """A message that may run and has waited for this long is an old backlog."""
+    quiet: timedelta = timedelta(minutes=5)
+    """At least this long between two alerts of a kind, however it comes and goes."""
+    again: timedelta = timedelta(hours=1)
+    """An alert that goes on is told again after this long, or when its number has doubled."""
+
+
+@dataclass(slots=True)
+class _Told:
+    """What was last said about a kind."""
+
+    at: float = float("-inf")
+    number: int = 0
+    firing: bool = False
+
+
+def log_hook(alert: Alert) -> None:
+    """Tell the log; the hook where none is given."""
+    level = logging.INFO if alert.state == "over" else logging.ERROR
+    log.log(level, "%s: %s (%s)", alert.service, alert.what, alert.state, extra={"onceward": {"alert": asdict(alert)}})
+
+
+def http_hook(url: str, *, secrets: Sequence[str], allow_private: bool = False) -> Hook:
+    """Tell a URL: POSTs the alert as JSON, signed after Standard Webhooks, to a checked address."""
+    from onceward.sinks.http import HttpSink  # noqa: PLC0415 - its package is an extra
+
+    sink = HttpSink(url, secrets=secrets, allow_private=allow_private)
+
+    def tell(alert: Alert) -> None:
+        sink.publish(
+            Message(
+                id=f"alert_{uuid.uuid4().hex}",
+                source="onceward",
+                type=f"onceward.alert.{alert.kind}",
+                version=1,
+                data=None,
+                body=json.dumps(asdict(alert)).encode(),
+                headers=NO_HEADERS,
+                key=None,
+                seq=0,
+                attempt=1,
+                received_at=datetime.now(UTC),
+                consumer="",
+            )
+        )
+
+    return tell
+
+
+class Alerts:
+    """Looks at an inbox now and then, and tells."""
+
+    def __init__(self, desk: Desk, hooks: Sequence[Hook], rules: Rules) -> None:
+        self._desk, self._hooks, self._rules = desk, hooks or (log_hook,), rules
+        self._told: dict[Kind, _Told] = {}
+        self._unserved_since: float | None = None
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to look, in a thread."""
+        self._stopping.clear()
+        self._thread = threading.Thread(target=self._run, name="onceward-alerts", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop looking; a hook that is in the middle of telling is not waited for long."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(5)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._rules.every.total_seconds()):
+            try:
+                if self._leads():
+                    self.look()
+            except OncewardError as error:
+                log.warning("alerts could not look at the inbox: %s", error)
+            except Exception:
+                log.exception("looking for alerts failed; it will be tried again")
+
+    def _leads(self) -> bool:
+        alive = [worker for worker in self._desk.workers() if worker.lease_seconds > 0]
+        return not alive or (alive[0].pid, alive[0].host) == (os.getpid(), socket.gethostname())
+
+    def look(self, now: float | None = None) -> list[Alert]:
+        """Look once, and tell what is to be told; answers it."""
+        now = time.monotonic() if now is None else now
+        found = {kind: (number, what) for kind, number, what in self._conditions(now) if number}
+        alerts = []
+        for kind in {**dict.fromkeys(found), **dict.fromkeys(self._told)}:
+            number, what = found.get(kind, (0, ""))
+            alert = self._decided(kind, number, what, now)
+            if alert is not None:
+                alerts.append(alert)
+                self._tell(alert)
+        return alerts
+
+    def _decided(self, kind: Kind, number: int, what: str, now: float) -> Alert | None:
+        told = self._told.setdefault(kind, _Told())
+        since = now - told.at
+        state: Literal["began", "goes on", "over"]
+        if number and not told.firing and since >= self._rules.quiet.total_seconds():
+            state = "began"
+        elif number and told.firing and self._is_worth_repeating(told, number, since):
+            state = "goes on"
+        elif not number and told.firing:
+            state, what = "over", f"{kind}: over"
+        else:
+            return None
+        # The end of one is told at once and does not count: what begins anew soon after is kept quiet for a while.
+        self._told[kind] = _Told(told.at if state == "over" else now, number, firing=state != "over")
+        return Alert(kind, state, self._desk.context.service, what, number, datetime.now(UTC).isoformat())
+
+    def _is_worth_repeating(self, told: _Told, number: int, since: float) -> bool:
+        doubled = number >= 2 * told.number and since >= self._rules.quiet.total_seconds()
+        return doubled or since >= self._rules.again.total_seconds()
+
+    def _tell(self, alert: Alert) -> None:
+        for hook in self._hooks:
+            try:
+                hook(alert)
+            except Exception:
+                log.exception("an alert hook failed; the alert was %s (%s)", alert.kind, alert.state)
+
+    def _conditions(self, now: float) -> Iterator[tuple[Kind, int, str]]:
+        stats = self._desk.stats()
+        dead = stats.dead + stats.outbox_dead
+        yield "dead", dead, f"{dead} dead messages need a person: onceward list --status dead"
+        yield "mismatch", stats.quarantined, f"{stats.quarantined} ids came again with other bytes: onceward quarantine"
+        yield "unhandled", stats.unhandled, f"{stats.unhandled} messages are of a type that nobody handles"
+        unserved = stats.due + stats.retrying if not stats.workers else 0
+        self._unserved_since = (self._unserved_since or now) if unserved else None
+        stuck = unserved if unserved and now - (self._unserved_since or now) >= STUCK.total_seconds() else 0
+        yield "stuck", stuck, f"{stuck} messages wait, and no worker is running"
+        blocked = sum(1 for key in self._desk.blocked_keys() if key.behind)
+        yield "blocked", blocked, f"{blocked} keys are blocked: messages wait behind a dead one"
+        old = stats.due if stats.oldest_due_seconds >= self._rules.backlog.total_seconds() else 0
+        yield "backlog", old, f"{old} messages are due, the oldest for {stats.oldest_due_seconds:.0f} s"
+        trouble = list(self._retention())
+        yield "retention", len(trouble), "; ".join(trouble)
+        begun_before = datetime.now(UTC) - self._desk.context.settings.handler_timeout
+        unknown = sum(1 for effect in self._desk.effects() if effect.started_at < begun_before)
+        yield "effect", unknown, f"{unknown} external calls have an unknown outcome: onceward effects list"
+
+    def _retention(self) -> Iterator[str]:
+        """What would let a late copy take effect again, or the tables grow without end."""
+        context = self._desk.context
+        (rows,) = perform(self._desk.store, lambda: once(context, Query("latest_source")))
+        for source, seconds in rows:
+            if timedelta(seconds=seconds) > context.settings.dedupe_retention:
+                yield f"source {source} redelivers for longer than ids are remembered"
+        due = self._desk.storage().upkeep_due_at
+        every = context.settings.upkeep
+        if every and due and datetime.now(UTC) - due > max(timedelta(hours=1), every * 10):
+            yield f"nothing was pruned since {due:%Y-%m-%d %H:%M} UTC"

@@ -1,0 +1,87 @@
+"""`onceward dashboard`: serve the dashboard of an inbox, on this machine alone unless there are credentials."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import os
+import signal
+import threading
+from datetime import timedelta
+from pathlib import Path
+
+import click
+
+from onceward.cli.failure import WRONG_USAGE, Failure
+from onceward.cli.target import Target, on_target
+from onceward.cli.text import examples, say
+
+VARIABLE = "ONCEWARD_DASHBOARD_CREDENTIALS"
+PATIENCE = timedelta(seconds=5)
+
+
+@click.command(
+    short_help="Serve the dashboard in a browser.",
+    epilog=examples(
+        "onceward dashboard shop:inbox --port 8090",
+        "onceward dashboard shop:inbox --host 0.0.0.0 --credentials people.txt --behind-tls",
+        "onceward dashboard --store sqlite:///shop.db",
+    ),
+)
+@on_target()
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="HOST", help="The address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8090, show_default=True, help="0: any that is free.")
+@click.option(
+    "--credentials",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help=f"Lines of NAME ROLE SECRET; or set {VARIABLE}. Roles: viewer, reader, operator.",
+)
+@click.option("--behind-tls", is_flag=True, help="A proxy in front speaks HTTPS: HOST may be beyond this machine.")
+def dashboard(target: Target, *, host: str, port: int, credentials: Path | None, behind_tls: bool) -> None:
+    """Serve the dashboard until Ctrl-C.
+
+    Without credentials it is read-only and on this machine alone. With them, people sign in: a viewer sees what is
+    going on, a reader also payloads, an operator also changes things. A HOST beyond this machine is refused without
+    credentials, and without --behind-tls, for secrets must not travel in the clear.
+    """
+    from onceward.dashboard import Credential, Dashboard  # noqa: PLC0415 - its packages are an extra
+    from onceward.serve import serving  # noqa: PLC0415 - the same
+
+    text = credentials.read_text() if credentials else os.environ.get(VARIABLE, "").replace(",", "\n")
+    people = Credential.parse(text)
+    if not is_loopback(host):
+        if not people:
+            raise Failure(
+                f"{host} can be reached from other machines, and nobody would have to sign in; give --credentials FILE "
+                f"(or {VARIABLE}), or listen on 127.0.0.1",
+                WRONG_USAGE,
+            )
+        if not behind_tls:
+            raise Failure(
+                f"{host} can be reached from other machines, and secrets would travel in the clear; put a proxy that "
+                "speaks HTTPS in front and say --behind-tls, or listen on 127.0.0.1",
+                WRONG_USAGE,
+            )
+    logging.basicConfig(level=logging.WARNING)
+    with target.open() as inbox:
+        inbox.store.check_schema()
+        app = Dashboard(inbox, credentials=people, anonymous=None if people else "reader")
+        stopped = threading.Event()
+        for name in ("SIGINT", "SIGTERM"):
+            signal.signal(getattr(signal, name), lambda *_: stopped.set())
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        with serving(app, address, stop=stopped.set, patience=PATIENCE) as listening:
+            shown = f"[{host}]" if ":" in host else host
+            say(f"dashboard of {inbox.context.service}: http://{shown}:{listening}/")
+            stopped.wait()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,213 @@
+"""Who may do what: people, roles, sessions, and whether a request comes from our own pages.
+
+Invariants: secrets are compared in constant time; a session is a signed cookie that expires and that a change of the
+credentials ends; a state-changing request is a POST from the same origin with the token of its session.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+
+from onceward.errors import ConfigurationError
+
+Role = Literal["viewer", "reader", "operator"]
+ROLES: tuple[Role, ...] = ("viewer", "reader", "operator")
+"""Each may do what the ones before it may: see what is going on; see payloads too; change things too."""
+
+COOKIE = "onceward_session"
+SESSION_SECONDS = 12 * 3600
+SHORTEST_SECRET = 16
+FREE_FAILURES = 5
+LONGEST_LOCK = 300.0
+LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Somebody who looks or acts; the name goes into the audit."""
+
+    name: str
+    role: Role
+
+    def may(self, role: Role) -> bool:
+        """Whether the role is theirs or below theirs."""
+        return ROLES.index(self.role) >= ROLES.index(role)
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """A person and the secret that proves who it is."""
+
+    name: str
+    role: Role
+    secret: str
+
+    def __repr__(self) -> str:
+        return f"Credential(name={self.name!r}, role={self.role!r}, secret=...)"
+
+    @classmethod
+    def parse(cls, text: str) -> list[Credential]:
+        """Credentials as lines of NAME ROLE SECRET; empty lines and those that begin with # are nothing."""
+        found = []
+        for line in text.splitlines():
+            words = line.split()
+            if not words or words[0].startswith("#"):
+                continue
+            if len(words) != 3:  # noqa: PLR2004 - as the message says
+                raise ConfigurationError("a credential is a line of three words: NAME ROLE SECRET")
+            name, role, secret = words
+            found.append(cls(name, _role(role), secret))
+        return found
+
+
+def _role(word: str) -> Role:
+    for role in ROLES:
+        if word == role:
+            return role
+    raise ConfigurationError(f"there is no role {word!r}; roles are {', '.join(ROLES)}")
+
+
+Identify = Callable[[Request], Person | None]
+
+
+class Access:
+    """The people of one dashboard."""
+
+    def __init__(
+        self, credentials: Sequence[Credential], *, anonymous: Role | None, identify: Identify | None = None
+    ) -> None:
+        if not credentials and anonymous is None and identify is None:
+            raise ConfigurationError(
+                "nobody could use this dashboard: pass credentials=, or identify= for people your application knows, "
+                'or anonymous="viewer" where everybody who reaches it may look'
+            )
+        if anonymous == "operator":
+            raise ConfigurationError("changing things needs a credential; anonymous= is viewer or reader")
+        for one in credentials:
+            if len(one.secret) < SHORTEST_SECRET:
+                raise ConfigurationError(f"the secret of {one.name} has less than {SHORTEST_SECRET} characters")
+        if len({one.name for one in credentials}) != len(credentials):
+            raise ConfigurationError("two credentials have the same name")
+        self._credentials = {one.name: one for one in credentials}
+        self._anonymous, self._identify = anonymous, identify
+        # Made of the credentials: the same in every process, and another as soon as one of them changes.
+        material = repr(sorted((one.name, one.role, one.secret) for one in credentials)).encode()
+        self._key = hashlib.sha256(b"onceward dashboard" + material).digest() if credentials else _random_key()
+        self._failures: dict[str, tuple[int, float]] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def can_sign_in(self) -> bool:
+        """Whether there is somebody to sign in as."""
+        return bool(self._credentials)
+
+    def person(self, request: Request) -> Person | None:
+        """Who sent a request; None where nobody may."""
+        if self._identify is not None:
+            return self._identify(request)
+        known = self._in_session(request) or self._in_header(request)
+        if known is not None:
+            return known
+        if self._anonymous is not None and _is_local_name(request):
+            return Person("anonymous", self._anonymous)
+        return None
+
+    def sign_in(self, name: str, secret: str) -> str | None:
+        """The cookie of a new session; None where the secret is wrong or too many were. Says not which."""
+        person = self._proven(name, secret)
+        if person is None:
+            return None
+        content = f"{person.name}\n{int(time.time())}".encode()
+        return f"{_text(content)}.{self._signed('session', content)}"
+
+    def token(self, request: Request, person: Person) -> str:
+        """What a form of ours carries."""
+        return self._signed("form", f"{person.name}\n{request.cookies.get(COOKIE, '')}".encode())
+
+    def is_ours(self, request: Request, person: Person, token: str) -> bool:
+        """Whether a request was made by a form of ours."""
+        return same_origin(request) and hmac.compare_digest(token.encode(), self.token(request, person).encode())
+
+    def _in_session(self, request: Request) -> Person | None:
+        content, _, signature = request.cookies.get(COOKIE, "").partition(".")
+        try:
+            raw = base64.urlsafe_b64decode(content.encode())
+        except ValueError:
+            return None
+        if not content or not hmac.compare_digest(signature.encode(), self._signed("session", raw).encode()):
+            return None
+        name, _, began = raw.decode().partition("\n")
+        known = self._credentials.get(name)
+        if known is None or time.time() - int(began) > SESSION_SECONDS:
+            return None
+        return Person(known.name, known.role)
+
+    def _in_header(self, request: Request) -> Person | None:
+        """For programs, such as Prometheus: HTTP basic authentication."""
+        scheme, _, value = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "basic":
+            return None
+        try:
+            name, _, secret = base64.b64decode(value.encode(), validate=True).decode().partition(":")
+        except ValueError:
+            return None
+        return self._proven(name, secret)
+
+    def _proven(self, name: str, secret: str) -> Person | None:
+        known = self._credentials.get(name)
+        with self._lock:
+            failures, locked_until = self._failures.get(name, (0, 0.0))
+        expected = known.secret if known else "no such person"
+        is_right = hmac.compare_digest(_digest(secret), _digest(expected)) and known is not None
+        if time.monotonic() < locked_until:
+            return None
+        with self._lock:
+            if is_right:
+                self._failures.pop(name, None)
+            elif known is not None:  # unknown names are never right, so counting them would only fill the memory
+                beyond = max(0, failures + 1 - FREE_FAILURES)
+                pause = min(LONGEST_LOCK, 2.0**beyond) if beyond else 0.0
+                self._failures[name] = (failures + 1, time.monotonic() + pause)
+        return Person(known.name, known.role) if known and is_right else None
+
+    def _signed(self, purpose: str, content: bytes) -> str:
+        return _text(hmac.digest(self._key, f"{purpose}:".encode() + content, "sha256"))
+
+
+def same_origin(request: Request) -> bool:
+    """Whether the browser says that a page of this very site sent the request."""
+    site = request.headers.get("sec-fetch-site")
+    if site is not None and site != "same-origin":
+        return False
+    source = request.headers.get("origin") or request.headers.get("referer") or ""
+    host = request.headers.get("host", "")
+    return bool(host) and urlsplit(source).netloc == host
+
+
+def _is_local_name(request: Request) -> bool:
+    """Whether the address was written as this machine's own: a page elsewhere that points its name here is refused."""
+    return (urlsplit(f"//{request.headers.get('host', '')}").hostname or "") in LOCAL_NAMES
+
+
+def _random_key() -> bytes:
+    import secrets  # noqa: PLC0415 - only where nobody can sign in
+
+    return secrets.token_bytes(32)
+
+
+def _digest(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode(errors="backslashreplace")).digest()
+
+
+def _text(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).decode()

@@ -1,0 +1,94 @@
+"""The guarantee that is truly in force for each handler, from what the store, the retention and the sources say.
+
+Invariant: it says the weakest that is true. A program that declares more than that (`guarantee=`) does not start.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+from onceward.desk import Desk
+from onceward.errors import ConfigurationError
+from onceward.flow import Query
+from onceward.registry import Handler, Promise
+from onceward.steps.context import once
+from onceward.transact import perform
+
+log = logging.getLogger("onceward")
+
+LEVELS: tuple[Promise, ...] = ("weaker", "at-least-once", "exactly-once")
+"""From the weakest to the strongest."""
+MEANINGS: dict[Promise, str] = {
+    "exactly-once": "effects through tx are applied exactly once; calls elsewhere at least once, under one key",
+    "at-least-once": "published at least once, always under the same id",
+    "weaker": "a message can be lost, or take effect again",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Guarantee:
+    """What holds for a handler, and why not more."""
+
+    handler: str
+    consumer: str
+    type: str
+    level: Promise
+    declared: Promise | None
+    reasons: tuple[str, ...]
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the program declares more than is true."""
+        return self.declared is not None and LEVELS.index(self.level) < LEVELS.index(self.declared)
+
+
+def in_force(desk: Desk) -> list[Guarantee]:
+    """What holds for each handler of this process."""
+    common = [*_store(desk), *_retention(desk)]
+    return [_of(handler, common) for handler in desk.context.registry]
+
+
+def check(desk: Desk) -> None:
+    """Say in the log what holds; raise where a handler declares more."""
+    found = in_force(desk)
+    for one in found:
+        why = f" ({'; '.join(one.reasons)})" if one.reasons else ""
+        level = logging.INFO if one.level != "weaker" else logging.WARNING
+        log.log(level, "%s of %s for %s: %s%s", one.handler, one.type, one.consumer, one.level, why)
+    broken = [one for one in found if one.is_broken]
+    if broken:
+        first = broken[0]
+        raise ConfigurationError(
+            f"{first.handler} declares guarantee={first.declared!r}, and only {first.level!r} is in force: "
+            f"{'; '.join(first.reasons)}. Mend that, or declare less; `onceward doctor` shows every handler"
+        )
+
+
+def _of(handler: Handler, common: list[str]) -> Guarantee:
+    level: Promise = "at-least-once" if handler.external else "exactly-once"
+    reasons = ["its effect is outside of the database"] if handler.external else []
+    if common:
+        level = "weaker"
+    return Guarantee(handler.name, handler.consumer, handler.type, level, handler.guarantee, (*common, *reasons))
+
+
+def _store(desk: Desk) -> Iterator[str]:
+    """Whether what was committed stays."""
+    for level, what, _ in desk.store.findings():
+        if level == "error" or "in memory" in what:
+            yield what
+
+
+def _retention(desk: Desk) -> Iterator[str]:
+    """Whether a copy is recognised for as long as one may come."""
+    kept = desk.context.settings.dedupe_retention
+    (rows,) = perform(desk.store, lambda: once(desk.context, Query("latest_source")))
+    windows = [(name, timedelta(seconds=seconds)) for name, seconds in rows]
+    windows += desk.context.registry.sources.items()
+    for name, window in windows:
+        if window > kept:
+            yield f"{name} redelivers for up to {window}, and ids are remembered for {kept}"
+            return

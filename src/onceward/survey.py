@@ -1,0 +1,170 @@
+"""The read side about the inbox as a whole: groups of failures, blocked keys, workers, sources, sizes, traffic, audit.
+
+Read only, like `report.py`, which is about numbers and single messages. Every statement's cost has an end that the
+size of the history does not move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from onceward.flow import Flow, Query
+from onceward.message import moment
+from onceward.registry import OUTBOX
+from onceward.steps.context import Context, once
+
+NEWEST = 20_000
+"""How many of the newest rows are looked at for what is about the last hour."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadGroup:
+    """Dead messages of a type whose last attempt failed in the same way."""
+
+    fingerprint: str
+    type: str
+    consumer: str
+    outgoing: bool
+    messages: int
+    first_seq: int
+    last_seq: int
+    first_at: datetime
+    last_at: datetime
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedKey:
+    """A dead message that holds its key, and what waits behind it."""
+
+    seq: int
+    type: str
+    key: str | None
+    consumer: str
+    outgoing: bool
+    received_at: datetime
+    behind: int
+    next_seq: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A message that a worker has in hand."""
+
+    seq: int
+    worker: int
+    type: str
+    key: str | None
+    consumer: str
+    outgoing: bool
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRow:
+    """A source: how late it may redeliver, and what the newest messages say about it."""
+
+    name: str
+    redelivers_for: timedelta | None
+    recent: int
+    last_at: datetime | None
+    duplicates: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableSize:
+    """A table. What the database does not know cheaply is None."""
+
+    name: str
+    rows: int | None
+    bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """How much is kept, and since when."""
+
+    tables: tuple[TableSize, ...]
+    ledger_since: datetime | None
+    bodies_since: datetime | None
+    upkeep_due_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class AuditLine:
+    """Something a person did to a message, or a number that was skipped."""
+
+    id: int
+    at: datetime
+    actor: str
+    action: str
+    seq: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Minute:
+    """What happened in a minute, so many minutes ago."""
+
+    ago: int
+    received: int
+    done: int
+    failed: int
+
+
+def dead_groups(context: Context, *, limit: int) -> Flow[list[DeadGroup]]:
+    """Dead messages by how they failed."""
+    (rows,) = yield from once(context, Query("dead_groups", {"limit": limit}))
+    return [DeadGroup(*(*row[:3], bool(row[3]), *row[4:7], moment(row[7]), moment(row[8]), row[9])) for row in rows]
+
+
+def blocked_keys(context: Context, *, limit: int) -> Flow[list[BlockedKey]]:
+    """Keys that a dead message holds."""
+    (rows,) = yield from once(context, Query("blocked_keys", {"limit": limit}))
+    return [BlockedKey(*(*row[:4], bool(row[4]), moment(row[5]), *row[6:])) for row in rows]
+
+
+def running(context: Context, *, limit: int) -> Flow[list[Running]]:
+    """What the workers have in hand."""
+    (rows,) = yield from once(context, Query("running", {"limit": limit}))
+    return [Running(*(*row[:5], bool(row[5]), row[6])) for row in rows]
+
+
+def sources(context: Context) -> Flow[list[SourceRow]]:
+    """Who sends."""
+    (rows,) = yield from once(context, Query("sources", {"newest": NEWEST}))
+    return [
+        SourceRow(name, None if late is None else timedelta(seconds=late), recent, _maybe(last), copies)
+        for name, late, recent, last, copies in rows
+    ]
+
+
+def storage(context: Context) -> Flow[Storage]:
+    """Table sizes and the oldest of what is kept."""
+    sizes, oldest = yield from once(context, Query("sizes"), Query("oldest"))
+    return Storage(tuple(TableSize(*row) for row in sizes), *map(_maybe, oldest[0]))
+
+
+def audit(context: Context, *, before: int | None, limit: int) -> Flow[list[AuditLine]]:
+    """What people did, newest first."""
+    (rows,) = yield from once(context, Query("audit", {"before": before, "limit": limit}))
+    return [AuditLine(row[0], moment(row[1]), *row[2:]) for row in rows]
+
+
+def traffic(context: Context, *, minutes: int) -> Flow[list[Minute]]:
+    """The last minutes, the newest last."""
+    (rows,) = yield from once(context, Query("traffic", {"newest": NEWEST, "minutes": minutes, "outbox": OUTBOX}))
+    return list(_minutes(rows, minutes))
+
+
+def _minutes(rows: Iterable[tuple[Any, ...]], minutes: int) -> Iterable[Minute]:
+    counts = {(kind, -minute): int(number) for kind, minute, number in rows}
+    for ago in range(minutes - 1, -1, -1):
+        yield Minute(ago, *(counts.get((kind, ago), 0) for kind in range(3)))
+
+
+def _maybe(stored: int | None) -> datetime | None:
+    return None if stored is None else moment(stored)

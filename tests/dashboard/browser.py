@@ -1,0 +1,107 @@
+"""A real browser: Debian's Chromium without a window, with a fresh profile, told to leave the network alone.
+
+Invariant: it is gone, with its profile, when the block ends.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+
+from onceward.dashboard import Credential
+from tests.servers import install
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from selenium.webdriver.remote.webelement import WebElement
+
+FLAGS = (
+    "--headless",
+    "--no-sandbox",  # the tests may run as root
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--hide-scrollbars",
+)
+WIDE, PHONE = (1400, 950), (390, 844)
+PICTURES = "ONCEWARD_SCREENSHOTS"
+"""Names the folder for pictures of the documentation; without it none are kept."""
+
+
+class Browser:
+    """One browser, looking at one site."""
+
+    def __init__(self, driver: webdriver.Chrome) -> None:
+        self.driver = driver
+        self.address = ""
+
+    def sign_in(self, address: str, who: Credential) -> None:
+        """Go to a site and sign in, with mouse and keys."""
+        self.address = address
+        self.driver.delete_all_cookies()
+        self.go("/login")
+        self.one("input[name=name]").send_keys(who.name)
+        self.one("input[name=secret]").send_keys(who.secret)
+        self.one("main button").click()
+        wait_until(lambda: self.all(".side"), message="the page after signing in")
+
+    def go(self, path: str) -> None:
+        """Look at a page."""
+        self.driver.get(self.address + path)
+
+    def one(self, selector: str) -> WebElement:
+        """The element that a selector finds."""
+        return self.driver.find_element(By.CSS_SELECTOR, selector)
+
+    def all(self, selector: str) -> list[WebElement]:
+        """All that a selector finds."""
+        return self.driver.find_elements(By.CSS_SELECTOR, selector)
+
+    def run(self, script: str) -> Any:
+        """The value of an expression in the page."""
+        return self.driver.execute_script(f"return {script}")
+
+    def resize(self, size: tuple[int, int], *, dark: bool = False) -> None:
+        """Look as on a screen of this size."""
+        metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": size is PHONE}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        feature = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+
+    def complaints(self) -> list[str]:
+        """What the browser logged since it was last asked: refused scripts, failed requests, errors."""
+        return [entry["message"] for entry in self.driver.get_log("browser")]  # type: ignore[no-untyped-call]
+
+    def picture(self, name: str) -> None:
+        """Keep a picture for the documentation, where one is wanted."""
+        if os.environ.get(PICTURES):
+            folder = Path(os.environ[PICTURES])
+            folder.mkdir(parents=True, exist_ok=True)
+            assert self.driver.save_screenshot(str(folder / f"{name}.png"))
+
+
+@contextmanager
+def browsing() -> Iterator[Browser]:
+    """A browser of its own."""
+    with tempfile.TemporaryDirectory(prefix="onceward-browser-", ignore_cleanup_errors=True) as profile:
+        options = webdriver.ChromeOptions()
+        options.binary_location = str(install.chromium_program())
+        for flag in (*FLAGS, f"--user-data-dir={profile}"):
+            options.add_argument(flag)
+        service = webdriver.ChromeService(str(install.chromedriver_program()))
+        driver = webdriver.Chrome(options=options, service=service)
+        try:
+            yield Browser(driver)
+        finally:
+            driver.quit()

@@ -1,0 +1,238 @@
+"""Who may do what: every route with every role, forged requests, sessions, addresses."""
+
+from __future__ import annotations
+
+import base64
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from onceward import Inbox
+from onceward.cli.app import application
+from onceward.cli.dashboard import is_loopback
+from onceward.dashboard import Credential, Dashboard, Person, access
+from onceward.dashboard.access import ROLES, Access
+from onceward.dashboard.app import HEADERS, ROUTES
+from onceward.errors import ConfigurationError
+from tests.dashboard import shop
+from tests.dashboard.conftest import Visitor, visiting
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from starlette.requests import Request
+
+    from onceward.dashboard import Role
+
+INLINE = re.compile(r"<script(?![^>]*\bsrc=)|<style|\bstyle=|\son\w+=|javascript:|https?://")
+
+
+def path_of(route: str, seqs: dict[str, int]) -> str:
+    """A path that exists."""
+    return route.replace("{seq}", str(seqs["dead"])).replace("{case}", "1")
+
+
+@pytest.mark.parametrize("role", ["nobody", *ROLES])
+def test_every_route_with_every_role(site: Visitor, filled: tuple[Inbox, dict[str, int]], role: str) -> None:
+    site.forget_me()
+    person = next((one for one in shop.PEOPLE if one.role == role), None)
+    if person:
+        site.sign_in(person)
+    before = filled[0].stats()
+    for allowed in ROUTES:
+        path = path_of(allowed.path, filled[1])
+        answer = site.get(path + ("?verb=redrive" if path == "/preview" else "")) if allowed.page else site.post(path)
+        if person is None:
+            wanted = {303}
+        elif not Person(person.name, person.role).may(allowed.role):
+            wanted = {403}
+        elif allowed.page:
+            wanted = {200, 303} if path == "/search" else {200}
+        else:
+            wanted = {403}  # the role is right, the token is missing
+        assert answer.status_code in wanted, (role, path, answer.status_code)
+        for name, value in HEADERS.items():
+            assert answer.headers[name] == value, (path, name)
+    assert filled[0].stats().dead == before.dead
+
+
+def test_get_changes_nothing_and_post_only_acts(site: Visitor) -> None:
+    site.forget_me()
+    site.sign_in(shop.OPERATOR)
+    for allowed in ROUTES:
+        if allowed.action:
+            assert site.get(allowed.path).status_code == 405
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "https://evil.example", "sec-fetch-site": "cross-site"},
+        {"origin": "https://evil.example"},
+        {"origin": "null"},
+        {"sec-fetch-site": "same-site", "origin": "SELF"},
+        {"referer": "https://evil.example/"},
+        {},
+    ],
+)
+def test_a_request_from_elsewhere_is_refused(
+    site: Visitor, filled: tuple[Inbox, dict[str, int]], headers: dict[str, str]
+) -> None:
+    site.forget_me()
+    site.sign_in(shop.OPERATOR)
+    seq = filled[1]["dead"]
+    token = site.token(f"/preview?verb=redrive&seq={seq}")
+    fields = {"token": token, "verb": "redrive", "seqs": str(seq), "reason": "x"}
+    sent = {name: value.replace("SELF", site.address) for name, value in headers.items()}
+    assert site.send("/act", fields, sent).status_code == 403
+    story = filled[0].message(seq)
+    assert story is not None
+    assert story.status == "dead"
+
+
+@pytest.mark.parametrize("token", ["", "x", "é"])
+def test_a_wrong_token_is_refused(site: Visitor, filled: tuple[Inbox, dict[str, int]], token: str) -> None:
+    site.forget_me()
+    site.sign_in(shop.OPERATOR)
+    answer = site.post("/act", token=token, verb="redrive", seqs=str(filled[1]["dead"]), reason="x")
+    assert answer.status_code == 403
+
+
+def test_the_token_of_another_session_is_refused(site: Visitor, filled: tuple[Inbox, dict[str, int]]) -> None:
+    site.forget_me()
+    page = f"/messages/{filled[1]['dead']}"
+    site.sign_in(shop.OPERATOR)
+    token = site.token(page)
+    with visiting(filled[0], credentials=[Credential("eve", "operator", "another-secret-1")]) as other:
+        other.sign_in(Credential("eve", "operator", "another-secret-1"))
+        assert other.post("/try", token=token, seq=str(filled[1]["dead"])).status_code == 403
+
+
+def test_cookies_are_out_of_reach_of_scripts_and_other_sites(site: Visitor) -> None:
+    site.forget_me()
+    answer = site.post("/login", name=shop.VIEWER.name, secret=shop.VIEWER.secret)
+    cookie = answer.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+
+
+@pytest.mark.parametrize(
+    "cookie", ["", ".", "x.y", "YWRhCjA=.", "YWRhCjk5OTk5OTk5OTk5.AAAA", "\u00e9", base64.b64encode(b"ada\n1").decode()]
+)
+def test_a_forged_session_is_nobody(site: Visitor, cookie: str) -> None:
+    site.forget_me()
+    answer = site.get("/", cookie=f"{access.COOKIE}={cookie}".encode("latin-1"))
+    assert answer.status_code == 303
+
+
+def test_sessions_end(site: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.forget_me()
+    site.sign_in(shop.VIEWER)
+    assert site.get("/").status_code == 200
+    monkeypatch.setattr(access, "SESSION_SECONDS", -1)
+    assert site.get("/").status_code == 303
+
+
+def test_guessing_is_slowed_down_and_names_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    people = Access([shop.OPERATOR], anonymous=None)
+    now = [0.0]
+    monkeypatch.setattr("onceward.dashboard.access.time.monotonic", lambda: now[0])
+    for _ in range(access.FREE_FAILURES + 2):
+        now[0] += 100
+        assert people.sign_in(shop.OPERATOR.name, "wrong") is None
+        assert people.sign_in("nobody", "wrong") is None
+    assert people.sign_in(shop.OPERATOR.name, shop.OPERATOR.secret) is None  # locked for a moment, though right
+    now[0] += access.LONGEST_LOCK
+    assert people.sign_in(shop.OPERATOR.name, shop.OPERATOR.secret) is not None
+
+
+def test_programs_sign_in_with_basic_authentication(site: Visitor) -> None:
+    site.forget_me()
+    pair = base64.b64encode(f"{shop.VIEWER.name}:{shop.VIEWER.secret}".encode()).decode()
+    assert site.get("/live.json", authorization=f"Basic {pair}").status_code == 200
+    assert site.get("/live.json", authorization="Basic eDp5", accept="*/*").status_code == 401
+    assert site.get("/live.json", authorization="Basic !!!", accept="*/*").status_code == 401
+
+
+def test_without_credentials_it_is_read_only_and_local(filled: tuple[Inbox, dict[str, int]]) -> None:
+    inbox, seqs = filled
+    with visiting(inbox, anonymous="reader") as visitor:
+        assert visitor.get("/").status_code == 200
+        assert visitor.get(f"/messages/{seqs['dead']}/payload").status_code == 200
+        assert visitor.get("/preview?verb=redrive").status_code == 403
+        assert visitor.post("/act", verb="redrive", seqs="1", reason="x").status_code == 403
+        # A page elsewhere whose name was pointed at this machine.
+        assert visitor.get("/", host="evil.example").status_code == 403
+        assert visitor.get("/login").status_code == 404
+    with visiting(inbox, anonymous="viewer") as visitor:
+        assert visitor.get(f"/messages/{seqs['dead']}/payload").status_code == 403
+
+
+def test_an_application_may_say_who_it_is(filled: tuple[Inbox, dict[str, int]]) -> None:
+    def identify(request: Request) -> Person | None:
+        name = request.headers.get("x-user")
+        return Person(name, "operator") if name else None
+
+    with visiting(filled[0], identify=identify) as visitor:
+        assert visitor.get("/").status_code == 403
+        assert "linus" in visitor.get("/", **{"x-user": "linus"}).text
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({}, "nobody could use this dashboard"),
+        ({"anonymous": "operator"}, "needs a credential"),
+        ({"credentials": [Credential("ada", "operator", "short")]}, "less than 16 characters"),
+        ({"credentials": [shop.OPERATOR, shop.OPERATOR]}, "the same name"),
+    ],
+)
+def test_unsafe_settings_are_refused(
+    filled: tuple[Inbox, dict[str, int]], options: dict[str, Role | list[Credential]], reason: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=reason):
+        Dashboard(filled[0], **options)  # type: ignore[arg-type] # one of several settings
+
+
+def test_credentials_are_read_and_never_shown() -> None:
+    text = "# people\n\nada operator operator-secret-123\nbob viewer viewer-secret-12345\n"
+    read = Credential.parse(text)
+    assert [(one.name, one.role) for one in read] == [("ada", "operator"), ("bob", "viewer")]
+    assert "secret-1" not in repr(read)
+    for wrong in ("ada operator", "ada admin secret-secret-secret"):
+        with pytest.raises(ConfigurationError):
+            Credential.parse(wrong)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.com"])  # noqa: S104 - what is refused
+def test_a_host_beyond_this_machine_is_refused_without_a_credential(tmp_path: Path, host: str) -> None:
+    words = ["dashboard", "--store", f"sqlite:///{tmp_path / 'x.db'}", "--host", host, "--port", "0"]
+    result = CliRunner().invoke(application, words)
+    assert result.exit_code == 2
+    assert "--credentials FILE" in result.stderr
+    people = tmp_path / "people.txt"
+    people.write_text("ada operator operator-secret-123\n")
+    result = CliRunner().invoke(application, [*words, "--credentials", str(people)])
+    assert result.exit_code == 2
+    assert "--behind-tls" in result.stderr
+
+
+def test_loopback_is_what_only_this_machine_reaches() -> None:
+    assert all(map(is_loopback, ["127.0.0.1", "127.9.9.9", "::1", "localhost"]))
+    assert not any(map(is_loopback, ["0.0.0.0", "::", "10.0.0.1", "localhost.evil.example"]))  # noqa: S104
+
+
+def test_no_page_has_inline_script_or_style_or_names_another_host(
+    site: Visitor, filled: tuple[Inbox, dict[str, int]]
+) -> None:
+    site.forget_me()
+    site.sign_in(shop.OPERATOR)
+    for allowed in ROUTES:
+        if allowed.page is None or allowed.path == "/live.json":
+            continue
+        text = site.get(path_of(allowed.path, filled[1]) + "?verb=redrive").text
+        assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\bstyle=|\son\w+=|javascript:|https?://", text), (
+            allowed.path
+        )

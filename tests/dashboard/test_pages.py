@@ -1,0 +1,308 @@
+"""What the pages say, what the actions do, and that what messages contain is only ever text."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import threading
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from onceward import Inbox, Message, Reject
+from onceward.dashboard import Dashboard, actions, asked
+from onceward.dashboard.app import ROUTES
+from onceward.serve import serving
+from tests.dashboard import shop
+from tests.dashboard.conftest import Visitor, visiting
+
+NASTY = "<script>alert(1)</script><img src=x onerror=alert(1)>\"'><svg onload=alert(1)>{{7*7}}${7*7}</textarea>"
+
+
+@pytest.fixture
+def operator(site: Visitor) -> Visitor:
+    """Somebody who may do everything, in a shop that is left as it is."""
+    site.forget_me()
+    return site.sign_in(shop.OPERATOR)
+
+
+def test_the_numbers_are_those_of_everywhere_else(operator: Visitor, filled: tuple[Inbox, dict[str, int]]) -> None:
+    stats = filled[0].stats()
+    page = operator.get("/").text
+    for name in ("due", "dead", "quarantined", "done", "duplicates", "outbox_unsent", "unhandled"):
+        assert re.search(rf'data-stat="{name}">{getattr(stats, name):,}<', page), name
+    live = operator.get("/live.json").json()
+    assert live["stats"]["dead"] == stats.dead
+    assert len(live["traffic"]) == 60
+    assert live["samples"]
+
+
+def test_lists_filter_and_page(operator: Visitor, filled: tuple[Inbox, dict[str, int]]) -> None:
+    numbers = re.compile(r'class="seq" href="/messages/(\d+)"')
+    first = operator.get("/messages")
+    seqs = [int(seq) for seq in numbers.findall(first.text)]
+    assert len(seqs) == asked.PAGE
+    assert seqs == sorted(seqs, reverse=True)
+    older = html.unescape(re.findall(r'href="(/messages\?[^"]*before=\d+)"', first.text)[0])
+    assert max(map(int, numbers.findall(operator.get(older).text))) < min(seqs)
+    dead = [int(seq) for seq in numbers.findall(operator.get("/messages?status=dead&since=1h&source=stripe").text)]
+    assert dead == [row.seq for row in filled[0].messages(status="dead")]
+    assert "No messages match" in operator.get("/messages?key=nobody").text
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/messages?status=nonsense",
+        "/messages?before=x",
+        "/messages?before=0",
+        "/messages?before=99999999999999999999999999",
+        "/messages?since=forever",
+        f"/messages?type={'x' * 501}",
+        "/preview?verb=delete",
+        "/preview?verb=redrive&seq=-1",
+        "/messages/1e5",
+    ],
+)
+def test_input_has_bounds(operator: Visitor, path: str) -> None:
+    answer = operator.get(path)
+    assert answer.status_code == 400
+    assert 'role="alert"' in answer.text
+
+
+def test_a_form_has_bounds(operator: Visitor) -> None:
+    assert operator.post("/act", reason="x" * (asked.LARGEST_FORM + 1)).status_code == 413
+
+
+def test_search_finds_by_number_id_and_key(operator: Visitor, filled: tuple[Inbox, dict[str, int]]) -> None:
+    seq = filled[1]["dead"]
+    assert operator.get(f"/search?q={seq}").headers["location"] == f"/messages/{seq}"
+    assert operator.get("/search?q=evt_55").headers["location"] == f"/messages/{seq}"
+    assert operator.get("/search?q=2055").headers["location"] == "/messages?key=2055"
+    assert operator.get("/search?q=").headers["location"] == "/messages"
+
+
+def test_a_payload_is_masked_until_asked_for(operator: Visitor, filled: tuple[Inbox, dict[str, int]]) -> None:
+    seq = filled[1]["done"]
+    masked = operator.get(f"/messages/{seq}").text
+    assert "1040" in masked  # its key, which is no secret
+    for hidden in ("&#34;amount&#34;", "4bf92f3577b34da6", "confirmed&#34;"):
+        assert hidden not in masked
+        assert hidden in operator.get(f"/messages/{seq}/payload").text
+
+
+def test_every_page_shows_what_it_is_about(operator: Visitor, filled: tuple[Inbox, dict[str, int]]) -> None:
+    seq = filled[1]["dead"]
+    for path, parts in {
+        f"/messages/{seq}": ("the bank is back", "has a negative amount", "Traceback", "needs a person"),
+        "/dead": ("6 \N{MULTIPLICATION SIGN} order.paid", "has a negative amount"),
+        "/quarantine": ("evt_7", "<code>amount</code>"),
+        "/quarantine/1": ("2700", ">27<", "Keep the first"),
+        "/keys": ("2055", "next:"),
+        "/outbox": ("order.confirmed", "not published yet"),
+        "/sources": ("stripe", "carrier"),
+        "/storage": ("ledger", "Ids remembered for"),
+        "/audit": ("ada", "redrive", "the bank is back"),
+        "/workers": ("No worker is running",),
+        "/effects": ("No open calls",),
+    }.items():
+        page = operator.get(path).text
+        for part in parts:
+            assert part in page, (path, part)
+    assert operator.get("/messages/999999").status_code == 404
+    assert operator.get("/quarantine/999").status_code == 404
+    assert operator.get("/nowhere").status_code == 404
+
+
+def act(visitor: Visitor, verb: str, query: str, reason: str = "looked at it") -> Any:
+    """Preview, then do it, as a person would."""
+    page = visitor.get(f"/preview?verb={verb}&{query}").text
+    fields = {name: re.search(rf'name="{name}" value="([^"]*)"', page) for name in ("token", "seqs")}
+    sent = {name: found[1] for name, found in fields.items() if found}
+    return visitor.post("/act", verb=verb, reason=reason, **sent)
+
+
+def test_bulk_actions_are_previewed_reasoned_and_audited(inbox: Inbox) -> None:
+    seqs = shop.fill(inbox)
+    with visiting(inbox, credentials=shop.PEOPLE) as visitor:
+        visitor.sign_in(shop.OPERATOR)
+        (group,) = inbox.dead_groups()
+        preview = visitor.get(f"/preview?verb=redrive&error={group.fingerprint}")
+        assert "Redrive 6 messages?" in preview.text
+        assert inbox.stats().dead == 6
+        assert act(visitor, "redrive", f"error={group.fingerprint}", reason=" ").status_code == 400
+        assert inbox.stats().dead == 6
+        done = act(visitor, "redrive", f"error={group.fingerprint}")
+        assert "Redriven: 6 messages" in done.text
+        assert inbox.stats().dead == 0
+        assert {(line.actor, line.action, line.reason) for line in inbox.audit(limit=6)} == {
+            (shop.OPERATOR.name, "redrive", "looked at it")
+        }
+        inbox.drain()
+        assert "Discarded: 1 message" in act(visitor, "discard", f"seq={seqs['dead']}").text
+        assert "Released: 1 message" in act(visitor, "release", "key=2054").text
+        assert "Left alone: 1" in act(visitor, "discard", f"seq={seqs['done']}").text
+
+
+def test_two_redrives_at_once_change_each_message_once(inbox: Inbox) -> None:
+    shop.fill(inbox)
+    seqs = ",".join(str(row.seq) for row in inbox.messages(status="dead"))
+    changed: list[int] = []
+    with visiting(inbox, credentials=shop.PEOPLE) as first, Visitor(first.address) as second:
+        tokens = [visitor.sign_in(shop.OPERATOR).token("/preview?verb=redrive") for visitor in (first, second)]
+        start = threading.Barrier(2)
+
+        def click(visitor: Visitor, token: str) -> None:
+            start.wait()
+            page = visitor.post("/act", token=token, verb="redrive", seqs=seqs, reason="both").text
+            changed.append(int(re.findall(r"Redriven: (\d+)", page)[0]))
+
+        threads = [threading.Thread(target=click, args=pair) for pair in zip((first, second), tokens, strict=True)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sum(changed) == 6
+    assert len([line for line in inbox.audit(limit=50) if line.reason == "both"]) == 6
+
+
+def test_a_case_and_an_open_call_are_decided(inbox: Inbox) -> None:
+    shop.fill(inbox)
+
+    @inbox.on("card.held")
+    def held(message: Message, tx: Any) -> None:
+        del tx
+        message.once("hold", lambda: 1 / 0)
+
+    inbox.receive(source="stripe", id="held", type="card.held", data={})
+    inbox.drain()
+    (effect,) = inbox.effects()
+    with visiting(inbox, credentials=shop.PEOPLE) as visitor:
+        visitor.sign_in(shop.OPERATOR)
+        token = visitor.token("/quarantine/1")
+        wrong = visitor.post("/resolve", token=token, case="1", resolution="guess", reason="x")
+        assert wrong.status_code == 400
+        visitor.post("/resolve", token=token, case="1", resolution="keep-first", reason="sender bug")
+        assert inbox.quarantine() == []
+        late = visitor.post("/resolve", token=token, case="1", resolution="accept-as-new", reason="x")
+        assert "not open any more" in late.text
+        fields = {"token": token, "seq": str(effect.seq), "name": "hold", "reason": "seen at the bank"}
+        for outcome, result in (("perhaps", ""), ("happened", "{")):
+            assert visitor.post("/settle", **fields, outcome=outcome, result=result).status_code == 400
+        done = visitor.post("/settle", **fields, outcome="happened", result='{"id": 1}')
+        assert "Settled: 1 message" in done.text
+        assert inbox.effects() == []
+        assert visitor.post("/settle", **(fields | {"name": "none"}), outcome="happened").status_code == 404
+
+
+def test_a_trial_is_shown_and_leaves_nothing(inbox: Inbox) -> None:
+    seqs = shop.fill(inbox)
+    with visiting(inbox, credentials=shop.PEOPLE) as visitor:
+        visitor.sign_in(shop.OPERATOR)
+        token = visitor.token(f"/messages/{seqs['due']}")
+        before = inbox.stats()
+        page = visitor.post("/try", token=token, seq=str(seqs["done"])).text
+        assert "INSERT INTO orders" in page
+        assert "update in orders" in page
+        assert "Would send" in page
+        failed = visitor.post("/try", token=token, seq=str(seqs["dead"])).text
+        assert "has a negative amount" in failed
+        assert visitor.post("/try", token=token, seq="99999").status_code == 404
+        (sent, *_) = inbox.messages(outgoing=True)
+        assert visitor.post("/try", token=token, seq=str(sent.seq)).status_code == 409
+        assert inbox.stats().done == before.done
+
+
+def poisoned(inbox: Inbox) -> None:
+    """Strangers' strings in every field that a page shows."""
+    inbox.on("<b>" + NASTY[:150], key="order")(_refuse)
+    kind = "<b>" + NASTY[:150]
+    for number in range(2):
+        inbox.receive(
+            source=f"s{NASTY[:100]}",
+            id=f"{number}{NASTY}",
+            type=kind,
+            data={"order": NASTY, NASTY: NASTY},
+            headers={NASTY: NASTY, "x": NASTY},
+        )
+        inbox.receive(source=f"s{NASTY[:100]}", id=f"{number}{NASTY}", type=kind, data={"order": NASTY, NASTY: "other"})
+    inbox.drain()
+    (row, *_) = inbox.messages(status="dead")
+    inbox.redrive(row.seq, reason=NASTY, actor=NASTY)
+    inbox.drain()
+
+
+def _refuse(message: Message, tx: Any) -> None:
+    del message
+    with pytest.raises(Exception, match="no_such"):
+        tx.execute(f"SELECT '{NASTY.replace(chr(39), chr(39) * 2).replace('%', '')}' FROM no_such_table")
+    raise Reject(NASTY)
+
+
+def test_what_strangers_wrote_is_only_text_on_every_page(sqlite_url: str) -> None:
+    with shop.opened(sqlite_url) as inbox:
+        poisoned(inbox)
+        seq = inbox.messages(status="dead")[0].seq
+        with visiting(inbox, credentials=shop.PEOPLE) as visitor:
+            visitor.sign_in(shop.OPERATOR)
+            shown = 0
+            for allowed in ROUTES:
+                path = allowed.path.replace("{seq}", str(seq)).replace("{case}", "1")
+                if allowed.page is None or path == "/live.json":
+                    continue
+                queries = ("verb=redrive", "verb=redrive&status=dead", f"key={NASTY}&type={NASTY}", f"q=0{NASTY}")
+                for query in queries if path in {"/messages", "/preview", "/search"} else queries[:1]:
+                    text = visitor.get(f"{path}?{query}").text
+                    assert "<script>alert" not in text, path
+                    assert "<img src=x" not in text, path
+                    assert "<svg onload" not in text, path
+                    assert "<b>" not in text, path
+                    assert "7*7" in text or "49" not in text, path
+                    shown += "&lt;script&gt;alert" in text
+            token = visitor.token(f"/messages/{seq}")
+            trial = visitor.post("/try", token=token, seq=str(seq)).text
+            assert "<script>alert" not in trial
+            assert shown >= 8  # it was really there to be escaped
+
+
+def test_a_database_that_is_away_is_said(sqlite_url: str) -> None:
+    with shop.opened(sqlite_url) as inbox, visiting(inbox, anonymous="viewer") as visitor:
+        assert visitor.get("/").status_code == 200
+        with inbox.transaction() as tx:
+            tx.execute("ALTER TABLE onceward_queue RENAME TO elsewhere")
+        answer = visitor.get("/dead")
+        assert answer.status_code == 503
+        assert "cannot be used just now" in answer.text
+        assert "elsewhere" not in answer.text
+
+
+def test_it_works_where_it_is_mounted(filled: tuple[Inbox, dict[str, int]]) -> None:
+    app = Starlette(routes=[Mount("/ops/inbox", Dashboard(filled[0], credentials=shop.PEOPLE))])
+    with (
+        serving(app, "127.0.0.1:0", stop=lambda: None, patience=timedelta(seconds=1)) as port,
+        Visitor(f"http://127.0.0.1:{port}") as visitor,
+    ):
+        assert visitor.get("/ops/inbox/").headers["location"] == "/ops/inbox/login"
+        answer = visitor.post("/ops/inbox/login", name=shop.VIEWER.name, secret=shop.VIEWER.secret)
+        assert answer.headers["location"] == "/ops/inbox/"
+        assert "path=/ops/inbox" in answer.headers["set-cookie"].lower()
+        page = visitor.get("/ops/inbox/messages").text
+        assert 'href="/ops/inbox/static/style.css"' in page
+        assert 'href="/ops/inbox/messages" aria-current="page"' in page
+        assert visitor.get("/ops/inbox/static/style.css").status_code == 200
+        assert visitor.get("/ops/inbox/static/../app.py").status_code == 404
+
+
+def test_bulk_is_limited(monkeypatch: pytest.MonkeyPatch, operator: Visitor) -> None:
+    monkeypatch.setattr(actions, "AT_ONCE", 2)
+    page = operator.get("/preview?verb=redrive&status=dead").text
+    assert "Redrive 2 messages?" in page
+    assert "There are more" in page
+    token = operator.token("/preview?verb=redrive")
+    answer = operator.post("/act", token=token, verb="redrive", seqs="1,2,3", reason="x")
+    assert answer.status_code == 400
+    assert json.dumps("at most 2")[1:-1] in answer.text

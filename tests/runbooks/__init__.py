@@ -1,0 +1,1 @@
+"""Each page of docs/runbooks, followed step by step."""

@@ -1,0 +1,228 @@
+"""The runbooks are true: each is followed here, from what somebody sees to the end of the trouble."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from onceward import Inbox, Message, Reject, Settings
+from onceward.alerts import Alert, Rules
+from onceward.cli.app import COMMANDS, application
+from onceward.metrics import exposition
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from tests.servers import PostgresServer
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = sorted((DOCS / "runbooks").glob("*.md"))
+SOURCE = "stripe"
+
+
+def command(*words: str) -> Result:
+    """Run a command."""
+    return CliRunner().invoke(application, words)
+
+
+def answer(*words: str) -> str:
+    """What a command prints that must succeed."""
+    result = command(*words)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+class Desk:
+    """A shop and its operator."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        self.inbox = inbox
+        self.store = ("--store", inbox.url, "--service", "shop")
+        self.told: list[Alert] = []
+        self.alerts = inbox.alert(self.told.append, rules=Rules(quiet=timedelta(0)))
+
+    def receive(self, suffix: int | str, kind: str = "paid", **data: Any) -> int:
+        """A message arrives."""
+        return self.inbox.receive(source=SOURCE, id=f"evt_{suffix}", type=kind, data=data).seq
+
+    def status(self) -> Any:
+        """What `onceward status --json` says."""
+        return json.loads(answer("status", *self.store, "--json"))
+
+    def sees(self, kind: str, state: str = "began") -> None:
+        """The alert is told."""
+        assert (kind, state) in [(alert.kind, alert.state) for alert in self.alerts.look()]
+
+
+@pytest.fixture
+def desk(sqlite_url: str) -> Iterator[Desk]:
+    """A shop with its operator."""
+    with Inbox(sqlite_url, service="shop") as inbox:
+        inbox.migrate()
+        yield Desk(inbox)
+
+
+def test_the_database_is_down(private_postgres: PostgresServer, tmp_path: Path) -> None:
+    private_postgres.create_database("shop")
+    settings = Settings(lease=timedelta(seconds=2), poll=timedelta(milliseconds=100))
+    ran: list[str] = []
+    with Inbox(private_postgres.url("shop"), service="shop", spool=tmp_path / "spool", settings=settings) as inbox:
+        inbox.migrate()
+        inbox.on("paid")(lambda message, tx: ran.append(message.id))  # noqa: ARG005 - a handler's signature
+        worker = threading.Thread(target=inbox.run)
+        worker.start()
+        desk = Desk(inbox)
+        desk.receive(1)
+        wait_until(lambda: ran == ["evt_1"], message="the first message")
+        private_postgres.stop()
+        assert command("status", *desk.store).exit_code == 3
+        assert re.search(rb'onceward_up{service="shop"} 0.0', exposition(inbox))
+        receipt = inbox.receive(source=SOURCE, id="evt_2", type="paid", data={})
+        assert receipt.status == "spooled"
+        private_postgres.start()
+        wait_until(lambda: ran == ["evt_1", "evt_2"], timeout=60, message="the worker and the spool, by themselves")
+        assert not inbox.spooled
+        inbox.stop()
+        worker.join()
+
+
+def test_a_poison_message(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fixed = tmp_path / "fixed"
+
+    @desk.inbox.on("paid", key="order")
+    def paid(message: Message, tx: Any) -> None:
+        del tx
+        if not fixed.exists():
+            raise Reject(f"order {message.data['order']} has no amount")
+
+    seqs = [desk.receive(number, order=number) for number in range(3)]
+    behind = desk.receive("next", order=0)
+    desk.inbox.drain()
+    desk.sees("dead")
+    assert "order 2 has no amount" in answer("list", *desk.store, "--status", "dead")
+    assert str(behind) in answer("list", *desk.store, "--status", "waiting")
+    told = answer("explain", *desk.store, str(seqs[0]), "--tracebacks")
+    (found,) = re.findall(r"--error (\w+)", told)
+    monkeypatch.setattr("onceward.cli.target.load", lambda _: desk.inbox)
+    monkeypatch.setattr(desk.inbox, "close", lambda: None)
+    assert command("try", "shop:inbox", str(seqs[0])).exit_code == 1
+    fixed.touch()  # the new code
+    assert "all of it was rolled back" in answer("try", "shop:inbox", str(seqs[0]))
+    monkeypatch.undo()
+    answer("redrive", *desk.store, str(seqs[0]), "--reason", "fixed in 1.4.2")
+    answer("redrive", *desk.store, "--error", found, "--reason", "fixed in 1.4.2", "--yes")
+    desk.inbox.drain()
+    assert (desk.status()["dead"], desk.status()["waiting"], desk.status()["done"]) == (0, 0, 4)
+    desk.sees("dead", "over")
+
+
+def test_a_duplicate_storm(desk: Desk) -> None:
+    ran: list[str] = []
+
+    @desk.inbox.on("paid")
+    def paid(message: Message, tx: Any) -> str:
+        del tx
+        ran.append(message.id)
+        return "booked"
+
+    desk.receive(1, order=1)
+    desk.inbox.drain()
+    for _ in range(200):
+        assert desk.inbox.receive(source=SOURCE, id="evt_1", type="paid", data={"order": 1}).result == "booked"
+    assert desk.status()["duplicates"] == 200
+    assert ran == ["evt_1"]
+    assert "latest of 200 copies suppressed" in answer("explain", *desk.store, "--source", SOURCE, "--id", "evt_1")
+    (source,) = desk.inbox.sources()
+    assert (source.name, source.duplicates) == (SOURCE, 200)
+    desk.inbox.declare_source(SOURCE, redelivers_for=timedelta(days=3))
+    desk.receive(2, order=2)
+    assert "stripe redelivers latest, for up to 3 days" in answer("doctor", *desk.store)
+
+
+@pytest.mark.parametrize("resolution", ["keep-first", "accept-as-new", "discard"])
+def test_an_id_reused_with_another_payload(desk: Desk, resolution: str) -> None:
+    amounts: list[int] = []
+    desk.inbox.on("paid")(lambda message, tx: amounts.append(message.data["amount"]))  # noqa: ARG005 - its signature
+    desk.receive(1, amount=10)
+    assert desk.inbox.receive(source=SOURCE, id="evt_1", type="paid", data={"amount": 99}).status == "mismatch"
+    desk.inbox.drain()
+    assert amounts == [10]
+    desk.sees("mismatch")
+    shown = answer("quarantine", "list", *desk.store)
+    assert re.search(r"amount +10 +99", shown)
+    answer("resolve", *desk.store, "1", resolution, "--reason", "ticket 81")
+    desk.inbox.drain()
+    assert amounts == ([10, 99] if resolution == "accept-as-new" else [10])
+    again = desk.inbox.receive(source=SOURCE, id="evt_1", type="paid", data={"amount": 99}).status
+    assert again == ("mismatch" if resolution == "discard" else "duplicate")
+    assert desk.status()["quarantined"] == (1 if resolution == "discard" else 0)
+
+
+def test_events_out_of_order(desk: Desk) -> None:
+    applied: list[int] = []
+
+    @desk.inbox.on("moved", key="order", sequence="number", gap=timedelta(milliseconds=1))
+    def moved(message: Message, tx: Any) -> None:
+        del tx
+        applied.append(message.data["number"])
+
+    first = desk.receive(1, "moved", order=7, number=1)
+    third = desk.receive(3, "moved", order=7, number=3)
+    desk.inbox.drain()
+    wait_until(lambda: desk.inbox.drain() or desk.status()["dead"], message="the end of the wait for number 2")
+    assert applied == [1]
+    assert "number 2" in answer("explain", *desk.store, str(third))
+    desk.receive(2, "moved", order=7, number=2)  # the source was asked for it
+    desk.inbox.drain()
+    answer("redrive", *desk.store, str(third), "--reason", "the number before it came")
+    desk.inbox.drain()
+    assert applied == [1, 2, 3]
+    late = desk.inbox.receive(source=SOURCE, id="late", type="moved", data={"order": 7, "number": 2}).seq
+    desk.inbox.drain()
+    assert applied == [1, 2, 3]
+    assert (late, "skip") in [(line.seq, line.action) for line in desk.inbox.audit()]
+    assert first < third < late
+
+
+def _options(words: list[str]) -> set[str]:
+    """The options that a command knows."""
+    found: click.Command = application
+    context = click.Context(application)
+    for word in words:
+        if isinstance(found, click.Group):
+            found = found.get_command(context, word) or found
+    return {name for parameter in found.params for name in parameter.opts}
+
+
+@pytest.mark.parametrize("page", [*PAGES, DOCS / "operations.md"], ids=lambda page: page.stem)
+def test_every_command_and_picture_on_a_page_exists(page: Path) -> None:
+    text = page.read_text()
+    commands = re.findall(r"(?:^\s*\$ |`)(onceward [^`\n#]+)", text, re.MULTILINE)
+    assert commands
+    for line in commands:
+        words = shlex.split(line.replace("[", "").replace("]", ""))[1:]
+        assert words[0] in COMMANDS, line
+        assert {word for word in words if word.startswith("--")} <= _options(words), line
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+        assert (page.parent / target).exists(), target
+
+
+def test_there_is_a_page_for_each_trouble() -> None:
+    assert {page.stem for page in PAGES} == {
+        "database-down",
+        "duplicate-storm",
+        "id-reused",
+        "out-of-order",
+        "poison-message",
+    }
+    index = (DOCS / "operations.md").read_text()
+    assert all(f"runbooks/{page.name}" in index for page in PAGES)

@@ -1,0 +1,178 @@
+"""Alerts: told when they begin, not again and again; and a log in which no payload is."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+from standardwebhooks import Webhook
+
+from onceward import Inbox, Message, Settings
+from onceward.alerts import Alert, Alerts, Rules, http_hook, log_hook
+from onceward.cli.processes import _JsonLines
+from tests.seeing.conftest import SOURCE, deliver, pay
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    import pytest
+
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+RULES = Rules(quiet=timedelta(seconds=60), again=timedelta(seconds=600), backlog=timedelta(0))
+
+
+def watched(inbox: Inbox, told: list[Alert]) -> Alerts:
+    """Alerts that are told to a list."""
+    return inbox.alert(told.append, rules=RULES)
+
+
+def kinds(alerts: list[Alert]) -> dict[str, str]:
+    """What was told, by kind."""
+    return {alert.kind: alert.state for alert in alerts}
+
+
+def test_what_needs_a_person_is_told_and_told_when_it_is_over(inbox: Inbox) -> None:
+    told: list[Alert] = []
+    alerts = watched(inbox, told)
+    assert alerts.look(0) == []
+    pay(inbox)
+    seq = deliver(inbox, 1, amount=-1)
+    deliver(inbox, 2)
+    deliver(inbox, 2, amount=77)
+    deliver(inbox, 3, kind="nobody.knows")
+    inbox.drain()
+    deliver(inbox, 4, account="b")
+    began = {"dead", "mismatch", "unhandled", "blocked", "backlog"}
+    assert kinds(alerts.look(100)) == dict.fromkeys(began, "began")
+    assert kinds(alerts.look(170)) == {"stuck": "began"}  # due since the last look, and nobody runs
+    assert alerts.look(200) == []  # it goes on, and that is known
+    inbox.discard(seq, reason="x")
+    # What waited behind it is due now: twice as many as were told about.
+    assert kinds(alerts.look(210)) == {"dead": "over", "blocked": "over", "backlog": "goes on"}
+    assert {alert.kind for alert in told} >= began
+
+
+def test_what_comes_and_goes_is_not_told_each_time(inbox: Inbox) -> None:
+    pay(inbox)
+    alerts = watched(inbox, [])
+    found = []
+    for turn in range(6):  # dead and discarded again, every ten seconds
+        seq = deliver(inbox, turn, amount=-1)
+        inbox.drain()
+        found += [alert.state for alert in alerts.look(turn * 20.0) if alert.kind == "dead"]
+        inbox.discard(seq, reason="x")
+        found += [alert.state for alert in alerts.look(turn * 20.0 + 10) if alert.kind == "dead"]
+    assert found == ["began", "over", "began", "over"]  # at 0 and 10, at 60 and 70: once a minute at most
+
+
+def test_what_goes_on_is_told_again_later_or_when_it_has_doubled(inbox: Inbox) -> None:
+    pay(inbox)
+    alerts = watched(inbox, [])
+
+    def dead(now: float) -> list[tuple[str, int]]:
+        inbox.drain()
+        return [(alert.state, alert.number) for alert in alerts.look(now) if alert.kind == "dead"]
+
+    deliver(inbox, 1, amount=-1)
+    assert dead(0) == [("began", 1)]
+    deliver(inbox, 2, amount=-1, account="b")
+    assert dead(30) == []  # doubled, but too soon
+    assert dead(61) == [("goes on", 2)]
+    assert dead(600) == []
+    assert dead(661) == [("goes on", 2)]
+
+
+def test_retention_that_is_too_short_is_told(store_url: str) -> None:
+    with Inbox(store_url) as inbox:
+        inbox.migrate()
+        inbox.declare_source(SOURCE, redelivers_for=timedelta(days=20))
+        pay(inbox)
+        deliver(inbox, 1)
+    short = Settings(dedupe_retention=timedelta(days=10))
+    with Inbox(store_url, settings=short) as inbox:
+        (alert,) = [one for one in inbox.alert(rules=RULES).look(0) if one.kind == "retention"]
+        assert "redelivers for longer than ids are remembered" in alert.what
+
+
+def test_a_running_inbox_tells_by_itself_and_a_broken_hook_harms_nothing(inbox: Inbox) -> None:
+    told: list[Alert] = []
+    pay(inbox)
+
+    def broken(alert: Alert) -> None:
+        raise RuntimeError(alert.kind)
+
+    inbox.alert(broken, told.append, rules=Rules(every=timedelta(milliseconds=50)))
+    deliver(inbox, 1, amount=-1)
+    worker = Thread(target=inbox.run)
+    worker.start()
+    wait_until(lambda: "dead" in kinds(told), message="the alert about the dead message")
+    deliver(inbox, 2, account="b")
+    wait_until(lambda: inbox.stats().done == 1, message="the handler, which goes on")
+    inbox.stop()
+    worker.join()
+
+
+@contextmanager
+def listening() -> Iterator[tuple[str, list[tuple[dict[str, str], bytes]]]]:
+    """A server that notes what it is sent."""
+    got: list[tuple[dict[str, str], bytes]] = []
+
+    class Noting(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            got.append((dict(self.headers), self.rfile.read(int(self.headers["content-length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its signature
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Noting)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/", got
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_a_url_is_told_under_a_signature(inbox: Inbox) -> None:
+    pay(inbox)
+    deliver(inbox, 1, amount=-1)
+    inbox.drain()
+    with listening() as (url, got):
+        inbox.alert(http_hook(url, secrets=[SECRET], allow_private=True), rules=RULES).look(0)
+        headers, body = got[0]
+        Webhook(SECRET).verify(body, {name.lower(): value for name, value in headers.items()})
+        assert json.loads(body)["kind"] == "dead"
+
+
+def test_the_log_names_the_message_and_never_its_content(inbox: Inbox, caplog: pytest.LogCaptureFixture) -> None:
+    canaries = {"data": "CANARY-DATA", "header": "CANARY-HEADER", "key": "CANARY-KEY", "error": "CANARY-ERROR"}
+    caplog.set_level(logging.DEBUG, "onceward")
+
+    @inbox.on("paid", key="key")
+    def paid(message: Message, tx: Any) -> None:
+        del tx
+        raise ValueError(f"{canaries['error']} {message.data}")
+
+    data = {"value": canaries["data"], "key": canaries["key"]}
+    arguments: Any = {"source": SOURCE, "type": "paid", "data": data, "headers": {"authorization": canaries["header"]}}
+    inbox.receive(**arguments, id="evt-1")
+    inbox.drain()
+    inbox.process(**{**arguments, "data": {**data, "key": "another"}}, id="evt-2")
+    inbox.alert(log_hook, rules=RULES).look(0)
+    formatted = [json.loads(_JsonLines().format(record)) for record in caplog.records if record.name == "onceward"]
+    failed = [line for line in formatted if "attempt" in line]
+    for line, message_id in zip(failed, ("evt-1", "evt-2"), strict=True):
+        assert (line["message_id"], line["source"], line["type"]) == (message_id, SOURCE, "paid")
+        assert (line["attempt"], line["error"]) == (1, "ValueError")
+        assert len(line["fingerprint"]) == 12
+    text = json.dumps(formatted) + caplog.text
+    assert not [canary for canary in canaries.values() if canary in text]
