@@ -9,7 +9,7 @@ import ast
 import inspect
 import sqlite3
 import sys
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -25,8 +25,10 @@ from onceward import (
     Message,
     OncewardError,
     OutcomeUnknown,
+    PollFailed,
     Receipt,
     Reject,
+    Response,
     Retry,
     RetryPolicy,
     Settings,
@@ -163,19 +165,19 @@ def operate(inbox: Inbox) -> int:
             assert_type(story.body, bytes | None)
     for case in inbox.quarantine():
         assert_type(inbox.resolve(case.case, "keep-first", reason="seen", actor="ann"), int | None)
+    inbox.watch(lambda *_: nullcontext())
+    assert_type(inbox.alert(lambda _: None, rules=Rules(every=timedelta(seconds=5))), Alerts)
+    assert_type(inbox.explain(1), Explanation | None)
+    assert_type(inbox.try_(1), Trial)
+    assert_type(inbox.find_anywhere("e1"), list[int])
+    assert_type(inbox.running(), list[Running])
+    assert_type(inbox.dead_groups(), list[DeadGroup])
+    assert_type(inbox.blocked_keys(), list[BlockedKey])
+    assert_type(inbox.sources(), list[SourceRow])
+    assert_type(inbox.storage(), Storage)
+    assert_type(inbox.audit(), list[AuditLine])
+    assert_type(inbox.traffic(), list[Minute])
     for effect in inbox.effects():
-        inbox.watch(lambda *_: nullcontext())
-        assert_type(inbox.alert(lambda _: None, rules=Rules(every=timedelta(seconds=5))), Alerts)
-        assert_type(inbox.explain(1), Explanation | None)
-        assert_type(inbox.try_(1), Trial)
-        assert_type(inbox.find_anywhere("e1"), list[int])
-        assert_type(inbox.running(), list[Running])
-        assert_type(inbox.dead_groups(), list[DeadGroup])
-        assert_type(inbox.blocked_keys(), list[BlockedKey])
-        assert_type(inbox.sources(), list[SourceRow])
-        assert_type(inbox.storage(), Storage)
-        assert_type(inbox.audit(), list[AuditLine])
-        assert_type(inbox.traffic(), list[Minute])
         assert_type(inbox.settle_effect(effect.seq, effect.name, happened=True, result={"id": 1}), bool)
     assert_type([worker.pid for worker in inbox.workers()], list[int])
     assert_type(inbox.find("shop", "e1"), list[int])
@@ -186,6 +188,19 @@ def operate(inbox: Inbox) -> int:
     inbox.declare_source("stripe", redelivers_for=timedelta(days=3))
     assert_type(inbox.prune(progress=tell).bodies, int)
     return inbox.redrive(1, 2, out_of_order=True) + inbox.discard(3, reason="x") + inbox.release(4)
+
+
+def poll(inbox: Inbox) -> None:
+    """An API that is asked again and again."""
+
+    @inbox.poll(every=timedelta(minutes=1), source="bank")
+    def payments(cursor: Any) -> Iterator[Response]:
+        yield Response(b"{}", cursor={"after": cursor})
+
+    try:
+        inbox.poll_now("bank")
+    except PollFailed as error:
+        assert_type(str(error), str)
 
 
 def tell(so_far: Pruned) -> None:
