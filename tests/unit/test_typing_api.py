@@ -190,7 +190,7 @@ def operate(inbox: Inbox) -> int:
     return inbox.redrive(1, 2, out_of_order=True) + inbox.discard(3, reason="x") + inbox.release(4)
 
 
-def poll(inbox: Inbox) -> None:
+async def poll(inbox: Inbox) -> None:
     """An API that is asked again and again."""
 
     @inbox.poll(every=timedelta(minutes=1), source="bank")
@@ -201,6 +201,8 @@ def poll(inbox: Inbox) -> None:
         inbox.poll_now("bank")
     except PollFailed as error:
         assert_type(str(error), str)
+    await inbox.apoll_now("bank")
+    assert_type([row.failures for row in inbox.polls()], list[int])
 
 
 def tell(so_far: Pruned) -> None:
@@ -233,7 +235,7 @@ def test_every_public_method_of_the_inbox_has_a_typed_example() -> None:
     """Whatever a reader finds on `Inbox` is called above; what is for extensions is not."""
     source = inspect.getsource(sys.modules[__name__])
     methods = {name for name, value in inspect.getmembers(Inbox, inspect.isfunction) if not name.startswith("_")}
-    missing = {name for name in methods if f"inbox.{name}(" not in source} - {"close"}
+    missing = {name for name in methods if f"inbox.{name}(" not in source} - {"close", "introduce"}
     assert not missing
 
 
