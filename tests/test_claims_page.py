@@ -1,14 +1,11 @@
-"""docs/claims.md says the truth: every claim and mistake is there, and every test it links to exists.
-
-Invariant: what is not proven yet is known here by name, so that nothing is left out by forgetting it, and nothing
-stays on the list after it was built.
-"""
+"""docs/claims.md says the truth: every claim and mistake is there, and every test it links to exists."""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -20,15 +17,6 @@ MISTAKES = {
     for first, last in [(1, 11), (20, 32), (40, 44), (50, 61), (70, 81)]
     for number in range(first, last + 1)
 }
-NOT_YET = {
-    "Retention": {"C11", "C19", "C30", "C37", "C46", "C48", "C50", "M09", "M77"},
-    "Brokers": {"C09", "C13", "C43"},
-    "Metrics": {"C10", "C25", "C27", "C28", "C41", "C48", "C50"},
-    "Webhooks": {"C30", "C49"},
-}
-UNPROVEN = {"C19"}
-"""Of these, claims without any test as yet."""
-
 _ROW = re.compile(r"^\| ([CM]\d\d) \| (.+) \| (.+) \|$", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)]+)\)")
 _TESTS = "../tests/"
@@ -40,13 +28,6 @@ def rows(page: str) -> dict[str, str]:
     twice = [number for number, times in Counter(number for number, _, _ in found).items() if times > 1]
     assert not twice, f"more than once on the page: {twice}"
     return {number: answer for number, _, answer in found}
-
-
-def waiting(page: str) -> dict[str, set[str]]:
-    """The table of what is not proven yet: feature, and the numbers that wait for it."""
-    section = page.partition("\n## Not yet\n")[2]
-    table = re.findall(r"^\| (\w+) \| ((?:[CM]\d\d ?)+) \|", section, re.MULTILINE)
-    return {feature: set(numbers.split()) for feature, numbers in table}
 
 
 def broken(page: str) -> list[str]:
@@ -63,6 +44,7 @@ def broken(page: str) -> list[str]:
     return found
 
 
+@cache
 def functions(path: Path) -> set[str]:
     """The names of all functions of a file, also those in classes."""
     tree = ast.parse(path.read_text())
@@ -96,22 +78,13 @@ def test_every_claim_and_every_mistake_is_on_the_page() -> None:
 
 def test_every_claim_has_a_test_and_every_mistake_an_answer() -> None:
     page = PAGE.read_text()
-    assert without_test(page) == UNPROVEN
+    assert without_test(page) == set()
     assert unanswered(page) == set()
 
 
 def test_every_link_leads_somewhere() -> None:
     assert broken(PAGE.read_text()) == []
     assert "](claims.md)" in (PAGE.parent / "guarantees.md").read_text()
-
-
-def test_what_is_not_proven_yet_is_known_and_said() -> None:
-    """In its row and in the list alike."""
-    page = PAGE.read_text()
-    assert waiting(page) == NOT_YET
-    listed = set.union(*NOT_YET.values())
-    assert {number for number, answer in rows(page).items() if "(#not-yet)" in answer} == listed
-    assert listed >= UNPROVEN
 
 
 def test_the_rules_see_what_they_should() -> None:
@@ -125,4 +98,3 @@ def test_the_rules_see_what_they_should() -> None:
     assert broken(good.replace("claims_page", "nothing"))[0].endswith("no such file")
     assert without_test("| C01 | it works | [guarantees](guarantees.md) |\n") == {"C01"}
     assert unanswered("| M01 | it does not work | see [not yet](#not-yet) |\n") == {"M01"}
-    assert waiting("\n## Not yet\n\n| Brokers | C09 M01 | with it |\n") == {"Brokers": {"C09", "M01"}}
