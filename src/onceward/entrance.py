@@ -13,6 +13,7 @@ from onceward.desk import Desk
 from onceward.errors import ConfigurationError
 from onceward.pace import Pace
 from onceward.retry import RetryPolicy
+from onceward.sinks.protocol import Closable, Sink, open_sink
 from onceward.sources.envelope import POSITION, Envelope
 from onceward.sources.intake import Attendance, Intake, Reading
 from onceward.sources.poll import TIMEOUT, Poll
@@ -32,12 +33,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Entrance(Desk):
-    """Webhooks, brokers and polled APIs in."""
+    """Webhooks, brokers and polled APIs in; brokers out."""
 
     def __init__(self, context: Context, store: Store) -> None:
         super().__init__(context, store)
         self._intakes: list[Intake] = []
         self._polls: dict[str, Poll] = {}
+        self._own_sinks: list[Closable] = []
         self.served: list[Webhooks] = []
         """The web applications made so far; `onceward run --http` serves them."""
 
@@ -136,6 +138,13 @@ class Entrance(Desk):
         finally:
             attendance.end(self._context.settings.stop_timeout)
 
+    def _opened(self, url: str) -> Sink:
+        """A sink of the inbox's own: opened by URL, closed with the inbox."""
+        self._own_sinks.append(open_sink(url))
+        return self._own_sinks[-1]
+
     def _leave(self) -> None:
         for made in self.served:
             made.close()
+        for sink in self._own_sinks:
+            sink.close()

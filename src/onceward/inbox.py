@@ -160,11 +160,14 @@ class Inbox(Entrance, Upkeep):
 
         return register
 
-    def sink(self, name: str, sink: Sink, *, retry: RetryPolicy | None = None) -> None:
-        """Publish outgoing messages with `to=name` through a sink; the name "default" takes those without `to`."""
+    def sink(self, name: str, sink: Sink | str, *, retry: RetryPolicy | None = None) -> None:
+        """Publish outgoing messages with `to=name` through a sink, or to a broker by its URL.
+
+        The name "default" takes those without `to`.
+        """
         if name in self._sinks:
             raise ConfigurationError(f"there is a sink named {name!r} already")
-        self._sinks[identity.check_name("sink", name)] = sink
+        self._sinks[identity.check_name("sink", name)] = self._opened(sink) if isinstance(sink, str) else sink
         if retry is not None:
             self._policies[name] = retry
         self._context.registry.set_relay(

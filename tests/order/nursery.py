@@ -29,7 +29,7 @@ from tests.waiting import wait_until
 
 CHECKOUT = Path(__file__).parents[2]
 IMPORTED = ("aiosqlite", "onceward.stores.postgres.store", "onceward.stores.sqlite.store")
-PROGRAMS = ("tests.order.program", "tests.outbox.program")
+PROGRAMS = ("tests.order.program", "tests.outbox.program", "tests.sinks.program")
 PR_SET_PDEATHSIG = 1
 
 

@@ -54,44 +54,44 @@ class RedisBroker:
     readers = 2
 
     def __init__(self, server: RedisServer) -> None:
-        self._server, self._stream = server, f"orders-{uuid.uuid4().hex[:8]}"
-        self._client: Any = redis.Redis(port=server.port)
+        self._server, self.stream = server, f"orders-{uuid.uuid4().hex[:8]}"
+        self.client: Any = redis.Redis(port=server.port)
         self.proxy = FaultProxy("127.0.0.1", server.port).start()
 
     def url(self, *, proxied: bool = False) -> str:
         port = self.proxy.port if proxied else self._server.port
-        return f"redis://127.0.0.1:{port}/0?stream={self._stream}&group=shop&claim_after=1"
+        return f"redis://127.0.0.1:{port}/0?stream={self.stream}&group=shop&claim_after=1"
 
     def publish(self, body: bytes, *, id: str | None = None, type: str | None = None, **headers: str) -> None:  # noqa: A002
         names = {name: value for name, value in (("id", id), ("type", type)) if value is not None}
-        self._client.xadd(self._stream, {"body": body, **names, **dashed(headers)})
+        self.client.xadd(self.stream, {"body": body, **names, **dashed(headers)})
 
     def publish_fields(self, fields: Mapping[str, str]) -> None:
-        self._client.xadd(self._stream, dict(fields))
+        self.client.xadd(self.stream, dict(fields))
 
     def unsettled(self) -> int:
-        groups = self._client.xinfo_groups(self._stream) if self._client.exists(self._stream) else []
+        groups = self.client.xinfo_groups(self.stream) if self.client.exists(self.stream) else []
         if not groups:
-            return int(self._client.xlen(self._stream))
+            return int(self.client.xlen(self.stream))
         (group,) = groups
-        unread = len(self._client.xrange(self._stream, f"({group['last-delivered-id'].decode()}", "+"))
+        unread = len(self.client.xrange(self.stream, f"({group['last-delivered-id'].decode()}", "+"))
         return int(group["pending"]) + unread
 
     def consumers(self) -> int:
-        return int(self._client.xinfo_groups(self._stream)[0]["consumers"])
+        return int(self.client.xinfo_groups(self.stream)[0]["consumers"])
 
     def trim(self) -> None:
-        self._client.xtrim(self._stream, maxlen=0)
+        self.client.xtrim(self.stream, maxlen=0)
 
     def forget_everything(self) -> None:
         """As a Redis that came back without its data."""
-        self._client.flushall()
+        self.client.flushall()
 
     def restart(self) -> None:
         self._server.restart()
 
     def close(self) -> None:
-        self._client.close()
+        self.client.close()
         self.proxy.close()
 
 
@@ -127,6 +127,18 @@ class NatsBroker:
             return int(consumer.num_pending + consumer.num_ack_pending)
 
         return int(self._do(count))
+
+    def messages(self) -> list[Any]:
+        """Everything in the stream, in order."""
+
+        async def read(stream: Any) -> list[Any]:
+            state = (await stream.stream_info(self._stream)).state
+            if not state.messages:
+                return []
+            return [await stream.get_msg(self._stream, place) for place in range(state.first_seq, state.last_seq + 1)]
+
+        found: list[Any] = self._do(read)
+        return found
 
     def make_stream(self) -> None:
         self._do(lambda stream: stream.add_stream(name=self._stream, subjects=[f"{self._stream}.>"]))
@@ -254,7 +266,7 @@ class MqttBroker:
             properties.ContentType = content_type
         properties.UserProperty = [(name, value) for name, value in dashed(headers).items() if value is not None]
         if self._producer is None:
-            self._producer = self._connected("producer", clean=True)
+            self._producer = self.connected("producer", clean=True)
         self._producer.publish(topic, body, qos, retain, properties).wait_for_publish(10)
 
     def unsettled(self) -> int:
@@ -263,26 +275,26 @@ class MqttBroker:
     def make_session(self) -> None:
         """MQTT keeps messages for those who subscribed before they were sent."""
         subscribed = threading.Event()
-        client = self._connected(self.client, on_subscribe=lambda *_: subscribed.set())
+        client = self.connected(self.client, on_subscribe=lambda *_: subscribed.set())
         client.subscribe(f"{self.topic}/#", options=SubscribeOptions(qos=1))
         assert subscribed.wait(10)
-        self._leave(client)
+        self.leave(client)
 
     def forget_session(self) -> None:
         """As a broker that lost its data, or after the session's time."""
-        self._leave(self._connected(self.client, clean=True))
+        self.leave(self.connected(self.client, clean=True))
 
     def restart(self) -> None:
-        self._leave(self._producer)
+        self.leave(self._producer)
         self._producer = None
         self._server.restart()
 
     def close(self) -> None:
-        self._leave(self._producer)
+        self.leave(self._producer)
         self.forget_session()
         self.proxy.close()
 
-    def _connected(self, name: str, *, clean: bool = False, **callbacks: Any) -> Any:
+    def connected(self, name: str, *, clean: bool = False, **callbacks: Any) -> Any:
         client = Client(CallbackAPIVersion.VERSION2, name, protocol=MQTTv5, manual_ack=True)
         for callback, function in callbacks.items():
             setattr(client, callback, function)
@@ -293,7 +305,7 @@ class MqttBroker:
         wait_until(client.is_connected)
         return client
 
-    def _leave(self, client: Any) -> None:
+    def leave(self, client: Any) -> None:
         if client is not None:
             client.disconnect()
             client.loop_stop()

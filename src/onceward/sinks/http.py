@@ -13,11 +13,11 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from urllib.parse import quote
 
 from onceward.errors import ConfigurationError
 from onceward.message import Message
 from onceward.retry import Reject, Retry
+from onceward.sinks.headers import header_text
 from onceward.standard_webhooks import secret_bytes, sign
 
 try:
@@ -30,8 +30,6 @@ _SUCCESS = range(200, 300)
 _REFUSED = range(400, 500)
 _PORTS = range(1, 65_536)
 _LONGEST_WAIT = 86_400
-_PLAIN = "".join(map(chr, range(0x20, 0x7F)))
-"""What a header may hold as it is."""
 
 # Gateways translate what is in the first to the IPv4 address in its last bytes; the others are nobody's in public,
 # though Python calls them global.
@@ -123,11 +121,6 @@ def is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
         if any(address in network for network in _NOT_PUBLIC):
             return False
     return address.is_global and not address.is_multicast
-
-
-def header_text(value: str) -> str:
-    """A text as a header can carry it: as it is, or percent-encoded where it is more than plain ASCII."""
-    return value if set(value) <= set(_PLAIN) else quote(value, safe=_PLAIN.replace("%", ""), errors="replace")
 
 
 def _checked_url(text: str) -> httpx2.URL:

@@ -18,15 +18,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
 from onceward.address import Address
 from onceward.errors import ConfigurationError
+from onceward.sinks.mqtt import CONNECT_SECONDS, connect, prepared
 from onceward.sources.protocol import Arrival, BrokerUnavailable
 
 try:
-    from paho.mqtt.client import MQTT_ERR_SUCCESS, Client, MQTTv5
-    from paho.mqtt.enums import CallbackAPIVersion
+    from paho.mqtt.client import MQTT_ERR_SUCCESS
     from paho.mqtt.packettypes import PacketTypes
     from paho.mqtt.properties import Properties
     from paho.mqtt.subscribeoptions import SubscribeOptions
@@ -34,12 +33,10 @@ except ImportError as error:
     raise ConfigurationError("MQTT needs: pip install 'onceward[mqtt]'") from error
 
 if TYPE_CHECKING:
-    from paho.mqtt.client import MQTTMessage
+    from paho.mqtt.client import Client, MQTTMessage
 
 log = logging.getLogger("onceward")
 
-CONNECT_SECONDS = 5.0
-KEEP_ALIVE_SECONDS = 15
 SHORT_LIFE_SECONDS, SHORT_LIVES, CALM_SECONDS = 2.0, 3, 2.0
 """A connection that did not last is a short one; after so many of them in a row, the next one waits so long."""
 MOST_IN_HAND = 65_535
@@ -122,22 +119,11 @@ class MqttTopic:
 
     def _prepared(self, answers: asyncio.Queue[tuple[Any, bool]]) -> Client:
         """A client whose thread tells what happens to the event loop."""
-        loop, parts = asyncio.get_running_loop(), urlsplit(self._server)
+        loop = asyncio.get_running_loop()
         # A queue of this connection's own: what another one left in an older queue must not be acknowledged here.
         waiting: asyncio.Queue[MQTTMessage | None] = asyncio.Queue()
         self._waiting = waiting
-        client = Client(
-            CallbackAPIVersion.VERSION2,
-            client_id=self._client_id,
-            protocol=MQTTv5,
-            manual_ack=True,
-            reconnect_on_failure=False,
-        )
-        client.connect_timeout = CONNECT_SECONDS
-        if parts.username is not None:
-            client.username_pw_set(unquote(parts.username), unquote(parts.password or ""))
-        if parts.scheme == "mqtts":
-            client.tls_set()
+        client = prepared(self._server, self._client_id, manual_ack=True)
 
         def tell(function: Any, *words: Any) -> None:
             with suppress(RuntimeError):  # the event loop is gone, and with it whoever would listen
@@ -167,9 +153,7 @@ class MqttTopic:
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         properties.SessionExpiryInterval = self._expiry
         properties.ReceiveMaximum = self._prefetch
-        parts = urlsplit(self._server)
-        port = parts.port or (8883 if parts.scheme == "mqtts" else 1883)
-        client.connect(parts.hostname or "", port, KEEP_ALIVE_SECONDS, clean_start=False, properties=properties)
+        connect(client, self._server, clean=False, properties=properties)
 
     def _check(self) -> Client:
         """The client, while it is connected."""

@@ -13,10 +13,10 @@ from typing import Any
 
 from onceward.address import Address
 from onceward.errors import ConfigurationError
+from onceward.sinks.nats import CONNECT_SECONDS, connected
 from onceward.sources.protocol import Arrival, BrokerUnavailable
 
 try:
-    import nats
     from nats.errors import Error
     from nats.errors import TimeoutError as NothingCame
     from nats.js.api import AckPolicy, ConsumerConfig
@@ -24,7 +24,6 @@ try:
 except ImportError as error:
     raise ConfigurationError("NATS needs: pip install 'onceward[nats]'") from error
 
-CONNECT_SECONDS = 5
 MORE_SECONDS = 0.05
 """How long a batch that has begun waits to become larger."""
 SUBJECT = "nats-subject"
@@ -53,13 +52,8 @@ class NatsStream:
         self.name = f"{address.shown} stream {self._stream}"
 
     async def open(self) -> None:
-        async def heard(_: Exception) -> None:
-            """Whatever it is, the next call says it."""
-
         try:
-            self._connection = await nats.connect(
-                self._url, allow_reconnect=False, connect_timeout=CONNECT_SECONDS, error_cb=heard
-            )
+            self._connection = await connected(self._url)
             stream = self._connection.jetstream()
             try:
                 await stream.consumer_info(self._stream, self._durable)

@@ -1,0 +1,1 @@
+"""Where the relay publishes: one contract for every broker, on real servers."""

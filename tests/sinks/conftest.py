@@ -1,0 +1,31 @@
+"""Fixtures: the other side of each broker, and a shop that sends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.contract.harness import Shop
+from tests.outbox.conftest import nursery, warm_nursery
+from tests.sinks.outlets import MqttOutlet, NatsOutlet, Outlet, RabbitOutlet, RedisOutlet
+from tests.sources.conftest import mqtt_broker, nats_broker, rabbit_broker, redis_broker
+
+__all__ = ["mqtt_broker", "nats_broker", "nursery", "rabbit_broker", "redis_broker", "warm_nursery"]
+
+OUTLETS = {"redis": RedisOutlet, "nats": NatsOutlet, "rabbit": RabbitOutlet, "mqtt": MqttOutlet}
+
+
+@pytest.fixture(params=OUTLETS)
+def outlet(request: pytest.FixtureRequest) -> Iterator[Outlet]:
+    """Each broker there is."""
+    outlet: Outlet = OUTLETS[request.param](request.getfixturevalue(f"{request.param}_broker"))
+    yield outlet
+    outlet.close()
+
+
+@pytest.fixture
+def shop(sqlite_url: str) -> Iterator[Shop]:
+    """A shop that sends; a sink knows nothing of the store before it."""
+    with Shop(sqlite_url, "def") as shop:
+        yield shop
