@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
 from urllib.parse import parse_qs, urlsplit, urlunsplit
 
 from onceward.errors import ConfigurationError
@@ -71,6 +73,15 @@ class Address:
         if not 1 <= number <= highest:
             raise ConfigurationError(f"{name}={self[name]} must be 1 to {highest:g} {unit}".rstrip())
         return number
+
+
+def opened(url: str, kinds: Mapping[str, str], package: str, none: str) -> Any:
+    """What a URL's scheme stands for, made from the URL; `kinds` says where it is. Clients load on demand."""
+    scheme = url.partition(":")[0]
+    if scheme not in kinds:
+        raise ConfigurationError(f"{none} {scheme!r} URLs; there are {', '.join(kinds)}")
+    module, _, name = kinds[scheme].partition(":")
+    return getattr(import_module(f"{package}.{module}"), name)(url)
 
 
 def _options(query: str) -> dict[str, str]:

@@ -13,6 +13,7 @@ from onceward import guarantees
 from onceward.alerts import Alerts, Hook, Rules
 from onceward.desk import Desk
 from onceward.errors import ConfigurationError
+from onceward.pace import Pace
 from onceward.retry import RetryPolicy
 from onceward.sinks.protocol import Closable, Sink, open_sink
 from onceward.sources.envelope import POSITION, Envelope
@@ -49,9 +50,12 @@ class Entrance(Desk):
         """An ASGI application that takes webhooks: `app.mount("/hooks", inbox.webhooks({"/stripe": Stripe(secret)}))`.
 
         It answers 200 when an event is committed (or was before), 4xx to what is not authentic, and 503 while the
-        database is away. `.wsgi` is the same for WSGI, `.wsgi.django("/stripe")` a Django view.
+        database is away. `.wsgi` is the same for WSGI, `.wsgi.django("/stripe")` a Django view. A retention that is
+        shorter than a sender may still send copies is refused here.
         """
         made = Webhooks(Hooks(cast("Receiver", self), endpoints, limits=limits))
+        for verifier in endpoints.values():
+            declare(self._context, verifier.source, verifier.redelivery)
         self.served.append(made)
         return made
 
@@ -65,13 +69,15 @@ class Entrance(Desk):
         batch: int = 100,
         inline: bool = False,
         redelivers_for: timedelta | None = None,
+        rate: float | None = None,
     ) -> None:
         """Take messages from a broker while `run` runs: `inbox.source("redis://host/0?stream=orders", source="shop")`.
 
         `id` and `type` say where a message carries them: a field, a dotted path, `header:NAME`; `id="position"` is the
         place in the broker (a producer that sends twice has then sent two messages), `type="=order.paid"` the
         type of all. Without them: CloudEvents, or the broker's own properties. `redelivers_for` says how late the
-        broker may deliver a copy, where that is not the usual time.
+        broker may deliver a copy, where that is not the usual time; `rate` how many messages a second this process
+        takes at most.
         """
         if batch < 1:
             raise ConfigurationError(f"batch={batch} must be at least 1")
@@ -81,7 +87,7 @@ class Entrance(Desk):
                 f"{opened.name}: id={id!r} is not possible, messages have no place of their own there"
             )
         declare(self._context, source, opened.redelivery if redelivers_for is None else redelivers_for)
-        self._intakes.append(Intake(opened, envelope, batch, inline))
+        self._intakes.append(Intake(opened, envelope, batch, inline, None if rate is None else Pace(rate)))
 
     def poll(
         self,

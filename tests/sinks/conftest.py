@@ -7,12 +7,38 @@ from collections.abc import Iterator
 import pytest
 
 from tests.contract.harness import Shop
+from tests.servers import KafkaServer
 from tests.sinks.outlets import MqttOutlet, NatsOutlet, Outlet, RabbitOutlet, RedisOutlet
-from tests.sources.conftest import mqtt_broker, nats_broker, rabbit_broker, redis_broker
+from tests.sinks.streams import KafkaOutlet, PubsubOutlet, SqsOutlet
+from tests.sources.conftest import (
+    mqtt_broker,
+    nats_broker,
+    pubsub_broker,
+    rabbit_broker,
+    redis_broker,
+    sqs_broker,
+)
+from tests.sources.kafka_broker import KafkaBroker
 
-__all__ = ["mqtt_broker", "nats_broker", "rabbit_broker", "redis_broker"]
+__all__ = ["mqtt_broker", "nats_broker", "pubsub_broker", "rabbit_broker", "redis_broker", "sqs_broker"]
 
-OUTLETS = {"redis": RedisOutlet, "nats": NatsOutlet, "rabbit": RabbitOutlet, "mqtt": MqttOutlet}
+OUTLETS = {
+    "redis": RedisOutlet,
+    "nats": NatsOutlet,
+    "rabbit": RabbitOutlet,
+    "mqtt": MqttOutlet,
+    "kafka": KafkaOutlet,
+    "sqs": SqsOutlet,
+    "pubsub": PubsubOutlet,
+}
+
+
+@pytest.fixture
+def kafka_broker(kafka_server: KafkaServer) -> Iterator[KafkaBroker]:
+    """A topic with one partition: there is an order of everything in it."""
+    broker = KafkaBroker(kafka_server, partitions=1)
+    yield broker
+    broker.close()
 
 
 @pytest.fixture(params=OUTLETS)

@@ -15,6 +15,10 @@ class Outlet(Protocol):
     """A broker, seen from behind."""
 
     @property
+    def repeats(self) -> bool:
+        """Whether its client repeats by itself what was not confirmed, in a way that the broker knows the copy by."""
+
+    @property
     def broker(self) -> Broker:
         """The broker."""
 
@@ -33,6 +37,8 @@ class Outlet(Protocol):
 
 class RedisOutlet:
     """A stream."""
+
+    repeats = False
 
     def __init__(self, broker: RedisBroker) -> None:
         self.broker = broker
@@ -55,6 +61,8 @@ class RedisOutlet:
 class NatsOutlet:
     """A stream with a subject."""
 
+    repeats = False
+
     def __init__(self, broker: NatsBroker) -> None:
         self.broker = broker
 
@@ -74,6 +82,8 @@ class NatsOutlet:
 
 class RabbitOutlet:
     """A queue."""
+
+    repeats = False
 
     def __init__(self, broker: RabbitBroker) -> None:
         self.broker = broker
@@ -98,6 +108,8 @@ class RabbitOutlet:
 
 class MqttOutlet:
     """A subscriber."""
+
+    repeats = False
 
     def __init__(self, broker: MqttBroker) -> None:
         self.broker = broker

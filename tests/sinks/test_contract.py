@@ -92,7 +92,8 @@ def test_a_connection_lost_between_publication_and_confirmation(shop: Shop, outl
     outlet.broker.proxy.drop_reply_after(ids[0].encode())
     shop.drain()
     assert outlet.broker.proxy.hits == 1
-    assert {name: outgoing(shop)[name] for name in ("a1", "a2")} == {"a1": "retrying", "a2": "waiting"}
+    if not outlet.repeats:
+        assert {name: outgoing(shop)[name] for name in ("a1", "a2")} == {"a1": "retrying", "a2": "waiting"}
     shop.finish()
     arrived = [name for name, _, _ in outlet.received()]
     assert list(dict.fromkeys(arrived))[1:] == ids
@@ -117,7 +118,10 @@ def test_what_can_never_be_published_is_dead_with_the_reason(shop: Shop, outlet:
         "nats://:canary@localhost?subjekt=x",
         "amqp://:canary@localhost/?queue=x",
         "mqtt://:canary@localhost?topic=a/#",
-        "kafka://:canary@localhost",
+        "kafka://:canary@localhost?thema=x",
+        "sqs://eu-west-1",
+        "pubsub://project",
+        "pigeon://:canary@localhost",
     ],
 )
 def test_a_wrong_address_says_what_is_right(url: str) -> None:

@@ -56,10 +56,8 @@ def kafka_broker(kafka_server: KafkaServer) -> Iterator[KafkaBroker]:
 
 
 @pytest.fixture
-def sqs_broker(moto_server: MotoServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqsBroker]:
+def sqs_broker(moto_server: MotoServer) -> Iterator[SqsBroker]:
     """A queue of this test's own."""
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "test")
     broker = SqsBroker(moto_server)
     yield broker
     broker.close()

@@ -11,7 +11,7 @@ import grpc
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
-from google.pubsub_v1.types import AcknowledgeRequest, PubsubMessage, PullResponse
+from google.pubsub_v1.types import AcknowledgeRequest, PublishResponse, PubsubMessage, PullResponse
 
 from tests.servers import FaultProxy, PubsubServer
 from tests.sources.brokers import dashed
@@ -26,6 +26,7 @@ class Ledger(grpc.GenericRpcHandler):  # type: ignore[misc] # grpc has no types
     def __init__(self, port: int) -> None:
         self._channel = grpc.insecure_channel(f"127.0.0.1:{port}")
         self._named: dict[str, str] = {}
+        self.published: set[str] = set()
         self.acknowledged: set[str] = set()
         self._server = grpc.server(futures.ThreadPoolExecutor(8), handlers=[self])
         self.port = self._server.add_insecure_port("127.0.0.1:0")
@@ -49,6 +50,8 @@ class Ledger(grpc.GenericRpcHandler):  # type: ignore[misc] # grpc has no types
         if method == "Pull":
             for one in PullResponse.deserialize(answer).received_messages:
                 self._named[one.ack_id] = one.message.message_id
+        elif method == "Publish":
+            self.published |= set(PublishResponse.deserialize(answer).message_ids)
         elif method == "Acknowledge":
             self.acknowledged |= {self._named[ack_id] for ack_id in AcknowledgeRequest.deserialize(request).ack_ids}
 
@@ -71,7 +74,6 @@ class PubsubBroker:
         self._channel = grpc.insecure_channel(f"127.0.0.1:{server.port}")
         self._publisher = PublisherClient(transport=PublisherGrpcTransport(channel=self._channel))
         self._subscriber = SubscriberClient(transport=SubscriberGrpcTransport(channel=self._channel))
-        self._published: set[str] = set()
         self._ledger = Ledger(server.port)
         self.proxy = FaultProxy("127.0.0.1", self._ledger.port).start()
         self.make_subscription()
@@ -86,9 +88,11 @@ class PubsubBroker:
         self._publisher.delete_topic(topic=self.topic)
 
     def url(self, *, proxied: bool = False) -> str:
-        port = self.proxy.port if proxied else self._ledger.port
         name = self.subscription.rpartition("/")[2]
-        return f"pubsub://{PROJECT}/{name}?deadline=2&endpoint=127.0.0.1:{port}"
+        return f"pubsub://{PROJECT}/{name}?deadline=2&endpoint={self.endpoint(proxied=proxied)}"
+
+    def endpoint(self, *, proxied: bool = False) -> str:
+        return f"127.0.0.1:{self.proxy.port if proxied else self._ledger.port}"
 
     def publish(self, body: bytes, *, id: str | None = None, type: str | None = None, **headers: str) -> None:  # noqa: A002
         names = {name: value for name, value in (("id", id), ("type", type)) if value is not None}
@@ -98,15 +102,15 @@ class PubsubBroker:
             key = ""
         message = PubsubMessage(data=body, attributes={**names, **dashed(headers)}, ordering_key=key)
         answer = self._publisher.publish(topic=self.topic, messages=[message])
-        self._published |= set(answer.message_ids)
+        self._ledger.published |= set(answer.message_ids)
 
     def unsettled(self) -> int:
-        return len(self._published - self._ledger.acknowledged)
+        return len(self._ledger.published - self._ledger.acknowledged)
 
     def restart(self) -> None:
         self._server.restart()
         # The emulator counts from one again.
-        self._published.clear()
+        self._ledger.published.clear()
         self._ledger.acknowledged.clear()
         wait_until(self._is_back)
         self.make_subscription()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import uuid
 from functools import cache
 from typing import Any
@@ -14,6 +15,8 @@ from tests.servers import FaultProxy, MotoServer
 from tests.sources.brokers import dashed
 
 REGION = "eu-west-1"
+# Before any process is started that reads or writes: the server takes whatever it is shown.
+os.environ |= {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
 
 
 @cache  # it takes a while to read what SQS is
@@ -39,8 +42,10 @@ class SqsBroker:
         self.queue_url = self.client.create_queue(QueueName=self.queue, Attributes={"FifoQueue": "true"})["QueueUrl"]
 
     def url(self, *, proxied: bool = False, queue: str = "") -> str:
-        port = self.proxy.port if proxied else self._server.port
-        return f"sqs://{REGION}/{queue or self.queue}?visibility=2&endpoint=http://127.0.0.1:{port}"
+        return f"sqs://{REGION}/{queue or self.queue}?visibility=2&endpoint={self.endpoint(proxied=proxied)}"
+
+    def endpoint(self, *, proxied: bool = False) -> str:
+        return f"http://127.0.0.1:{self.proxy.port if proxied else self._server.port}"
 
     def publish(self, body: bytes, *, id: str | None = None, type: str | None = None, **headers: str) -> None:  # noqa: A002
         names = {name: value for name, value in (("id", id), ("type", type)) if value is not None}

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from onceward import Inbox
+from onceward import ConfigurationError, Inbox, Settings
 from onceward.steps.sight import sight
 from onceward.transact import perform
-from onceward.webhooks import ECHO, Limits, Stripe
+from onceward.webhooks import ECHO, GitHub, Limits, Slack, Stripe
 from onceward.webhooks.request import Request
 from tests.contract.harness import Shop, in_threads
 from tests.servers import FaultProxy
@@ -294,3 +294,27 @@ def test_a_bug_of_ours_is_a_500_without_a_word_about_it(
     assert (answer.status, answer.json) == (500, {"error": "the receiver failed"})
     assert "canary" not in caplog.text
     assert "RuntimeError" in caplog.text
+
+
+def test_more_than_the_rate_of_an_endpoint_is_told_when_to_come_again(sqlite_url: str) -> None:
+    """W11: before the signature is looked at, and for this endpoint alone; nothing of it is stored."""
+    with Shop(sqlite_url, "def") as shop:
+        hooks = shop.inbox.webhooks({"/stripe": Stripe(SECRET), "/github": GitHub(SECRET)}, limits=Limits(rate=1 / 60))
+        with served(hooks) as caller:
+            assert post(caller, "/stripe", fresh("evt_1")).status == 200
+            refused = post(caller, "/stripe", fresh("evt_2"))
+            assert refused.status == 429
+            assert 1 <= int(refused.headers["retry-after"]) <= 60
+            assert post(caller, "/github", sign_github(event("evt_3"), "evt_3")).status == 200
+        assert shop.inbox.find("stripe", "evt_2") == []
+
+
+def test_a_retention_that_is_shorter_than_the_senders_patience_is_refused(sqlite_url: str) -> None:
+    """R31: each verifier says how late its sender may send a copy."""
+    day = timedelta(days=1)
+    with Inbox(sqlite_url, settings=Settings(dedupe_retention=day, body_retention=day)) as inbox:
+        with pytest.raises(ConfigurationError, match=r"source 'stripe' redelivers for up to 30 days.*dedupe_retention"):
+            inbox.webhooks({"/stripe": Stripe(SECRET)})
+        assert inbox.served == []
+        inbox.webhooks({"/slack": Slack(SECRET)})
+        assert inbox.context.registry.sources == {"slack": Slack.redelivery}

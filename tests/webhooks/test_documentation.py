@@ -25,7 +25,7 @@ def test_the_limits_of_the_page_are_the_defaults() -> None:
     assert arguments is not None
     shown = {
         name: eval(value, {"timedelta": timedelta})  # noqa: S307 - our own page
-        for name, value in re.findall(r"(\w+)=(timedelta\(seconds=\d+\)|[\d *]+)", arguments[1])
+        for name, value in re.findall(r"(\w+)=(timedelta\(seconds=\d+\)|None|[\d *]+)", arguments[1])
         if name != "seconds"
     }
     assert Limits(**shown) == Limits()

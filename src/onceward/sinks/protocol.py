@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Protocol
 
-from onceward.errors import ConfigurationError
+from onceward.address import opened
 from onceward.message import Message
 
 
@@ -31,26 +31,23 @@ class Closable(Sink, Protocol):
         """Disconnect; fine when not connected."""
 
 
+_KINDS = {
+    "redis": "redis:RedisSink",
+    "rediss": "redis:RedisSink",
+    "nats": "nats:NatsSink",
+    "tls": "nats:NatsSink",
+    "amqp": "rabbitmq:RabbitSink",
+    "amqps": "rabbitmq:RabbitSink",
+    "mqtt": "mqtt:MqttSink",
+    "mqtts": "mqtt:MqttSink",
+    "kafka": "kafka:KafkaSink",
+    "kafkas": "kafka:KafkaSink",
+    "sqs": "sqs:SqsSink",
+    "pubsub": "pubsub:PubsubSink",
+}
+
+
 def open_sink(url: str) -> Closable:
     """The sink behind a broker's URL."""
-    scheme = url.partition(":")[0]
-    if scheme in ("redis", "rediss"):
-        from onceward.sinks.redis import RedisSink  # noqa: PLC0415 - clients load on demand
-
-        return RedisSink(url)
-    if scheme in ("nats", "tls"):
-        from onceward.sinks.nats import NatsSink  # noqa: PLC0415 - clients load on demand
-
-        return NatsSink(url)
-    if scheme in ("amqp", "amqps"):
-        from onceward.sinks.rabbitmq import RabbitSink  # noqa: PLC0415 - clients load on demand
-
-        return RabbitSink(url)
-    if scheme in ("mqtt", "mqtts"):
-        from onceward.sinks.mqtt import MqttSink  # noqa: PLC0415 - clients load on demand
-
-        return MqttSink(url)
-    raise ConfigurationError(
-        f"no sink for {scheme!r} URLs; use redis://host/0?stream=NAME, nats://host?subject=NAME, amqp://host/vhost,"
-        " mqtt://host?topic=NAME, or an HttpSink, InboxSink or object of your own"
-    )
+    sink: Closable = opened(url, _KINDS, "onceward.sinks", "no sink for")
+    return sink

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from onceward.errors import StoreError
 from onceward.message import Arguments, Receipt
+from onceward.pace import Pace
 from onceward.sources.envelope import Envelope
 from onceward.sources.protocol import Arrival, BrokerUnavailable, Source
 
@@ -45,6 +46,8 @@ class Intake:
     batch: int = 100
     inline: bool = False
     """Handle each message before it is accepted, instead of storing it for a worker."""
+    pace: Pace | None = None
+    """How many deliveries a second are taken at most, by this process; the broker keeps the others."""
 
     async def run(self, inbox: Receiver, stopping: asyncio.Event) -> None:
         """Take in until told to stop; trouble with the broker or the database is waited out."""
@@ -64,7 +67,13 @@ class Intake:
                 await self.source.close()
 
     async def _turn(self, inbox: Receiver, stopping: asyncio.Event) -> None:
-        arrivals = await self.source.next(self.batch, WAIT_SECONDS)
+        limit = self.batch if self.pace is None else self.pace.take(self.batch)
+        if self.pace is not None and not limit:
+            await wait(stopping, self.pace.seconds_left)
+            return
+        arrivals = await self.source.next(limit, WAIT_SECONDS)
+        if self.pace is not None:
+            self.pace.give_back(limit - len(arrivals))
         if not arrivals:
             return
         # In a thread, and not given up when we are cancelled: what is being committed must be known to be.

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from importlib import import_module
 from typing import Any, Protocol
 
-from onceward.errors import ConfigurationError
+from onceward.address import opened
 
 
 class BrokerUnavailable(Exception):
@@ -65,27 +64,22 @@ class Source(Protocol):
 
 
 _KINDS = {
-    "redis": ("redis", "RedisStream"),
-    "rediss": ("redis", "RedisStream"),
-    "nats": ("nats", "NatsStream"),
-    "tls": ("nats", "NatsStream"),
-    "amqp": ("rabbitmq", "RabbitQueue"),
-    "amqps": ("rabbitmq", "RabbitQueue"),
-    "mqtt": ("mqtt", "MqttTopic"),
-    "mqtts": ("mqtt", "MqttTopic"),
-    "kafka": ("kafka", "KafkaTopic"),
-    "kafkas": ("kafka", "KafkaTopic"),
-    "sqs": ("sqs", "SqsQueue"),
-    "pubsub": ("pubsub", "PubsubSubscription"),
+    "redis": "redis:RedisStream",
+    "rediss": "redis:RedisStream",
+    "nats": "nats:NatsStream",
+    "tls": "nats:NatsStream",
+    "amqp": "rabbitmq:RabbitQueue",
+    "amqps": "rabbitmq:RabbitQueue",
+    "mqtt": "mqtt:MqttTopic",
+    "mqtts": "mqtt:MqttTopic",
+    "kafka": "kafka:KafkaTopic",
+    "kafkas": "kafka:KafkaTopic",
+    "sqs": "sqs:SqsQueue",
+    "pubsub": "pubsub:PubsubSubscription",
 }
-"""Where each scheme's source is. Clients load on demand."""
 
 
 def open_source(url: str) -> Source:
     """The source behind a URL."""
-    scheme = url.partition(":")[0]
-    if scheme not in _KINDS:
-        raise ConfigurationError(f"no source for {scheme!r} URLs; there are {', '.join(_KINDS)}")
-    module, name = _KINDS[scheme]
-    source: Source = getattr(import_module(f"onceward.sources.{module}"), name)(url)
+    source: Source = opened(url, _KINDS, "onceward.sources", "no source for")
     return source

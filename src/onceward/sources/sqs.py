@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import json
 from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
@@ -19,6 +20,7 @@ from urllib.parse import urlsplit
 
 from onceward.address import Address
 from onceward.errors import ConfigurationError
+from onceward.sinks.sqs import BASE64, HEADERS
 from onceward.sources.protocol import Arrival, BrokerUnavailable
 
 try:
@@ -33,8 +35,6 @@ CONNECT_SECONDS = 5
 AT_ONCE = 10
 """How many messages one call of SQS may be about."""
 LONGEST_VISIBILITY = 12 * 3600
-BASE64 = "onceward-base64"
-"""The attribute of a body that is bytes, which SQS cannot carry as they are."""
 _FORM = "sqs://region/queue?visibility=30&endpoint="
 
 
@@ -132,6 +132,7 @@ class SqsQueue:
 
     def _arrival(self, message: Any) -> Arrival:
         headers = {name.lower(): _text(value) for name, value in message.get("MessageAttributes", {}).items()}
+        headers = {**_packed(headers.pop(HEADERS, "{}")), **headers}
         system = message.get("Attributes", {})
         own = {
             "sqs-message-id": message["MessageId"],
@@ -166,8 +167,17 @@ def _batches(handles: Sequence[str], more: dict[str, Any]) -> Iterator[list[dict
 def _bytes(body: str, *, encoded: bool) -> bytes:
     if encoded:
         with suppress(binascii.Error, ValueError):  # not ours after all
-            return base64.b64decode(body, validate=True)
+            return base64.b64decode(body.strip(), validate=True)
     return body.encode()
+
+
+def _packed(text: str) -> dict[str, str]:
+    """What our own sink has put together."""
+    try:
+        fields = json.loads(text)
+    except ValueError:
+        return {HEADERS: text}  # not ours after all
+    return {str(name).lower(): str(value) for name, value in fields.items()} if isinstance(fields, dict) else {}
 
 
 def _text(value: Any) -> str:

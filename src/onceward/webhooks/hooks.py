@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 import time
 import traceback
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from onceward import identity
 from onceward.errors import ConfigurationError, InvalidMessage, OncewardError, StoreError
 from onceward.message import Receipt
+from onceward.pace import Pace
 from onceward.steps.sight import sight
 from onceward.transact import perform
 from onceward.webhooks.request import Headers, Refusal, Request, TryLater
@@ -55,6 +57,8 @@ class Limits:
     """How long storing may take before the sender is told to come again."""
     memory: int = 64 * 1024 * 1024
     """Bytes of all bodies in hand; beyond it, the next sender is told to come again."""
+    rate: float | None = None
+    """Requests a second that an endpoint looks at, in this process, authentic or not; the others get 429."""
 
     def __post_init__(self) -> None:
         durations = self.read > timedelta(0) and self.store > timedelta(0)
@@ -120,6 +124,8 @@ class Hooks:
             identity.check_name("source", verifier.source)
         self._inbox, self._endpoints, self._clock = inbox, dict(endpoints), clock
         self.limits = limits or Limits()
+        rate = self.limits.rate
+        self._paces = {} if rate is None else {path: Pace(rate) for path in endpoints}
 
     @property
     def endpoints(self) -> Mapping[str, Verifier]:
@@ -133,6 +139,10 @@ class Hooks:
             raise Refusal(HTTPStatus.NOT_FOUND, "there is no webhook here")
         if method != "POST":
             raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, "webhooks are sent with POST", headers={"allow": "POST"})
+        pace = self._paces.get(path)
+        if pace is not None and not pace.take():
+            after = {"retry-after": str(math.ceil(pace.seconds_left))}
+            raise Refusal(HTTPStatus.TOO_MANY_REQUESTS, "too many requests; send this again later", headers=after)
         if count > self.limits.headers or size > self.limits.header_bytes:
             raise Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "there are too many or too large headers")
         if "content-encoding" in headers:
