@@ -72,7 +72,8 @@ def _of(handler: Handler, common: list[str]) -> Guarantee:
     reasons = ["its effect is outside of the database"] if handler.external else []
     if common:
         level = "weaker"
-    return Guarantee(handler.name, handler.consumer, handler.type, level, handler.guarantee, (*common, *reasons))
+    name = "the relay" if handler.external else handler.name
+    return Guarantee(name, handler.consumer, handler.type, level, handler.guarantee, (*common, *reasons))
 
 
 def _store(desk: Desk) -> Iterator[str]:

@@ -83,9 +83,14 @@ class Browser:
         """What the browser logged since it was last asked: refused scripts, failed requests, errors."""
         return [entry["message"] for entry in self.driver.get_log("browser")]  # type: ignore[no-untyped-call]
 
+    @property
+    def keeps_pictures(self) -> bool:
+        """Whether pictures are wanted."""
+        return bool(os.environ.get(PICTURES))
+
     def picture(self, name: str) -> None:
         """Keep a picture for the documentation, where one is wanted."""
-        if os.environ.get(PICTURES):
+        if self.keeps_pictures:
             folder = Path(os.environ[PICTURES])
             folder.mkdir(parents=True, exist_ok=True)
             assert self.driver.save_screenshot(str(folder / f"{name}.png"))

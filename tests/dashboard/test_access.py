@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import re
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -236,3 +238,31 @@ def test_no_page_has_inline_script_or_style_or_names_another_host(
         assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\bstyle=|\son\w+=|javascript:|https?://", text), (
             allowed.path
         )
+
+
+def test_the_command_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'inbox.db'}"
+    shop.opened(url).close()
+    command = [sys.executable, "-m", "onceward", "dashboard", "--store", url, "--service", "shop", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        found = re.search(r"dashboard of shop: (http://127\.0\.0\.1:\d+)/", line)
+        assert found, line
+        with Visitor(found[1]) as visitor:
+            assert visitor.get("/").status_code == 200
+            assert visitor.get("/preview?verb=redrive").status_code == 403
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+def test_several_processes_of_an_application_accept_each_others_forms(filled: tuple[Inbox, dict[str, int]]) -> None:
+    def identify(_: Request) -> Person | None:
+        return Person("linus", "operator")
+
+    seq = filled[1]["due"]
+    options = {"identify": identify, "secret": "the same in every process"}
+    with visiting(filled[0], **options) as one, visiting(filled[0], **options) as other:
+        assert other.post("/try", token=one.token(f"/messages/{seq}"), seq=str(seq)).status_code == 200
+    with visiting(filled[0], identify=identify) as one, visiting(filled[0], identify=identify) as other:
+        assert other.post("/try", token=one.token(f"/messages/{seq}"), seq=str(seq)).status_code == 403

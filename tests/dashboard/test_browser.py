@@ -88,6 +88,8 @@ def test_strangers_strings_do_nothing_on_any_page(browser: Browser, sqlite_url: 
 def test_a_shop_on_a_wide_screen_and_on_a_phone(browser: Browser, sqlite_url: str) -> None:
     with shop.opened(sqlite_url) as inbox, visiting(inbox, credentials=shop.PEOPLE) as visitor:
         seqs = shop.fill(inbox)
+        if browser.keeps_pictures:
+            _busy_hour(inbox)
         browser.resize(WIDE)
         browser.sign_in(visitor.address, shop.OPERATOR)
         _live(browser, inbox)
@@ -102,6 +104,30 @@ def test_a_shop_on_a_wide_screen_and_on_a_phone(browser: Browser, sqlite_url: st
                 for field in browser.all("main input:not([type=hidden]), main select"):
                     assert field.accessible_name, (path, field.get_attribute("name"))
         _pictures(browser, seqs)
+
+
+def _busy_hour(inbox: Inbox) -> None:
+    """Something for the plots to show: an hour of messages, with a bad quarter."""
+    inbox.receive_many(
+        {"source": "stripe", "id": f"busy_{n}", "type": "order.paid", "data": {"order": n, "amount": n}}
+        for n in range(2000)
+    )
+    inbox.drain()
+    wave = "CAST((abs(random()) % 3600 + abs(random()) % 3600 + abs(random()) % 1200) / 2.4 AS integer) * 1000000"
+    with inbox.transaction() as tx:
+        tx.execute(f"UPDATE onceward_ledger SET received_at = received_at - {wave} WHERE id LIKE 'busy_%' OR seq > 200")
+        tx.execute("UPDATE onceward_run SET messages = 1")
+        for _ in range(1500):
+            tx.execute(
+                "INSERT INTO onceward_run "
+                "(worker, token, code_version, finished_at, first_seq, last_seq, seqs, messages) "
+                f"SELECT worker, 0, code_version, finished_at - {wave}, 0, 0, '[]', 1 FROM onceward_run WHERE id = 1"
+            )
+        for ago in (*range(700, 1500, 9), *range(100, 3500, 170)):
+            tx.execute(
+                "INSERT INTO onceward_attempt (seq, attempt, kind, charged, error, code_version, at) "
+                f"SELECT 1, 1, 'error', 1, 'Retry', '1', max(at) - {ago} * 1000000 FROM onceward_attempt"
+            )
 
 
 def _live(browser: Browser, inbox: Inbox) -> None:

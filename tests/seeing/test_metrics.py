@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,12 +63,20 @@ def test_handlers_are_measured(inbox: Inbox) -> None:
     registry = CollectorRegistry()
     pay(inbox)
     watch_handlers(inbox, registry)
-    deliver(inbox, 1)
-    deliver(inbox, 2, amount=-1)
+
+    @inbox.on("waited")
+    async def waited(message: Message, tx: Any) -> None:
+        del tx
+        if message.data["amount"] < 0:
+            raise ValueError("no")
+
+    for number, kind in enumerate(("paid", "waited")):
+        deliver(inbox, number, kind=kind)
+        deliver(inbox, number + 10, kind=kind, amount=-1)
     inbox.drain()
     text = generate_latest(registry).decode()
-    for outcome in ("returned", "failed"):
-        assert re.search(rf'onceward_handler_seconds_count{{.*outcome="{outcome}".*type="paid".*}} \d', text)
+    for outcome, kind in product(("returned", "failed"), ("paid", "waited")):
+        assert re.search(rf'onceward_handler_seconds_count{{.*outcome="{outcome}".*type="{kind}".*}} \d', text)
     assert not any(secret in text for secret in SECRETS)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -84,7 +85,12 @@ class Access:
     """The people of one dashboard."""
 
     def __init__(
-        self, credentials: Sequence[Credential], *, anonymous: Role | None, identify: Identify | None = None
+        self,
+        credentials: Sequence[Credential],
+        *,
+        anonymous: Role | None,
+        identify: Identify | None = None,
+        secret: str = "",
     ) -> None:
         if not credentials and anonymous is None and identify is None:
             raise ConfigurationError(
@@ -101,8 +107,9 @@ class Access:
         self._credentials = {one.name: one for one in credentials}
         self._anonymous, self._identify = anonymous, identify
         # Made of the credentials: the same in every process, and another as soon as one of them changes.
-        material = repr(sorted((one.name, one.role, one.secret) for one in credentials)).encode()
-        self._key = hashlib.sha256(b"onceward dashboard" + material).digest() if credentials else _random_key()
+        people = sorted((one.name, one.role, one.secret) for one in credentials)
+        material = repr((secret, people)) if secret or people else secrets.token_hex()
+        self._key = hashlib.sha256(f"onceward dashboard {material}".encode()).digest()
         self._failures: dict[str, tuple[int, float]] = {}
         self._lock = threading.Lock()
 
@@ -197,12 +204,6 @@ def same_origin(request: Request) -> bool:
 def _is_local_name(request: Request) -> bool:
     """Whether the address was written as this machine's own: a page elsewhere that points its name here is refused."""
     return (urlsplit(f"//{request.headers.get('host', '')}").hostname or "") in LOCAL_NAMES
-
-
-def _random_key() -> bytes:
-    import secrets  # noqa: PLC0415 - only where nobody can sign in
-
-    return secrets.token_bytes(32)
 
 
 def _digest(secret: str) -> bytes:

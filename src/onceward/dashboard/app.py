@@ -89,7 +89,8 @@ class Dashboard:
     """An ASGI application about one inbox: `app.mount("/inbox", Dashboard(inbox, credentials=[...]))`.
 
     `credentials` are people with secrets; `identify` asks your own application who sent a request; `anonymous` is the
-    role of everybody else who comes to a local address: none, "viewer" (no payloads) or "reader".
+    role of everybody else who comes to a local address: none, "viewer" (no payloads) or "reader". With `identify` in
+    several processes, give all of them the same `secret`: it signs the forms.
     """
 
     def __init__(
@@ -99,9 +100,10 @@ class Dashboard:
         credentials: Sequence[Credential] = (),
         anonymous: Role | None = None,
         identify: Identify | None = None,
+        secret: str = "",
     ) -> None:
         self._inbox = inbox
-        self._access = Access(credentials, anonymous=anonymous, identify=identify)
+        self._access = Access(credentials, anonymous=anonymous, identify=identify, secret=secret)
         self._samples = Samples(inbox)
         self._templates = shown.environment()
         routes: list[Route | Mount] = [self._route(allowed) for allowed in ROUTES]

@@ -30,9 +30,7 @@ def _where(view: View) -> str:
 
 def live(view: View) -> Response:
     """What the plots draw."""
-    stats = view.inbox.stats()
-    numbers = {name: getattr(stats, name) for name in stats.__dataclass_fields__}
-    return JSONResponse({"stats": numbers, **view.samples.asked()})
+    return JSONResponse(view.samples.asked())
 
 
 def messages(view: View) -> Response:

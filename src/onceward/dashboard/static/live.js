@@ -23,14 +23,15 @@
     return words(value / 3600) + " h";
   }
 
-  function points(values, top) {
-    var step = (W - 2 * PAD) / Math.max(1, values.length - 1);
+  function points(values, top, times) {
+    var first = times ? times[0] : 0, last = times ? times[times.length - 1] : values.length - 1;
     return values.map(function (value, index) {
-      return [PAD + index * step, H - PAD - (H - 2 * PAD - 10) * (top ? value / top : 0)];
+      var part = last > first ? ((times ? times[index] : index) - first) / (last - first) : index;
+      return [PAD + part * (W - 2 * PAD), H - PAD - (H - 2 * PAD - 10) * (top ? value / top : 0)];
     });
   }
 
-  function draw(name, lines, format) {
+  function draw(name, lines, format, times) {
     var figure = document.querySelector('[data-plot="' + name + '"]');
     var svg = figure.querySelector("svg");
     var top = Math.max.apply(null, lines.map(function (line) { return Math.max.apply(null, line.concat([0])); }));
@@ -41,8 +42,8 @@
       svg.append(element("line", { x1: 0, x2: W, y1: H * part, y2: H * part, "class": "grid" }));
     });
     lines.forEach(function (line, index) {
-      if (line.length === 1) line = [line[0], line[0]];
-      var path = points(line, top).map(function (point, at) {
+      var known = line.length === 1 ? [line[0], line[0]] : line;
+      var path = points(known, top, line.length === 1 ? null : times).map(function (point, at) {
         return (at ? "L" : "M") + point[0].toFixed(1) + " " + point[1].toFixed(1);
       }).join("");
       if (index === lines.length - 1) {
@@ -69,13 +70,13 @@
       cell.parentElement.classList.toggle("zero", !found.stats[name]);
     });
     var due = column(found, "due"), waiting = column(found, "waiting"), retrying = column(found, "retrying");
-    var copies = column(found, "duplicates");
+    var copies = column(found, "duplicates"), times = column(found, "at");
     draw("traffic", [1, 2].map(function (at) { return found.traffic.map(function (row) { return row[at]; }); }), words);
     draw("failed", [found.traffic.map(function (row) { return row[3]; })], words);
-    draw("backlog", [due.map(function (value, at) { return value + waiting[at] + retrying[at]; })], words);
-    draw("age", [column(found, "oldest_due_seconds")], seconds);
-    draw("duplicates", [copies.map(function (value) { return value - copies[0]; })], words);
-    draw("dead", [column(found, "dead")], words);
+    draw("backlog", [due.map(function (value, at) { return value + waiting[at] + retrying[at]; })], words, times);
+    draw("age", [column(found, "oldest_due_seconds")], seconds, times);
+    draw("duplicates", [copies.map(function (value) { return value - copies[0]; })], words, times);
+    draw("dead", [column(found, "dead")], words, times);
   }
 
   function ask() {

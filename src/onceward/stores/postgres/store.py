@@ -145,6 +145,7 @@ class PostgresStore:
                     max_size=_POOL_SIZE,
                     open=True,
                     name="onceward",
+                    reconnect_timeout=_POOL_WAIT,  # its pauses double: after an outage it would sleep on
                 )
             return self._pool
 
@@ -186,6 +187,7 @@ class PostgresStore:
                 max_size=_POOL_SIZE,
                 open=False,
                 name="onceward",
+                reconnect_timeout=_POOL_WAIT,  # its pauses double: after an outage it would sleep on
             )
             self._pools[loop] = pool
             await pool.open()
