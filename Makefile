@@ -47,8 +47,9 @@ simulate: $(READY) ## Run seeded schedules of the real steps with faults: make s
 mutants: $(READY) ## Check that the simulation catches every known-bad variant of the code (JSON=file)
 	@$(BIN)/python -m simulation.mutants $(if $(JSON),--json '$(JSON)')
 
-bench: servers $(PEERS) ## Measure onceward beside its limits and its peers (QUICK=1: five minutes) and write bench/report.json
+bench: servers $(PEERS) ## Measure onceward beside its limits and its peers (QUICK=1: five minutes) and write docs/benchmarks.md
 	@$(BIN)/python -m bench --scale $(if $(QUICK),quick,full)
+	@$(BIN)/python -m bench.page
 
 bench-60m: servers ## Measure claims and dedupe beside sixty million finished rows (an hour, 60 GB)
 	@$(BIN)/python -m bench.sixty

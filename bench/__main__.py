@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from bench import drain, growth, handle, hard, latency, memory, plot, receive, report, sqlite, startup
 from bench.figures import Figures
@@ -39,9 +40,12 @@ def main() -> int:
     """Run, print, write."""
     parser = argparse.ArgumentParser(prog="python -m bench")
     parser.add_argument("--scale", choices=sorted(SCALES), default="full")
+    parser.add_argument("--repetitions", type=int, help="how often each throughput is measured")
     parser.add_argument("--quiet", action="store_true", help="write nothing; only print")
     options = parser.parse_args()
-    found = run(SCALES[options.scale], lambda line: print(line, file=sys.stderr, flush=True))
+    scale = SCALES[options.scale]
+    scale = replace(scale, repetitions=options.repetitions or scale.repetitions)
+    found = run(scale, lambda line: print(line, file=sys.stderr, flush=True))
     report.printed(found)
     if not options.quiet:
         report.written(found)

@@ -78,6 +78,16 @@ class Ground:
             self.server.drop_database(name)
 
     @contextmanager
+    def hastily(self, url: str) -> Iterator[None]:
+        """While a backlog is made, commits in this database do not wait for the disk."""
+        name = url.rpartition("/")[2]
+        with psycopg.connect(self.server.url(), autocommit=True) as connection:
+            connection.execute(f"ALTER DATABASE {name} SET synchronous_commit = off")
+            yield
+            connection.execute(f"ALTER DATABASE {name} RESET synchronous_commit")
+            connection.execute("CHECKPOINT")
+
+    @contextmanager
     def costs(self, figures: Figures, name: str, count: int) -> Iterator[Cost]:
         """Note what a contender costs the processors for each message: its own processes, and the server's."""
         before = self._processor()

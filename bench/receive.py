@@ -17,19 +17,19 @@ def measure(ground: Ground, scale: Scale, figures: Figures) -> None:
     """One repetition of every contender."""
     single = scale.slow
     processes = scale.processes
-    for name, kind, count, extra in (
-        ("receive_many", "receive_many", scale.messages, ()),
-        ("64 tasks", "receive_tasks", single, (scale.callers // processes,)),
-        ("64 threads", "receive_threads", single, (scale.callers // processes,)),
+    for name, kind, count, starters, extra in (
+        ("receive_many", "receive_many", scale.messages, processes, ()),
+        ("64 tasks", "receive_tasks", single, 1, (scale.callers,)),
+        ("64 threads", "receive_threads", single, 1, (scale.callers,)),
     ):
         with ground.copy() as url:
-            each = count // processes
-            with ground.costs(figures, f"receive: onceward, {name}", each * processes) as cost:
-                finish = race([ours("contenders", kind, url, each, *extra) for _ in range(processes)])
+            each = count // starters
+            with ground.costs(figures, f"receive: onceward, {name}", each * starters) as cost:
+                finish = race([ours("contenders", kind, url, each, *extra) for _ in range(starters)])
                 cost.clients = finish.processor
-            deliveries = len(messages(each, "")) * processes
-            _check(name, url, each * processes)
-            for status, wanted in (("accepted", each * processes), ("duplicate", deliveries - each * processes)):
+            deliveries = len(messages(each, "")) * starters
+            _check(name, url, each * starters)
+            for status, wanted in (("accepted", each * starters), ("duplicate", deliveries - each * starters)):
                 expect(f"receive {name}: {status}", sum(answer[status] for answer in finish.answers), wanted)
             figures.add(f"receive: onceward, {name}", deliveries / finish.seconds)
     with ground.copy() as url:

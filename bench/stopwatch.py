@@ -16,7 +16,7 @@ Laps = list[tuple[str, float, float]]
 
 @contextmanager
 def watched(*names: str) -> Iterator[Laps]:
-    """Note every request that has one of these statements in it, while the block runs."""
+    """Note every request in which one of these statements found or wrote something, while the block runs."""
     laps: Laps = []
     perform = PostgresSession.perform
 
@@ -24,8 +24,9 @@ def watched(*names: str) -> Iterator[Laps]:
         started = time.perf_counter()
         answer = perform(self, request)
         ended = time.perf_counter()
-        for part in request if isinstance(request, tuple) else (request,):
-            if isinstance(part, Query | Each) and part.name in names:
+        parts, answers = (request, answer) if isinstance(request, tuple) else ((request,), (answer,))
+        for part, rows in zip(parts, answers, strict=True):
+            if isinstance(part, Query | Each) and part.name in names and rows:
                 laps.append((part.name, ended, ended - started))
         return answer
 

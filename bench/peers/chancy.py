@@ -52,7 +52,6 @@ def drain(url: str, count: int) -> None:
                 async with chancy.pool.connection() as connection:
                     cursor = await connection.execute(done)
                     left = count - (await cursor.fetchone())[0]
-        TALLY.end()
         return TALLY.answer()
 
     take_part(lambda: asyncio.run(work()))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 
 import psycopg
 import pytest
 
-from bench import drain, handle, hard, lineup, plot, race, receive, report, sqlite
+from bench import drain, handle, hard, lineup, page, plot, race, receive, report, sqlite
 from bench.figures import Figures, Inexact
 from bench.ground import Ground, check_drained, check_effects
 from bench.messages import messages
@@ -73,3 +74,11 @@ def test_one_message_in_ten_comes_twice() -> None:
 def test_every_scale_has_the_same_table(scale: Scale) -> None:
     """Also with nothing measured, the table has every key; None where there is no figure."""
     assert set(report.ratios(Figures(), scale)) == KEYS
+
+
+def test_the_page_is_made_from_the_report() -> None:
+    """`python -m bench.page` writes it again; nobody types a figure."""
+    found = json.loads(report.REPORT.read_text(encoding="utf-8"))
+    assert set(found["ratios"]) == KEYS
+    assert page.PAGE.read_text(encoding="utf-8") == page.page(found)
+    assert plot.PLOT.read_text(encoding="utf-8") == plot.drawn(found)

@@ -1,0 +1,164 @@
+"""`python -m bench.page`: write docs/benchmarks.md from bench/report.json; no figure on it is typed by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from bench.report import MOST, REPORT, ROWS, judged
+
+PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+
+_INTRODUCTION = """\
+# Benchmarks
+
+`make bench` measures onceward beside pure SQL that does the same writes on the same tables ([bench/limits](../bench/limits)) and beside other
+queues, in one run, in turns, with durable settings, and checks the effects of every run: one that is not exact fails. It takes up to 30 minutes;
+`make bench QUICK=1` has the same table in five. `make bench-60m` puts sixty million finished rows into the tables. On your own database:
+`onceward bench --store URL`.
+
+This page is made by `python -m bench.page` from [bench/report.json](../bench/report.json), which has every repetition, all settings and versions; a test
+compares the two. Ratios of one run are the result; messages a second are the machine's, and this one was shared with other work.
+"""
+
+_READING = """\
+## How to read it
+
+- *drain*: two worker processes, default settings, a handler that decodes the body and does nothing. *Pure SQL* is pgbench with two clients that claims
+  and finishes groups of 100 with the same writes.
+- *handle*: one UPDATE for each message, from a backlog, two worker processes; `update` checks its row count, `pipelined` and `set` are handlers that take a batch,
+  `alone` has `group=1`, `hot` updates ten rows. pgbench takes one message off the same queue in each transaction (8 clients); `handle_statement` is that in one statement.
+- *textbook*: insert the id, update, commit, for each message, with psycopg. Its best way counts.
+- *inline*: `process` with 8 connections, as 8 threads, 2 processes of 4 threads, and 8 processes; the best counts. pgbench runs the same transaction with 8 clients.
+- *receive*: 64 callers in one process that each wait for their receipt; `receive_many` in two processes; pgbench inserts the same rows, one message in each transaction (8 clients).
+- *sqlite*: WAL, synchronous FULL. *By hand* takes 100 messages of the same backlog in each transaction.
+- A peer is timed from its first job on: its start does not count against it.
+- *growth*: the median time of onceward's own claims and inserts beside so many finished rows, over that on empty tables; the dearer of the two.
+- `memory_growth` is the growth of a worker's resident memory between the two counts, as a part of one. Latencies run from the call of `receive` to the commit of
+  the effect in another process.
+"""
+
+# Why a target may be missed, where the processors' time says so. Shown only for targets that are.
+_REASONS = {
+    "drain_vs_limit": (
+        ("drain: onceward", "drain: pure SQL"),
+        "Beside the same writes there is a Python process that builds and checks every message.",
+    ),
+    "drain_vs_pgmq": (
+        ("drain: onceward", "drain: pure SQL"),
+        "pgmq remembers nothing: it has no ledger, no run, no note of who works on what, and deletes what it has read.",
+    ),
+    "handle_vs_pgbench": (
+        ("handle: onceward, update", "handle: pgbench, handle"),
+        "Each UPDATE is a call of psycopg and a round trip; that call alone costs more than pgbench spends on a whole transaction.",
+    ),
+    "handle_pipelined_vs_pgbench": (
+        ("handle: onceward, pipelined", "handle: pgbench, handle"),
+        "A pipeline saves round trips, not psycopg's work for each statement.",
+    ),
+    "handle_vs_textbook": (
+        ("handle: onceward, update", "handle: textbook, 8 threads", "handle: textbook, 8 processes"),
+        "Both pay psycopg for the UPDATE; the group saves the other three statements and the commit. Where commits are cheap, or eight connections share one, less is saved.",
+    ),
+    "batch_vs_limit": (
+        ("handle: onceward, set", "handle: pure SQL in batches"),
+        "What remains is building every message in Python.",
+    ),
+    "inline_vs_pgbench": (
+        ("inline: onceward, 2 processes", "inline: pgbench"),
+        "A message is six statements in three round trips (begin and limits with the insert, the handler's own, the run with the commit), and psycopg costs its process time for each.",
+    ),
+    "inline_vs_textbook": (
+        ("inline: onceward, 2 processes", "handle: textbook, 8 threads"),
+        "The textbook sends four statements and keeps no body apart from the id, no run, no hash, no limits; `process` sends six.",
+    ),
+    "receive_vs_pgbench": (
+        ("receive: onceward, 64 tasks", "receive: pgbench, single inserts"),
+        "A batch in which one message is a copy takes two more transactions: what is known of it, and its count.",
+    ),
+    "receive_many_vs_limit": (
+        ("receive: onceward, receive_many", "receive: pure SQL, 500 at a time"),
+        "Encoding, hashing and checking every message is Python's work; copies take two more transactions.",
+    ),
+}
+
+
+def page(report: dict[str, Any]) -> str:
+    """The page as it should be."""
+    versions = report["versions"]
+    scale = report["scale"]
+    made = (
+        f"Scale *{scale['name']}*: {scale['repetitions']} repetitions, {scale['messages']:,} messages; {report['machine']['cores']} cores, load "
+        f"{report['machine']['load'][0]:g} at the end; {report['seconds']:,} seconds. Python {versions['python']}, PostgreSQL {versions['postgres']}, "
+        f"SQLite {versions['sqlite']}, psycopg {versions['psycopg']}.\n"
+    )
+    parts = [
+        _INTRODUCTION,
+        made,
+        "## The table\n",
+        _table(report),
+        _small(report),
+        "![Messages a second](../bench/report.svg)\n",
+        _READING,
+    ]
+    parts += [_contenders(report), _short(report), _errors(report)]
+    return "\n".join(part for part in parts if part)
+
+
+def _table(report: dict[str, Any]) -> str:
+    lines = ["| ratio | found | to reach | |", "|---|---:|---|---|"]
+    lines += [
+        f"| `{name}` | {value} | {target} | {verdict} |" for name, value, target, verdict in judged(report["ratios"])
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _small(report: dict[str, Any]) -> str:
+    """What the names promise and a smaller scale does not have."""
+    scale = report["scale"]
+    if scale["name"] == "full":
+        return ""
+    return (
+        f"At this scale `growth_5m` has {scale['finished'][-1]:,} finished rows, `blocked_1m` {scale['blocked']:,} blocked messages, `claim_pinned_60s` "
+        f"{scale['pinned_seconds']:g} seconds, and `memory_growth` runs to {scale['memory'][-1]:,} messages.\n"
+    )
+
+
+def _contenders(report: dict[str, Any]) -> str:
+    lines = [
+        "## Every contender\n",
+        "Medians; processor time in microseconds for each message, of the contender's own processes and of the server.\n",
+    ]
+    lines += ["| | median | own | server |", "|---|---:|---:|---:|"]
+    for name, value in report["medians"].items():
+        cost = report["processor_microseconds"].get(name, {})
+        shown = f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
+        lines.append(f"| {name} | {shown} | {cost.get('clients', '')} | {cost.get('server', '')} |")
+    return "\n".join(lines) + "\n"
+
+
+def _short(report: dict[str, Any]) -> str:
+    missed = [name for name, _, _, verdict in judged(report["ratios"]) if verdict == "short"]
+    if not missed:
+        return ""
+    lines = ["## What falls short, and why\n"]
+    costs = report["processor_microseconds"]
+    for name in missed:
+        contenders, reason = _REASONS.get(name, ((), ""))
+        spent = [f"{one}: {costs[one]['clients']:g} + {costs[one]['server']:g}" for one in contenders if one in costs]
+        shown = f" Processor time, own + server, µs for each message: {'; '.join(spent)}." if spent else ""
+        lines.append(f"- `{name}`: {reason or 'measured on a busy machine; see the repetitions.'}{shown}")
+    return "\n".join(lines) + "\n"
+
+
+def _errors(report: dict[str, Any]) -> str:
+    if not report["errors"]:
+        return ""
+    return "\n".join(["## Not measured\n", *(f"- {name}: {error}" for name, error in report["errors"].items())]) + "\n"
+
+
+assert {*_REASONS} <= {row.name for row in ROWS} | {*MOST}
+
+if __name__ == "__main__":
+    PAGE.write_text(page(json.loads(REPORT.read_text(encoding="utf-8"))), encoding="utf-8")
