@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.servers import FaultProxy, NatsServer, PgBouncer, PostgresServer, RedisServer
+from tests.servers import FaultProxy, NatsServer, PgBouncer, PostgresServer, RedisServer, S3Server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,6 +97,14 @@ def nats_server(pytestconfig: pytest.Config) -> Iterator[NatsServer]:
     """The worker's own NATS server, shared by its tests."""
     with NatsServer() as server:
         _note(pytestconfig, f"NATS {server.version}")
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3_server(pytestconfig: pytest.Config) -> Iterator[S3Server]:
+    """The worker's own S3 server, shared by its tests."""
+    with S3Server() as server:
+        _note(pytestconfig, f"moto {server.version}")
         yield server
 
 

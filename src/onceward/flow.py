@@ -103,6 +103,14 @@ class Outcome:
     """The database was at fault (lost connection, deadlock), not the message."""
 
 
+def done(request: Do) -> Outcome:
+    """Make a call that a step has asked for."""
+    try:
+        return Outcome(value=request.call())
+    except Exception as error:  # noqa: BLE001 - handed back to the step
+        return Outcome(error=error)
+
+
 def run_sync(flow: Flow[T], perform: Callable[[Any], Any]) -> T:
     """Drive a step to its end with blocking calls."""
     try:

@@ -9,5 +9,6 @@ from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import FaultProxy
 from tests.servers.redis import RedisServer
+from tests.servers.s3 import S3Server
 
-__all__ = ["FaultProxy", "NatsServer", "PgBouncer", "PostgresServer", "RedisServer"]
+__all__ = ["FaultProxy", "NatsServer", "PgBouncer", "PostgresServer", "RedisServer", "S3Server"]
