@@ -59,6 +59,8 @@ class Scenario:
     """Settings of its processes."""
     relay: bool = False
     """Whether they publish outgoing messages."""
+    blobs: bool = False
+    """Whether they keep large bodies in a blob store."""
 
 
 def ends(status: str, *names: str, consumer: str = "default") -> dict[str, str]:

@@ -345,12 +345,13 @@ def test_a_copy_that_is_our_own(proxied_postgres_url: str, postgres_proxy: Fault
         shop.handle()
         shop.receive("first", data=large("first"))
         fresh = shop.another(blobs=place.url, blob_above=200)  # it has not prepared its statements yet
-        fresh.receive("first", data=large("first"))
+        fresh.inbox.context.large.folder = shop.inbox.context.large.folder
+        fresh.receive("small")
         postgres_proxy.drop_reply_after(COMMIT)
         assert fresh.receive("m1", data=large("m1")).status == "duplicate"
         assert postgres_proxy.hits == 1
         assert len(place.names()) == 2
-        assert shop.drain() == 2
+        assert shop.drain() == 3
 
 
 def test_who_can_read_the_files(shop: Shop, place: Place) -> None:
