@@ -29,6 +29,7 @@ from tests.crash.scenarios import (
     has,
     keyed,
     processes,
+    published,
     receives,
 )
 from tests.crash.service import SOURCE, Service, message
@@ -147,7 +148,7 @@ def _sighted(ground: Ground) -> None:
 
 
 LARGE = [message(name, filling="x" * 5000) for name in ("m1", "m2")]
-LARGE_SENDER = message("m1", do={"send": 1}, filling="x" * 5000)
+LARGE_SENDER = message("m1", do={"send": 2, "more": {"filling": "x" * 5000}})
 
 
 def _kept(ground: Ground) -> set[str]:
@@ -190,7 +191,15 @@ UPKEEP: dict[str, Scenario] = {
     "receive large": Scenario(receives(*LARGE), ends("done", "m1", "m2"), always=_no_body_is_lost, blobs=True),
     "handle large": Scenario(drains, ends("done", "m1", "m2"), has(*LARGE), always=_no_body_is_lost, blobs=True),
     "process large": Scenario(processes(*LARGE), ends("done", "m1", "m2"), always=_no_body_is_lost, blobs=True),
-    "send from large": Scenario(drains, ends("done", "m1"), has(LARGE_SENDER), relay=True, blobs=True, kinds=("sync",)),
+    "send large": Scenario(
+        drains,
+        ends("done", "m1"),
+        has(LARGE_SENDER),
+        check=published(2),
+        always=_no_body_is_lost,
+        relay=True,
+        blobs=True,
+    ),
     "collect": Scenario(
         _collect,
         ends("done", "m1", "m2"),
