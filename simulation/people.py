@@ -151,7 +151,7 @@ def archivist(world: World) -> Flow[None]:
         yield Wait(2.0)
         try:
             records = yield from archiving.next_archivable(context, 0, ARCHIVED_AT_ONCE)
-            seqs = [record["seq"] for record in records]
+            seqs = [record["seq"] for record, _ in records]
             yield Wait(0.1)  # the file is written
             world.history.archived.update(seqs)
             if seqs and (yield from archiving.drop_archived(context, seqs)):

@@ -144,9 +144,9 @@ def rabbit_server(pytestconfig: pytest.Config) -> Iterator[RabbitServer]:
 
 @pytest.fixture(scope="session")
 def moto_server(pytestconfig: pytest.Config) -> Iterator[MotoServer]:
-    """The worker's own SQS, shared by its tests."""
+    """The worker's own SQS and S3, shared by its tests."""
     with MotoServer() as server:
-        _note(pytestconfig, f"SQS (moto {server.version})")
+        _note(pytestconfig, f"Amazon (moto {server.version})")
         yield server
 
 

@@ -103,9 +103,9 @@ class Desk:
         """The processes that run handlers."""
         return perform(self._store, lambda: report.workers(self._context))
 
-    def polls(self) -> list[report.PollRow]:
+    def polls(self) -> list[survey.PollRow]:
         """The polled APIs: how far each is, when it is due, how it went last."""
-        return perform(self._store, lambda: report.polls(self._context))
+        return perform(self._store, lambda: survey.polls(self._context))
 
     def running(self, *, limit: int = 1000) -> list[survey.Running]:
         """What the workers have in hand now."""

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from onceward.errors import ContractViolation, NeedsAlone, OutcomeUnknown
-from onceward.flow import Do, Outcome, run_async, run_sync
+from onceward.flow import Do, Outcome, done, run_async, run_sync
 from onceward.message import Message
 from onceward.steps.effect import guarded
 from onceward.steps.lane import Lane
@@ -22,7 +22,7 @@ def sync_effects(lane: Lane, store: Store, is_idle: Callable[[], bool]) -> Calla
         with store.session() as session:
 
             def perform(request: Any) -> Any:
-                return _done(request.call) if isinstance(request, Do) else session.perform(request)
+                return done(request) if isinstance(request, Do) else session.perform(request)
 
             try:
                 return run_sync(_step(lane, message, name, call, idempotent=idempotent), perform)
@@ -66,13 +66,6 @@ def _check(lane: Lane, store: Store, name: str, is_idle: Callable[[], bool]) -> 
             "call must be committed while the handler's transaction is open: call once() before the first use of tx, "
             "in store-first mode"
         )
-
-
-def _done(call: Callable[[], Any]) -> Outcome:
-    try:
-        return Outcome(value=call())
-    except Exception as error:  # noqa: BLE001 - handed back to the step
-        return Outcome(error=error)
 
 
 async def _awaited(call: Callable[[], Any]) -> Outcome:

@@ -67,6 +67,14 @@ class StoreUnavailable(StoreError):
     """The database cannot be reached or is too busy; nothing is known to be stored. Try again later."""
 
 
+class BlobsUnavailable(StoreUnavailable):
+    """The store of large bodies cannot be reached, or this program has none. Try again later."""
+
+
+class BodyLost(OncewardError):
+    """A large body is not in the blob store, or is not what was stored there."""
+
+
 class StoreConflict(StoreError):
     """Deadlock or serialization failure: the transaction was rolled back; the same again may succeed."""
 

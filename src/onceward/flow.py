@@ -147,6 +147,14 @@ class Rehearsal:
     """Why the changes are not all there, where they are not."""
 
 
+def done(request: Do) -> Outcome:
+    """Make a call that a step has asked for."""
+    try:
+        return Outcome(value=request.call())
+    except Exception as error:  # noqa: BLE001 - handed back to the step
+        return Outcome(error=error)
+
+
 def run_sync(flow: Flow[T], perform: Callable[[Any], Any]) -> T:
     """Drive a step to its end with blocking calls."""
     try:

@@ -5,40 +5,43 @@ from __future__ import annotations
 import asyncio
 import atexit
 import os
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Literal, Self, TypeVar, Unpack
 
 from onceward import identity
+from onceward.blobs.bodies import LargeBodies
+from onceward.blobs.protocol import open_blobs
 from onceward.breaker import Breaker, Circuit
 from onceward.entrance import Entrance
-from onceward.errors import ConfigurationError
-from onceward.flow import Flow, Query, run_async, run_sync
+from onceward.errors import ConfigurationError, StoreUnavailable
+from onceward.flow import Flow, run_async, run_sync
 from onceward.gather import Gatherings, batches
 from onceward.inline import Inline
-from onceward.message import Arguments, Delivery, Receipt, SendArguments
+from onceward.message import Arguments, Delivery, Receipt
 from onceward.registry import Handler, KeySpec, Promise, Registry
 from onceward.relay import relay_handler
 from onceward.retry import RetryPolicy
+from onceward.sending import Sending
 from onceward.settings import Settings
 from onceward.sinks.protocol import Sink
 from onceward.spooling import Spooling
-from onceward.steps.attempt import send_request
-from onceward.steps.context import Cache, Context, once
+from onceward.steps.blob import put_away
+from onceward.steps.context import Cache, Context
 from onceward.steps.prune import declare_sources
 from onceward.steps.receive import merged, receive
 from onceward.steps.subscribe import subscribe
 from onceward.stores.protocol import open_store
-from onceward.transact import perform, perform_async
+from onceward.transact import apart, async_performer, perform, perform_async, performer
 from onceward.upkeep import Upkeep
 from onceward.worker import Worker, stopped_by_signals
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Inbox(Entrance, Upkeep):
+class Inbox(Entrance, Sending, Upkeep):
     """The inbox of a service: every message takes effect exactly once, in the service's own database.
 
     >>> inbox = Inbox("sqlite://")
@@ -65,15 +68,22 @@ class Inbox(Entrance, Upkeep):
         settings: Settings | None = None,
         code_version: str | None = None,
         spool: str | os.PathLike[str] | None = None,
+        blobs: str | None = None,
+        blob_above: int = 262_144,
+        archive: str | os.PathLike[str] | None = None,
     ) -> None:
         self.url = url
         self.settings = settings or Settings()
+        if archive is not None:
+            self.settings = replace(self.settings, archive_first=True)
+        self._archive_folder = archive
         context = Context(
             service=identity.check_name("service", service),
             prefix=identity.check_prefix(prefix),
             code_version=os.environ.get("ONCEWARD_CODE_VERSION", "") if code_version is None else code_version,
             settings=self.settings,
             registry=Registry(),
+            large=LargeBodies(None if blobs is None else open_blobs(blobs), blob_above),
         )
         super().__init__(context, open_store(url, prefix, self.settings.lock_wait))
         self._introduced = 0
@@ -217,14 +227,16 @@ class Inbox(Entrance, Upkeep):
         """
         delivery = Delivery.of(**message)
         if tx is not None:
-            return run_sync(self._join([delivery]), self._store.join(tx).perform)[0]
-        return self._gatherings.of_threads().receive(delivery)
+            return run_sync(self._join([delivery]), performer(self._store.join(tx)))[0]
+        return self._gatherings.of_threads().receive(self._lightened(delivery))
 
     async def areceive(self, *, tx: Any = None, **message: Unpack[Arguments]) -> Receipt:
         """As `receive`, awaited; `tx=` takes an async connection."""
         delivery = Delivery.of(**message)
         if tx is not None:
-            return (await run_async(self._join([delivery]), self._store.async_join(tx).perform))[0]
+            return (await run_async(self._join([delivery]), async_performer(self._store.async_join(tx))))[0]
+        if self._context.large.wants(delivery):
+            delivery = await asyncio.to_thread(self._lightened, delivery)
         return await self._gatherings.of_tasks().receive(delivery)
 
     def receive_many(self, messages: Iterable[Arguments]) -> list[Receipt]:
@@ -234,6 +246,17 @@ class Inbox(Entrance, Upkeep):
     async def areceive_many(self, messages: Iterable[Arguments]) -> list[Receipt]:
         """As `receive_many`, awaited."""
         return [receipt for batch in batches(messages) for receipt in await self._areceive(batch)]
+
+    def _lightened(self, delivery: Delivery) -> Delivery:
+        """A large body is put away before its message meets others, who would wait for it in a shared transaction."""
+        if not self._context.large.wants(delivery) or self._spooling.waiting:
+            return delivery
+        try:
+            return apart(self._store, lambda: put_away(self._context, [delivery], self._context.cache))[0]
+        except StoreUnavailable:
+            if self._spooling.spool is None:
+                raise
+            return delivery
 
     def _receive(self, deliveries: Sequence[Delivery]) -> list[Receipt]:
         return self._spooling.attempt(deliveries, lambda: self._store_first(deliveries))
@@ -270,40 +293,6 @@ class Inbox(Entrance, Upkeep):
             yield from subscribe(self._context, self._context.cache)
             yield from declare_sources(self._context, self._context.cache)
             self._introduced = known
-
-    # Sending
-
-    def send(self, type: str, data: Any = None, *, tx: Any = None, **message: Unpack[SendArguments]) -> str:  # noqa: A002
-        """Send a message that no incoming one caused; answers its id. With `tx=` in the caller's own transaction."""
-        delivery = self._outgoing(type, data, message)
-        if tx is not None:
-            run_sync(self._send(Cache(self._context.cache.catalog), delivery, ring=True), self._store.join(tx).perform)
-        else:
-            perform(self._store, lambda: self._send(self._context.cache, delivery))
-            self._store.ring()
-        return delivery.id
-
-    async def asend(self, type: str, data: Any = None, *, tx: Any = None, **message: Unpack[SendArguments]) -> str:  # noqa: A002
-        """As `send`, awaited; `tx=` takes an async connection."""
-        delivery = self._outgoing(type, data, message)
-        if tx is not None:
-            flow = self._send(Cache(self._context.cache.catalog), delivery, ring=True)
-            await run_async(flow, self._store.async_join(tx).perform)
-        else:
-            await perform_async(self._store, lambda: self._send(self._context.cache, delivery))
-            self._store.ring()
-        return delivery.id
-
-    def _outgoing(self, type: str, data: Any, message: SendArguments) -> Delivery:  # noqa: A002
-        fields: dict[str, Any] = {"id": uuid.uuid4().hex, **message}
-        destination = fields.pop("to", None)
-        return Delivery.of(source=self._context.service, type=type, data=data, destination=destination, **fields)
-
-    def _send(self, cache: Cache, delivery: Delivery, *, ring: bool = False) -> Flow[None]:
-        if cache.catalog.relay is None or delivery.source not in cache.catalog.names:
-            yield from subscribe(self._context, cache)
-        bell = (Query("ring"),) if ring else ()
-        yield from once(self._context, send_request(self._context, cache.catalog, [delivery]), *bell)
 
     # Processing
 
@@ -367,12 +356,13 @@ class Inbox(Entrance, Upkeep):
         """Work until `stop()`, SIGTERM or SIGINT; what is running is finished or rolled back, never orphaned."""
         with self._working(concurrency, process=process) as worker:
             stop = worker.request_stop
-            with stopped_by_signals(stop), self._attended(stop):
+            with stopped_by_signals(stop), self._attended(stop), self._chores():
                 return worker.run()
 
     async def arun(self, *, concurrency: int = 1, process: str = "") -> int:
         """As `run`, on the running event loop; stops at `stop()` or when it is cancelled."""
-        with self._working(concurrency, process=process) as worker, self._attended(worker.request_stop):
+        working = self._working(concurrency, process=process)
+        with working as worker, self._attended(worker.request_stop), self._chores():
             return await worker.run_async()
 
     def stop(self) -> None:

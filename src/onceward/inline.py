@@ -23,7 +23,7 @@ from onceward.steps.lane import Lane
 from onceward.steps.process import process
 from onceward.steps.prune import Sweep, upkeep
 from onceward.stores.protocol import AsyncSession, Session, Store
-from onceward.transact import perform, perform_async
+from onceward.transact import async_performer, perform, perform_async, performer
 from onceward.worker import watched_call
 
 _GATE_POLL = 0.005
@@ -121,24 +121,28 @@ class Inline:
     def _watching(self, lane: Lane, session: Session, watch: Watch) -> Callable[[Any], Any]:
         lane.effects = sync_effects(lane, self._store, lambda: session.idle)
 
-        def performer(request: Any) -> Any:
+        otherwise = performer(session)
+
+        def watching(request: Any) -> Any:
             if isinstance(request, Call):
                 return watched_call(session, watch, request)
             if isinstance(request, Wait):
                 return time.sleep(request.seconds)
-            return session.perform(request)
+            return otherwise(request)
 
-        return performer
+        return watching
 
     def _equipped(self, lane: Lane, session: AsyncSession) -> Callable[[Any], Any]:
         lane.effects = async_effects(lane, self._store, lambda: session.idle)
 
-        async def performer(request: Any) -> Any:
+        otherwise = async_performer(session)
+
+        async def equipped(request: Any) -> Any:
             if isinstance(request, Wait):
                 return await asyncio.sleep(request.seconds)
-            return await session.perform(request)
+            return await otherwise(request)
 
-        return performer
+        return equipped
 
     def _lane(self, presence: Presence) -> Lane:
         return Lane(

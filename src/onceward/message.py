@@ -14,6 +14,7 @@ from typing import Any, Literal, Required, TypedDict
 
 from onceward import identity, payload
 from onceward.errors import ContractViolation, InvalidMessage
+from onceward.reference import HEADER, Reference
 
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
@@ -61,6 +62,8 @@ class Delivery:
     """Where an outgoing message goes: the name of a sink."""
     cause: int | None = None
     """The number of the message whose handler sent this one."""
+    blob: Reference | None = None
+    """Where the body was put away, if it was too large for a row; the delivery has it all the same."""
 
     @classmethod
     def of(  # noqa: PLR0913 - the fields of a message are what they are
@@ -117,6 +120,8 @@ def _checked_headers(headers: Mapping[Any, Any] | None) -> Mapping[str, str]:
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidMessage(f"header {name!r:.80} must be text with a text value, not {type(value).__name__}")
+        if name.lower() == HEADER:
+            raise InvalidMessage(f"the header {name!r} is onceward's own: it would refer to another message's body")
     return MappingProxyType(dict(headers))
 
 

@@ -19,6 +19,7 @@ from onceward.message import Arguments
 from onceward.registry import OUTBOX
 from onceward.steps.archive import next_archivable
 from onceward.transact import perform
+from onceward.upkeep import whole
 
 
 def chosen(  # noqa: PLR0913 - each is a filter
@@ -52,11 +53,11 @@ def _stored(inbox: Inbox) -> Iterator[Record]:
     context, after = changed(inbox.context, settings=settings), 0
     newest = max((row.seq for row in inbox.messages(limit=1)), default=0)
     while records := perform(inbox.store, partial(next_archivable, context, after, SHARED)):
-        for record in records:
-            if record["seq"] > newest:  # it came meanwhile, perhaps from this very replay
+        for record, reference in records:
+            after = record["seq"]
+            if after > newest:  # it came meanwhile, perhaps from this very replay
                 return
-            yield record
-        after = records[-1]["seq"]
+            yield record if reference is None else whole(context, record, reference)
 
 
 def replay(

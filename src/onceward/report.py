@@ -11,10 +11,12 @@ from datetime import datetime
 from typing import Any
 
 from onceward import identity, payload
-from onceward.errors import InvalidMessage
+from onceward.errors import BlobsUnavailable, BodyLost, InvalidMessage
 from onceward.flow import Flow, Query
 from onceward.message import microseconds, moment
+from onceward.reference import Reference, split
 from onceward.registry import OUTBOX
+from onceward.steps.blob import read
 from onceward.steps.context import Context, once
 
 STATUSES = ("due", "running", "retrying", "waiting", "unhandled", "dead", "done", "discarded", "skipped")
@@ -47,23 +49,6 @@ class Stats:
     outbox_dead: int
     outbox_sent: int
     polls_failing: int
-
-
-@dataclass(frozen=True, slots=True)
-class PollRow:
-    """A polled API."""
-
-    source: str
-    cursor: Any
-    responses: int
-    """How many were ever stored."""
-    running: bool
-    due_seconds: float
-    """Until the next turn, or until a running one may be taken over; negative when nobody takes it."""
-    ended_at: datetime | None
-    failures: int
-    """How many turns in a row have failed."""
-    error: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +165,10 @@ class Story:
     actions: tuple[Action, ...]
     sent: tuple[Sent, ...]
     effects: tuple[Effect, ...]
+    blob: str | None = None
+    """The name under which a large body is in the blob store."""
+    body_problem: str | None = None
+    """Why it cannot be read from there just now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +249,8 @@ def story(context: Context, seq: int) -> Flow[Story | None]:
     if not rows:
         return None
     row, run = rows[0], (runs[0] if runs else None)
+    headers, reference = split(row[10])
+    body, problem = yield from _whole(context, reference, row[11])
     return Story(
         seq=row[0],
         source=row[1],
@@ -270,8 +261,10 @@ def story(context: Context, seq: int) -> Flow[Story | None]:
         type=row[7],
         version=row[8],
         key=row[9],
-        headers=payload.decode_text(row[10]) if row[10] else {},
-        body=None if row[11] is None else bytes(row[11]),
+        headers=headers,
+        body=body,
+        blob=None if reference is None else reference.name,
+        body_problem=problem,
         status=row[12],
         attempts=row[13],
         crashes=row[14],
@@ -310,7 +303,21 @@ def find_anywhere(context: Context, message_id: str, *, limit: int = 100) -> Flo
 def quarantine(context: Context, *, limit: int = 100) -> Flow[list[Mismatch]]:
     """Open cases of an id with two bodies."""
     (rows,) = yield from once(context, Query("quarantined", {"case_id": None, "limit": limit}))
-    return [_mismatch(row) for row in rows]
+    found = []
+    for row in rows:
+        first, _ = yield from _whole(context, split(row[17])[1], row[13])
+        found.append(_mismatch(row, first))
+    return found
+
+
+def _whole(context: Context, reference: Reference | None, body: bytes | None) -> Flow[tuple[bytes | None, str | None]]:
+    """A body wherever it is, or why it cannot be read: what else is known is worth seeing all the same."""
+    if reference is None or body is None:
+        return None if body is None else bytes(body), None
+    try:
+        return (yield from read(context, reference)), None
+    except (BlobsUnavailable, BodyLost) as error:
+        return None, str(error)
 
 
 def open_effects(context: Context, *, limit: int = 100) -> Flow[list[Effect]]:
@@ -331,19 +338,7 @@ def workers(context: Context) -> Flow[list[WorkerRow]]:
     return [WorkerRow(*(*row[:5], bool(row[5]), moment(row[6]), *row[7:])) for row in rows]
 
 
-def polls(context: Context) -> Flow[list[PollRow]]:
-    """The polled APIs."""
-    (rows,) = yield from once(context, Query("polls"))
-    return [
-        PollRow(
-            source, payload.decode_text(cursor) if cursor else None, number, bool(running), due, _maybe(ended), *last
-        )
-        for source, cursor, number, running, due, ended, *last in rows
-    ]
-
-
-def _mismatch(row: tuple[Any, ...]) -> Mismatch:
-    first = None if row[13] is None else bytes(row[13])
+def _mismatch(row: tuple[Any, ...], first: bytes | None) -> Mismatch:
     other = bytes(row[6])
     return Mismatch(
         case=row[0],

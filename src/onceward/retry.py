@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from onceward.errors import (
+    BodyLost,
     ConfigurationError,
     ContractViolation,
     HandlerNotFound,
@@ -104,7 +105,7 @@ class Dead:
     reason: str
 
 
-_PERMANENT = (Reject, InvalidMessage, HandlerNotFound, ContractViolation, OutcomeUnknown, VersionGap)
+_PERMANENT = (Reject, BodyLost, InvalidMessage, HandlerNotFound, ContractViolation, OutcomeUnknown, VersionGap)
 
 
 def text_of(error: BaseException) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from onceward import payload
 from onceward.flow import Flow, Query
 from onceward.message import moment
 from onceward.registry import OUTBOX
@@ -34,6 +35,23 @@ class DeadGroup:
     first_at: datetime
     last_at: datetime
     error: str
+
+
+@dataclass(frozen=True, slots=True)
+class PollRow:
+    """A polled API."""
+
+    source: str
+    cursor: Any
+    responses: int
+    """How many were ever stored."""
+    running: bool
+    due_seconds: float
+    """Until the next turn, or until a running one may be taken over; negative when nobody takes it."""
+    ended_at: datetime | None
+    failures: int
+    """How many turns in a row have failed."""
+    error: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +182,17 @@ def _minutes(rows: Iterable[tuple[Any, ...]], minutes: int) -> Iterable[Minute]:
     counts = {(kind, -minute): int(number) for kind, minute, number in rows}
     for ago in range(minutes - 1, -1, -1):
         yield Minute(ago, *(counts.get((kind, ago), 0) for kind in range(3)))
+
+
+def polls(context: Context) -> Flow[list[PollRow]]:
+    """The polled APIs."""
+    (rows,) = yield from once(context, Query("polls"))
+    return [
+        PollRow(
+            source, payload.decode_text(cursor) if cursor else None, number, bool(running), due, _maybe(ended), *last
+        )
+        for source, cursor, number, running, due, ended, *last in rows
+    ]
 
 
 def _maybe(stored: int | None) -> datetime | None:

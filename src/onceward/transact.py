@@ -6,11 +6,12 @@ step is: what the first try committed is found by the second.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from onceward.errors import StoreConflict, StoreUnavailable
-from onceward.flow import Flow, run_async, run_sync
+from onceward.flow import Do, Flow, done, run_async, run_sync
 from onceward.stores.protocol import AsyncSession, Session, Store
 
 T = TypeVar("T")
@@ -18,16 +19,43 @@ T = TypeVar("T")
 Performer = Callable[[Any], Any]
 
 
+def performer(session: Session) -> Performer:
+    """What performs the requests of a step: the session, but for calls that are outside of any transaction."""
+    return lambda request: done(request) if isinstance(request, Do) else session.perform(request)
+
+
+def async_performer(session: AsyncSession) -> Callable[[Any], Awaitable[Any]]:
+    """As `performer`, awaited; a call is made in a thread."""
+
+    async def perform_one(request: Any) -> Any:
+        return await (asyncio.to_thread(done, request) if isinstance(request, Do) else session.perform(request))
+
+    return perform_one
+
+
 def perform(store: Store, step: Callable[[], Flow[T]], through: Callable[[Session], Performer] | None = None) -> T:
     """Run a step; `through` may wrap the session, to watch what passes."""
     for last in (False, True):
         try:
             with store.session() as session:
-                return run_sync(step(), through(session) if through else session.perform)
+                return run_sync(step(), (through or performer)(session))
         except (StoreUnavailable, StoreConflict):
             if last:
                 raise
     raise AssertionError("unreachable")
+
+
+def apart(store: Store, step: Callable[[], Flow[T]]) -> T:
+    """Run a step that is mostly calls; it holds a session only for a request that needs one, which is a whole one."""
+
+    def on_demand(request: Any) -> Any:
+        return done(request) if isinstance(request, Do) else perform(store, lambda: _alone(request))
+
+    return run_sync(step(), on_demand)
+
+
+def _alone(request: Any) -> Flow[Any]:
+    return (yield request)
 
 
 async def perform_async(
@@ -37,7 +65,7 @@ async def perform_async(
     for last in (False, True):
         try:
             async with store.async_session() as session:
-                return await run_async(step(), through(session) if through else session.perform)
+                return await run_async(step(), (through or async_performer)(session))
         except (StoreUnavailable, StoreConflict):
             if last:
                 raise

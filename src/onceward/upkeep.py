@@ -5,33 +5,47 @@ Running workers do this by themselves (`Settings.upkeep`); each method here does
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from onceward import identity, payload
-from onceward.archive import Archive, Record, body_of
+from onceward.archive import Archive, Record, body_of, with_body
+from onceward.chores import Chores
 from onceward.desk import Desk, user
-from onceward.errors import ConfigurationError
+from onceward.errors import BlobsUnavailable, BodyLost, ConfigurationError
 from onceward.flow import Wait
+from onceward.reference import Reference
 from onceward.spooling import Spooling
 from onceward.steps.archive import drop_archived, next_archivable
+from onceward.steps.blob import know_folder, remove_unreferred
+from onceward.steps.context import Context
 from onceward.steps.erase import Match, Test, erase, has_field, has_key, same_id, search
 from onceward.steps.prune import BATCH, Pruned, Sweep, declare, prune
 from onceward.stores.protocol import Session
 from onceward.transact import perform
 
+log = logging.getLogger("onceward")
+
 FILE_MESSAGES = 50_000
-"""How many messages a file of the archive has at most."""
+"""How many messages a file of the archive has at most,"""
+TURN_MESSAGES = 5_000
+"""and how many where workers archive beside their work."""
+GRACE = timedelta(days=1)
+"""A blob is older than this before it is collected: longer than any receive takes, also in a caller's transaction."""
 
 
 class Upkeep(Desk):
     """Retention, archive, erasure and the spool."""
 
     _spooling: Spooling
+    _archive_folder: str | os.PathLike[str] | None
 
     def drain_spool(self) -> int:
         """Store what waits in the spool, now; answers how many messages. It happens by itself, too."""
@@ -88,28 +102,70 @@ class Upkeep(Desk):
 
         A body leaves the database when the file that has it is on the disk. `progress` is told how many so far.
         """
-        archive, after, moved = Archive(folder), 0, 0
-        while True:
-            seqs: list[int] = []
-            archive.add(self._archivable(after, seqs))
-            if not seqs:
-                return moved
-            for start in range(0, len(seqs), BATCH):
-                batch = seqs[start : start + BATCH]
-                moved += perform(self._store, partial(drop_archived, self._context, batch))
+        after, moved = 0, 0
+        while seqs := self._add_file(Archive(folder), after, FILE_MESSAGES):
+            for gone in self._drop_archived(seqs):
+                moved += gone
                 (progress or (lambda _: None))(moved)
             after = seqs[-1]
+        return moved
 
-    def _archivable(self, after: int, seqs: list[int]) -> Iterator[Record]:
+    def _archive_turn(self) -> bool:
+        """Move some messages to the folder of `Inbox(archive=...)`; answers whether that were all."""
+        assert self._archive_folder is not None  # noqa: S101 - nobody has this turn without a folder
+        seqs = self._add_file(Archive(self._archive_folder), 0, TURN_MESSAGES)
+        for _ in self._drop_archived(seqs):
+            pass
+        return len(seqs) < TURN_MESSAGES
+
+    def _add_file(self, archive: Archive, after: int, limit: int) -> list[int]:
+        """Write the next file; when this returns it is on the disk, and what it has may go."""
+        seqs: list[int] = []
+        archive.add(self._archivable(after, seqs, limit))
+        return seqs
+
+    def _drop_archived(self, seqs: list[int]) -> Iterator[int]:
+        for start in range(0, len(seqs), BATCH):
+            yield perform(self._store, partial(drop_archived, self._context, seqs[start : start + BATCH]))
+
+    def _archivable(self, after: int, seqs: list[int], limit: int) -> Iterator[Record]:
         """The messages of the next file; their numbers are noted in `seqs`."""
-        while len(seqs) < FILE_MESSAGES:
+        while len(seqs) < limit:
             records = perform(self._store, partial(next_archivable, self._context, after, BATCH))
-            for record in records:
+            for record, reference in records:
                 seqs.append(record["seq"])
-                yield record
+                yield record if reference is None else whole(self._context, record, reference)
             if len(records) < BATCH:
                 return
             after = seqs[-1]
+
+    def collect(self, *, older_than: timedelta | None = None) -> int:
+        """Remove blobs that no message refers to (any more), unless younger than a day: they may be about to be.
+
+        What was pruned, archived or rolled back leaves them; workers do this every hour, and `prune` does it too.
+        Answers how many.
+        """
+        if self._context.large.store is None:
+            return 0
+        perform(self._store, lambda: know_folder(self._context))
+        limit, removed = datetime.now(UTC) - (GRACE if older_than is None else older_than), 0
+        old = (name for name, written in self._context.large.listed() if written < limit)
+        while names := list(islice(old, BATCH)):  # listed first, looked up afterwards: see steps/blob.py
+            removed += perform(self._store, partial(remove_unreferred, self._context, names))
+        return removed
+
+    def _collect_turn(self) -> bool:
+        self.collect()
+        return True
+
+    def _chores(self) -> AbstractContextManager[None]:
+        """What runs beside workers."""
+        chores: dict[str, Callable[[], bool]] = {}
+        if self._archive_folder is not None:
+            chores["archive"] = self._archive_turn
+        if self._context.large.store is not None:
+            chores["collect"] = self._collect_turn
+        return Chores(self._context, self._store, chores).during()
 
     def erase_archived(
         self,
@@ -126,7 +182,7 @@ class Upkeep(Desk):
             return Archive(folder).erase(lambda record: (record["source"], record["id"]) == (source, id))
         test = _test(key, field)
         return Archive(folder).erase(
-            lambda record: test(record["key"], payload.encode_text(record["headers"]), body_of(record))
+            lambda record: test.holds(record["key"], payload.encode_text(record["headers"]), body_of(record))
         )
 
     def prune(self, *, progress: Callable[[Pruned], None] | None = None) -> Pruned:
@@ -136,7 +192,20 @@ class Upkeep(Desk):
         """
         sweep = Sweep(told=progress or (lambda _: None))
         perform(self._store, lambda: prune(self._context, sweep), _resting)
+        try:
+            sweep.pruned.blobs = self.collect()
+        except BlobsUnavailable as error:
+            log.warning("blobs that nobody refers to stay for now: %s", error)
         return sweep.pruned
+
+
+def whole(context: Context, record: Record, reference: Reference) -> Record:
+    """A record with its large body; where that is lost, the rest of it all the same."""
+    try:
+        return with_body(record, context.large.fetch(reference))
+    except BodyLost as error:
+        log.error("message %d is without its body: %s", record["seq"], error)  # noqa: TRY400 - no traceback
+        return record
 
 
 def _check_one(key: Any, field: tuple[str, Any] | None, source: str | None, message_id: str | None) -> None:

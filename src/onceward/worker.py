@@ -27,6 +27,7 @@ from onceward.steps.prune import Sweep, declare_sources, upkeep
 from onceward.steps.subscribe import fan_out, subscribe
 from onceward.stores.calls import overrun
 from onceward.stores.protocol import Bell, Session, Store
+from onceward.transact import async_performer, performer
 from onceward.wake import Wake
 
 log = logging.getLogger("onceward")
@@ -213,14 +214,14 @@ class Worker:
         session = await self._store.async_connect()
         lane.effects = async_effects(lane, self._store, lambda: session.idle)
         try:
-            seen = self._wake.rung
+            seen, otherwise = self._wake.rung, async_performer(session)
 
             async def perform(request: Any) -> Any:
                 nonlocal seen
                 if isinstance(request, Wait):
                     seen = await self._wake.async_wait(seen, request.seconds)
                     return None
-                return await session.perform(request)
+                return await otherwise(request)
 
             self._finished.append(await run_async(work(lane, until_idle=self._until_idle), perform))
         except BaseException:
@@ -235,6 +236,7 @@ class _SyncPerformer:
 
     def __init__(self, session: Session, watch: Watch, wake: Wake) -> None:
         self._session, self._watch, self._wake = session, watch, wake
+        self._otherwise = performer(session)
         self._seen = wake.rung
 
     def perform(self, request: Any) -> Any:
@@ -243,7 +245,7 @@ class _SyncPerformer:
         if isinstance(request, Wait):
             self._seen = self._wake.wait(self._seen, request.seconds)
             return None
-        return self._session.perform(request)
+        return self._otherwise(request)
 
 
 def watched_call(session: Session, watch: Watch, call: Call) -> Outcome:

@@ -80,7 +80,8 @@ class Ground:
         self.forgettable = set()
         for name in ("published", "charged"):
             (self.folder / name).unlink(missing_ok=True)
-        shutil.rmtree(self.folder / "archive", ignore_errors=True)
+        for name in ("archive", "blobs"):
+            shutil.rmtree(self.folder / name, ignore_errors=True)
         if self.dialect == "sqlite":
             for suffix in ("-wal", "-shm"):
                 Path(f"{self._file}{suffix}").unlink(missing_ok=True)

@@ -58,7 +58,8 @@ class Job:
     @property
     def orders(self) -> Orders:
         """What its handlers may do."""
-        return Orders(victim=True, folder=self.folder, relay=bool(self.arguments.get("relay")), say=self.say)
+        more = {name: bool(self.arguments.get(name)) for name in ("relay", "blobs")}
+        return Orders(victim=True, folder=self.folder, say=self.say, **more)
 
     def service(self, *, handlers: bool = True) -> Service:
         """The service as this job wants it."""

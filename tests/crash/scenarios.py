@@ -61,6 +61,8 @@ class Scenario:
     """Settings of its processes."""
     relay: bool = False
     """Whether they publish outgoing messages."""
+    blobs: bool = False
+    """Whether they keep large bodies in a blob store."""
 
 
 def ends(status: str, *names: str, consumer: str = "default") -> dict[str, str]:
@@ -260,7 +262,9 @@ def _sent_with_its_cause(ground: Ground) -> None:
     assert len(ground.outgoing()) == 2 * (ground.statuses().get("default/m1") == "done")
 
 
-def _published(count: int) -> Callable[[Ground], None]:
+def published(count: int) -> Callable[[Ground], None]:
+    """So many messages were sent and published."""
+
     def check(ground: Ground) -> None:
         """All of them, in order, at least once and never under two ids."""
         assert set(ground.outgoing().values()) == {"done"}
@@ -517,12 +521,12 @@ SCENARIOS: dict[str, Scenario] = {
         errors={"m2": 1},
     ),
     "relay": Scenario(
-        drains, ends("done", "m1"), has(SENDER), check=_published(2), always=_sent_with_its_cause, relay=True
+        drains, ends("done", "m1"), has(SENDER), check=published(2), always=_sent_with_its_cause, relay=True
     ),
     "process and relay": Scenario(
-        processes(SENDER), ends("done", "m1"), check=_published(2), always=_sent_with_its_cause, relay=True
+        processes(SENDER), ends("done", "m1"), check=published(2), always=_sent_with_its_cause, relay=True
     ),
-    "send": Scenario(_send, {}, kinds=("sync",), check=_published(1), relay=True),
+    "send": Scenario(_send, {}, kinds=("sync",), check=published(1), relay=True),
     "once": Scenario(
         drains,
         ends("done", "m1"),

@@ -51,6 +51,8 @@ class Orders:
     """Where marks are left that outlive the process: what was published, whom it charged."""
     relay: bool = False
     """Whether outgoing messages are published by this process."""
+    blobs: bool = False
+    """Whether bodies of more than a thousand bytes are kept in its folder."""
     say: Callable[..., None] = lambda _word, **_more: None
 
 
@@ -72,9 +74,10 @@ class Service:
         orders: Orders | None = None,
         handlers: bool = True,
     ) -> None:
-        self.inbox = Inbox(url, settings=numbers or settings())
-        self.kind = kind
         self._orders = orders or Orders()
+        blobs = f"file://{self._orders.folder}/blobs" if self._orders.blobs else None
+        self.inbox = Inbox(url, settings=numbers or settings(), blobs=blobs, blob_above=1000)
+        self.kind = kind
         self._mark = "?" if url.startswith("sqlite") else "%s"
         self._runner: asyncio.Runner | None = None
         if handlers:
@@ -219,7 +222,7 @@ class Service:
     def _finish(self, message: Message, do: dict[str, Any]) -> None:
         """What comes after the effect: send, fail, or what only a victim does."""
         for number in range(do.get("send", 0)):
-            message.send("sent", {"number": number}, key=message.id)
+            message.send("sent", {"number": number, **do.get("more", {})}, key=message.id)
         if message.attempt <= do.get("raise", 0):
             raise RuntimeError(f"attempt {message.attempt} of {message.id} fails")
         if "reject" in do:

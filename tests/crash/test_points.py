@@ -96,7 +96,8 @@ class Play:
             numbers={"lease": NO_HEARTBEAT, **self.scenario.numbers},
             point=(trial.point.number, trial.point.moment) if trial else None,
             fault=trial.fault if trial else "kill",
-            arguments={"scenario": self._name, "relay": self.scenario.relay, "again": again},
+            arguments={"scenario": self._name, "relay": self.scenario.relay, "again": again}
+            | {"blobs": self.scenario.blobs},
         )
 
     def _service(self, kind: Kind) -> Service:
@@ -105,7 +106,7 @@ class Play:
             self._ground.url,
             kind,
             numbers=settings(**self.scenario.numbers),
-            orders=Orders(folder=str(self._ground.folder), relay=self.scenario.relay),
+            orders=Orders(folder=str(self._ground.folder), relay=self.scenario.relay, blobs=self.scenario.blobs),
         )
 
     def _kill_a_worker(self) -> None:

@@ -12,11 +12,26 @@ from unittest import mock
 from onceward import identity
 from onceward.archive import Archive
 from onceward.flow import Query
+from onceward.reference import split
 from onceward.steps import prune
 from onceward.steps.context import once
 from onceward.steps.sight import sight
 from onceward.transact import perform
-from tests.crash.scenarios import FORGED, M1, SCENARIOS, Scenario, Stage, Tell, ends, keyed, receives
+from tests.crash.scenarios import (
+    FORGED,
+    M1,
+    SCENARIOS,
+    Scenario,
+    Stage,
+    Tell,
+    drains,
+    ends,
+    has,
+    keyed,
+    processes,
+    published,
+    receives,
+)
 from tests.crash.service import SOURCE, Service, message
 
 if TYPE_CHECKING:
@@ -132,7 +147,71 @@ def _sighted(ground: Ground) -> None:
     assert ground.number("SELECT count(*) FROM onceward_sighting") == 1
 
 
+LARGE = [message(name, filling="x" * 5000) for name in ("m1", "m2")]
+LARGE_SENDER = message("m1", do={"send": 2, "more": {"filling": "x" * 5000}})
+
+
+def _kept(ground: Ground) -> set[str]:
+    """The names of the blobs."""
+    folder = ground.folder / "blobs"
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def _referred(ground: Ground) -> set[str]:
+    """The names of the blobs that rows refer to."""
+    found = [split(headers)[1] for (headers,) in ground.rows("SELECT headers FROM onceward_body")]
+    return {reference.name for reference in found if reference}
+
+
+def _no_body_is_lost(ground: Ground) -> None:
+    """What a row refers to is there at every moment."""
+    assert _referred(ground) <= _kept(ground)
+
+
+def _collect(service: Service, _: Tell) -> None:
+    service.inbox.collect(older_than=timedelta(hours=-1))
+
+
+def _left_behind(stage: Stage) -> None:
+    """A body of a message, and one that nobody refers to."""
+    _finished(*LARGE)(stage)
+    stage.ground.change("UPDATE onceward_body SET headers = NULL WHERE id = 'm2'")
+
+
+def _nothing_else_is_kept(ground: Ground) -> None:
+    assert _referred(ground) == _kept(ground)
+
+
+def _erase_large(service: Service, _: Tell) -> None:
+    found = service.inbox.personal(field=("name", "m1"))
+    assert service.inbox.erase(*(match.seq for match in found), reason="a test") == []
+
+
 UPKEEP: dict[str, Scenario] = {
+    "receive large": Scenario(receives(*LARGE), ends("done", "m1", "m2"), always=_no_body_is_lost, blobs=True),
+    "handle large": Scenario(drains, ends("done", "m1", "m2"), has(*LARGE), always=_no_body_is_lost, blobs=True),
+    "process large": Scenario(processes(*LARGE), ends("done", "m1", "m2"), always=_no_body_is_lost, blobs=True),
+    "send large": Scenario(
+        drains,
+        ends("done", "m1"),
+        has(LARGE_SENDER),
+        check=published(2),
+        always=_no_body_is_lost,
+        relay=True,
+        blobs=True,
+    ),
+    "collect": Scenario(
+        _collect,
+        ends("done", "m1", "m2"),
+        _left_behind,
+        ("sync",),
+        check=_nothing_else_is_kept,
+        always=_no_body_is_lost,
+        blobs=True,
+    ),
+    "erase large": Scenario(
+        _erase_large, ends("done", "m1", "m2"), _finished(*LARGE), ("sync",), always=_no_body_is_lost, blobs=True
+    ),
     "prune": Scenario(
         _prune,
         ends("dead", "m2"),

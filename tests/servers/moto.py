@@ -1,4 +1,4 @@
-"""A private SQS: moto's server, which keeps everything in memory."""
+"""A private SQS and S3: moto's server, which keeps everything in memory."""
 
 from __future__ import annotations
 

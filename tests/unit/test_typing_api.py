@@ -186,7 +186,7 @@ def operate(inbox: Inbox) -> int:
     found = inbox.personal(field=("customer.email", "ann@example.com"))
     assert_type(inbox.erase(*(match.seq for match in found), reason="request 7"), list[int])
     inbox.declare_source("stripe", redelivers_for=timedelta(days=3))
-    assert_type(inbox.prune(progress=tell).bodies, int)
+    assert_type(inbox.prune(progress=tell).bodies + inbox.collect(older_than=timedelta(days=2)), int)
     return inbox.redrive(1, 2, out_of_order=True) + inbox.discard(3, reason="x") + inbox.release(4)
 
 

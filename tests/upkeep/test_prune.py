@@ -207,7 +207,9 @@ def test_workers_prune_by_themselves_and_one_at_a_time(store_url: str) -> None:
             wait_until(
                 lambda: shop.effects() == ["a"] and not shop.count("ledger"), timeout=30, message="a forgotten message"
             )
-        taken = [shop.step(once(shop.inbox.context, Query("take_turn", {"every": 60.0}))) for _ in range(3)]
+        taken = [
+            shop.step(once(shop.inbox.context, Query("take_turn", {"task": "prune", "every": 60.0}))) for _ in range(3)
+        ]
         assert sum(bool(turn) for (turn,) in taken) <= 1
 
 

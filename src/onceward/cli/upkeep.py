@@ -62,4 +62,5 @@ def _progress() -> Iterator[Callable[[Pruned], None]]:
 
 def _words(pruned: Pruned) -> str:
     bodies = count(pruned.bodies, "body").replace("bodys", "bodies")
-    return f"{bodies}, {count(pruned.pages, 'page')} of bodies, {count(pruned.messages, 'message')} forgotten"
+    blobs = f", {count(pruned.blobs, 'blob')}" if pruned.blobs else ""
+    return f"{bodies}, {count(pruned.pages, 'page')} of bodies, {count(pruned.messages, 'message')} forgotten{blobs}"

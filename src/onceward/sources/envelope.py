@@ -15,6 +15,7 @@ from typing import Any
 from onceward import payload
 from onceward.errors import ConfigurationError, InvalidMessage
 from onceward.message import Arguments, Delivery
+from onceward.reference import HEADER
 from onceward.registry import key_at
 from onceward.sources.protocol import Arrival
 
@@ -43,6 +44,7 @@ class Envelope:
     def message(self, arrival: Arrival) -> Arguments:
         """What `receive` takes; always acceptable."""
         headers = {name.lower(): value for name, value in arrival.headers.items()}
+        headers.pop(HEADER, None)  # a stranger's reference to a body is nothing that we have written
         try:
             found = self._named(arrival, headers)
             Delivery.of(**found)

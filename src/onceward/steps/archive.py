@@ -10,11 +10,12 @@ from onceward import payload
 from onceward.archive import Record, with_body
 from onceward.flow import COMMIT, Flow, Query
 from onceward.message import moment
+from onceward.reference import Reference, split
 from onceward.steps.context import Context, once
 
 
-def next_archivable(context: Context, after: int, limit: int) -> Flow[list[Record]]:
-    """The next messages to archive, as they will stand in the file."""
+def next_archivable(context: Context, after: int, limit: int) -> Flow[list[tuple[Record, Reference | None]]]:
+    """The next messages to archive, as they will stand in the file; and where the body is, if it is not in its row."""
     keep = context.settings.body_retention.total_seconds()
     (rows,) = yield from once(context, Query("archivable", {"after": after, "keep": keep, "limit": limit}))
     return [_record(*row) for row in rows]
@@ -35,7 +36,8 @@ def _record(  # noqa: PLR0913, PLR0917 - the columns of the row
     cause: int | None,
     received_at: int,
     result: str | None,
-) -> Record:
+) -> tuple[Record, Reference | None]:
+    plain, reference = split(headers)
     record = {
         "seq": seq,
         "source": source,
@@ -46,12 +48,12 @@ def _record(  # noqa: PLR0913, PLR0917 - the columns of the row
         "consumer": consumer,
         "received_at": moment(received_at).isoformat(),
         "sha256": digest,
-        "headers": payload.decode_text(headers) if headers else {},
+        "headers": plain,
         "to": destination,
         "cause": cause,
         "result": payload.decode_text(result) if result else None,
     }
-    return with_body(record, None if body is None else bytes(body))
+    return with_body(record, None if body is None or reference is not None else bytes(body)), reference
 
 
 def drop_archived(context: Context, seqs: list[int]) -> Flow[int]:

@@ -23,6 +23,7 @@ from onceward.errors import (
 from onceward.flow import COMMIT, RECONNECT, ROLLBACK, Call, Each, Flow, Outcome, Query, Request, Wait
 from onceward.message import Delivery
 from onceward.registry import OUTBOX, Handler
+from onceward.steps.blob import put_sent
 from onceward.steps.claim import as_batch, claim_query, heads, let_go, may_ride
 from onceward.steps.context import Catalog, Context, once
 from onceward.steps.lane import Claimed, Lane
@@ -51,7 +52,7 @@ class Finished:
 def attempt(lane: Lane, group: list[Claimed], *, ride: bool) -> Flow[Finished | Failed]:
     """Run a group in one transaction and finish it; or undo all of it and say who failed."""
     if group[0].problem:
-        return Failed(group[0].problem, group[0])
+        return Failed(group[0].problem, group[0], infrastructure=isinstance(group[0].problem, StoreUnavailable))
     patience = lane.context.settings.group_time.total_seconds()
     mark = f"{group[0].worker}.{group[0].token}.{group[0].seq}"
     started = lane.context.clock()
@@ -104,7 +105,11 @@ def _call(lane: Lane, part: list[Claimed]) -> Flow[Outcome]:
     for message in fresh:
         if message.draft:
             message.draft.end()
-    return lane.end_call(outcome)
+    outcome = lane.end_call(outcome)
+    if outcome.error is None:
+        put = yield from put_sent(lane.context, fresh)
+        return outcome if put.error is None else put
+    return outcome
 
 
 def _keep_results(part: list[Claimed], value: Any, results: list[dict[str, Any]]) -> ContractViolation | None:

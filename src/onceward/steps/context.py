@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from onceward.blobs.bodies import LargeBodies
 from onceward.flow import COMMIT, Begin, Flow, Query, Request
 from onceward.registry import OUTBOX, Registry, Subscription
 from onceward.settings import Settings
@@ -49,6 +50,8 @@ class Context:
     registry: Registry
     cache: Cache = field(default_factory=Cache)
     clock: Callable[[], float] = time.monotonic
+    large: LargeBodies = field(default_factory=LargeBodies)
+    """Where bodies are that are too large for a row."""
 
     def short(self) -> Begin:
         """A transaction of onceward's own statements only."""

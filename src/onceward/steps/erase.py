@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from onceward import identity, payload
-from onceward.errors import InvalidMessage
+from onceward.errors import BodyLost, InvalidMessage
 from onceward.flow import COMMIT, ROLLBACK, Flow, Query
 from onceward.message import NO_HEADERS
+from onceward.reference import split
 from onceward.registry import key_at
+from onceward.steps.blob import read, remove_unreferred
 from onceward.steps.context import Context, once
 from onceward.steps.operate import discard
 
@@ -35,13 +37,17 @@ class Match:
     """It was found in another body that came with the same id."""
 
 
-Test = Callable[[str | None, str | None, bytes | None], bool]
-"""Whether a key, headers as stored, and a body are of the person."""
+@dataclass(frozen=True, slots=True)
+class Test:
+    """Whether a key, headers as stored, and a body are of the person."""
+
+    holds: Callable[[str | None, str | None, bytes | None], bool]
+    reads_bodies: bool
 
 
 def has_key(key: str) -> Test:
     """Messages with this ordering key."""
-    return lambda found, _headers, _body: found == key
+    return Test(lambda found, _headers, _body: found == key, reads_bodies=False)
 
 
 def has_field(path: str, value: str) -> Test:
@@ -55,7 +61,7 @@ def has_field(path: str, value: str) -> Test:
         except InvalidMessage:
             return False  # what is no JSON has no fields
 
-    return test
+    return Test(test, reads_bodies=not path.startswith("header:"))
 
 
 def search(context: Context, test: Test) -> Flow[list[Match]]:
@@ -65,7 +71,7 @@ def search(context: Context, test: Test) -> Flow[list[Match]]:
     while True:
         (rows,) = yield from once(context, Query("bodies_after", {"after": after, "limit": PAGE}))
         for seq, kind, source, key, headers, body, status in rows:
-            if test(key, headers, body):
+            if test.holds(key, headers, (yield from _whole(context, test, headers, body))):
                 found[seq] = Match(seq, kind, source, status)
         if len(rows) < PAGE:
             break
@@ -74,11 +80,22 @@ def search(context: Context, test: Test) -> Flow[list[Match]]:
     while True:
         (rows,) = yield from once(context, Query("cases_after", {"after": after, "limit": PAGE}))
         for _, seq, kind, source, key, headers, body, status in rows:
-            if seq not in found and test(key, headers, body):
+            if seq not in found and test.holds(key, headers, body):
                 found[seq] = Match(seq, kind, source, status, quarantined=True)
         if len(rows) < PAGE:
             return sorted(found.values(), key=lambda match: match.seq)
         after = rows[-1][0]
+
+
+def _whole(context: Context, test: Test, headers: str | None, body: bytes | None) -> Flow[bytes | None]:
+    """A body wherever it is. The search ends where the blob store is away: it must not miss anything."""
+    _, reference = split(headers) if test.reads_bodies else ({}, None)
+    if reference is None:
+        return body
+    try:
+        return (yield from read(context, reference))
+    except BodyLost:
+        return None  # there is nothing left of it
 
 
 def same_id(context: Context, source: str, message_id: str) -> Flow[list[int]]:
@@ -96,7 +113,9 @@ def erase(context: Context, seq: int, *, actor: str, reason: str) -> Flow[bool]:
     if not rows:
         yield ROLLBACK
         return False
+    blobs = [name for name in rows[0][1:] if name is not None]
     yield Query("erase", {"seq": seq})
     yield Query("add_audit", {"action": "erase", "seq": seq, "actor": actor, "reason": reason})
     yield COMMIT
+    yield from remove_unreferred(context, blobs)
     return True

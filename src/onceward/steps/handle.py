@@ -11,8 +11,9 @@ from onceward.flow import Flow, Wait
 from onceward.registry import Handler
 from onceward.retry import Reject
 from onceward.steps.attempt import Failed, Finished, attempt, forget_claims, reconnect, still_ours, undo
+from onceward.steps.blob import prepare
 from onceward.steps.claim import let_go, next_batch
-from onceward.steps.lane import Claimed, Lane
+from onceward.steps.lane import Claimed, Lane, fetched
 from onceward.steps.settle import postpone, put_off, release, settle
 
 
@@ -64,6 +65,7 @@ def _recover(lane: Lane, trouble: StoreError) -> Flow[None]:
 
 def handle(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:
     """Run a batch to its end: in groups while all goes well, one by one where something fails."""
+    yield from prepare(lane.context)
     resting = yield from _let_rest(lane, batch)
     aside = _with_followers([message for message in batch if message.problem], batch)
     aside = [message for message in aside if message not in resting]
@@ -75,7 +77,7 @@ def handle(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:
             yield from release(lane, pending + aside)
             break
         group = _next_group(pending, aside, most=proven or (1 if failures > 1 else len(pending)))
-        proven = 0
+        group, proven = (yield from fetched(lane, group)), 0
         outcome = yield from attempt(lane, group, ride=not pending and not aside)
         failed: Failed | None = None
         if isinstance(outcome, Finished):

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
-from onceward import identity, payload
+from onceward import identity
 from onceward.errors import InvalidMessage, NeedsAlone, OutcomeUnknown
-from onceward.flow import Call, Outcome
+from onceward.flow import Call, Do, Flow, Outcome
 from onceward.message import NO_HEADERS, Delivery
+from onceward.reference import Reference, split
 from onceward.registry import Handler, Subscription
 from onceward.retry import RetryPolicy, VersionGap
 from onceward.steps.context import Context
@@ -73,6 +75,15 @@ class Verdict:
 PASS = Verdict()
 
 
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """A claimed row whose body is in the blob store, to be fetched before it is run."""
+
+    row: tuple[Any, ...]
+    verdict: Verdict
+    reference: Reference
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Claimed:
     """A message that this lane has noted."""
@@ -91,6 +102,8 @@ class Claimed:
     """Why it cannot even be shown to a handler; then there is no call."""
     stale: bool = False
     """A later number of its key is applied already: it is finished without being run."""
+    absent: Absent | None = None
+    """Its body is not here yet; then there is no call either."""
 
     @property
     def request(self) -> Call:
@@ -111,8 +124,8 @@ class Claimed:
 
     def may_join(self, first: Claimed, size: int) -> bool:
         """Whether it may share the transaction that `first` begins, as the `size`-th message."""
-        if self.handler is None or first.handler is None:
-            return False
+        if self.handler is None or first.handler is None or self.absent or first.absent:
+            return False  # a large body is fetched, run and forgotten before the next one
         if (self.handler.batch or first.handler.batch) and self.handler is not first.handler:
             return False
         return size <= min(self.handler.group, first.handler.group)
@@ -201,35 +214,49 @@ class Lane:
         return token
 
 
-def claimed(lane: Lane, token: int, row: tuple[Any, ...], verdict: Verdict) -> Claimed:
-    """A claimed row, with the call of its handler."""
+def fetched(lane: Lane, group: list[Claimed]) -> Flow[list[Claimed]]:
+    """A group that is about to run, with its body, if that is in the blob store: no transaction is open yet."""
+    message, absent = group[0], group[0].absent
+    if absent is None or message.problem is not None:
+        return group
+    outcome: Outcome = yield Do(partial(lane.context.large.fetch, absent.reference))
+    if isinstance(outcome.error, Exception):
+        return [replace(message, problem=outcome.error)]
+    return [replace(claimed(lane, message.token, absent.row, absent.verdict, outcome.value), worker=message.worker)]
+
+
+def claimed(lane: Lane, token: int, row: tuple[Any, ...], verdict: Verdict, fetched: bytes | None = None) -> Claimed:
+    """A claimed row, with the call of its handler; without it while the body is elsewhere."""
     seq, subscription, key_hash, place, sequence, attempts, *content, received_at, age = row
     catalog = lane.context.cache.catalog
     consumer = catalog.subscriptions[subscription].consumer
-    handler = call = problem = None
+    handler = call = problem = absent = None
     try:
-        delivery = _delivery(catalog.numbers, content)
+        headers, reference = split(content[5])
+        delivery = _delivery(catalog.numbers, content, headers, content[6] if fetched is None else fetched)
         handler, upcasters = lane.context.registry.find(consumer, delivery.type, delivery.version)
         check_sequence(handler, sequence, verdict)
-        message = message_of(
-            handler,
-            delivery,
-            seq=seq,
-            received_at=received_at,
-            attempt=attempts + 1,
-            upcasters=upcasters,
-            service=lane.context.service,
-            effects=lane.effects,
-        )
-        if delivery.key is None and callable(handler.key):
-            identity.key_text(handler.key(message))  # what fails here failed at receive; say why
-        call = Call(handler, message)
+        if reference is not None and fetched is None and not verdict.stale:
+            absent = Absent(row, verdict, reference)
+        else:
+            message = message_of(
+                handler,
+                delivery,
+                seq=seq,
+                received_at=received_at,
+                attempt=attempts + 1,
+                upcasters=upcasters,
+                service=lane.context.service,
+                effects=lane.effects,
+            )
+            if delivery.key is None and callable(handler.key):
+                identity.key_text(handler.key(message))  # what fails here failed at receive; say why
+            call = Call(handler, message)
     except Exception as error:  # noqa: BLE001 - whatever is wrong with it is recorded as its attempt
         problem = None if verdict.stale else error  # what is skipped need not be readable
         handler = handler or lane.context.registry.of_type(consumer, content[2])  # its type's policy holds all the same
-    return Claimed(
-        seq, lane.owner, token, key_hash, place, sequence, attempts, age, handler, call, problem, stale=verdict.stale
-    )
+    note = (seq, lane.owner, token, key_hash, place, sequence, attempts, age)
+    return Claimed(*note, handler, call, problem, verdict.stale, absent)
 
 
 def check_sequence(handler: Handler, sequence: int | None, verdict: Verdict = PASS) -> None:
@@ -240,15 +267,15 @@ def check_sequence(handler: Handler, sequence: int | None, verdict: Verdict = PA
         raise InvalidMessage(f"there is no whole number at {handler.sequence!r}, by which its key is counted")
 
 
-def _delivery(numbers: Mapping[int, str], content: list[Any]) -> Delivery:
-    source, message_id, kind, version, key, headers, body, destination = content
+def _delivery(numbers: Mapping[int, str], content: list[Any], headers: Mapping[str, str], body: bytes) -> Delivery:
+    source, message_id, kind, version, key, _, _, destination = content
     return Delivery(
         source=numbers[source],
         id=message_id,
         type=kind,
         version=version,
         key=key,
-        headers=payload.decode_text(headers) if headers else NO_HEADERS,
+        headers=headers or NO_HEADERS,
         body=bytes(body),
         hash=b"",
         destination=destination,

@@ -161,7 +161,7 @@ def _accept(context: Context, row: tuple[Any, ...]) -> Flow[int | None]:
 
     Its id is the first id and the hash of its bytes.
     """
-    _, _, digest, kind, version, headers, body, _, _, _, source, stored_id, _, _, consumer, first_id, key = row
+    _, _, digest, kind, version, headers, body, _, _, _, source, stored_id, _, _, consumer, first_id, key, *_ = row
     original = first_id or identity.readable_id(bytes(stored_id))
     if len(original.encode()) > MAX_ORIGINAL:
         original = "sha256:" + identity.body_hash(original.encode()).hex()

@@ -25,6 +25,7 @@ from onceward.message import Delivery, Message, Receipt
 from onceward.registry import Handler
 from onceward.retry import Again, Dead, decide
 from onceward.steps.attempt import result_texts, send_request, transaction_ended
+from onceward.steps.blob import prepare, put_away, put_sent, take_back
 from onceward.steps.context import Context, know_names, load_catalog, once
 from onceward.steps.handle import handle
 from onceward.steps.lane import Claimed, Lane, check_sequence
@@ -34,6 +35,7 @@ from onceward.steps.receive import (
     count_copies,
     look_up,
     meet_again,
+    merged,
     message_of,
     record,
     targets,
@@ -47,11 +49,15 @@ def process(lane: Lane, delivery: Delivery, *, is_async: bool) -> Flow[dict[str,
     """Handle a delivery now, for each consumer whose handler is of this kind, each in its own transaction."""
     context = lane.context
     yield from know_names(context, context.cache, {context.service, delivery.source})
+    (delivery,) = yield from put_away(context, [delivery], context.cache)
+    yield from prepare(context)
     receipts = {}
     for subscription in context.cache.catalog.by_type.get(delivery.type, ()):
         handler = context.registry.of_type(subscription.consumer, delivery.type)
         if handler is not None and handler.is_async == is_async:
             receipts[subscription.consumer] = yield from _process_for(lane, delivery, subscription.consumer)
+    if receipts:
+        yield from take_back(context, [delivery], [merged([*receipts.values()])])
     return receipts
 
 
@@ -187,6 +193,9 @@ def _run(lane: Lane, call: Call) -> Flow[Outcome]:
     outcome = lane.end_call(outcome)
     if outcome.error is not None:
         return outcome
+    put = yield from put_sent(lane.context, [message])
+    if put.error is not None:
+        return put
     try:
         (text,) = result_texts(call.handler, 1, outcome.value)
     except ContractViolation as violation:

@@ -43,6 +43,8 @@ class Pruned:
     pages: int = 0
     """Pages of bodies that went as a whole (PostgreSQL)."""
     runs: int = 0
+    blobs: int = 0
+    """Blobs that nobody referred to (any more)."""
 
 
 Told = Callable[[Pruned], None]
@@ -98,10 +100,10 @@ def upkeep(context: Context, sweep: Sweep) -> Flow[int]:
     every = context.settings.upkeep
     if every is None:
         return 0
-    (turn,) = yield from once(context, Query("take_turn", {"every": every.total_seconds()}))
+    (turn,) = yield from once(context, Query("take_turn", {"task": "prune", "every": every.total_seconds()}))
     try:
         if turn and not (yield from prune(context, sweep, seconds=TURN_SECONDS)):
-            yield from once(context, Query("give_turn"))
+            yield from once(context, Query("give_turn", {"task": "prune"}))
     except ConfigurationError as error:  # another program has declared a later source since this one started
         log.error("nothing is pruned: %s", error)  # noqa: TRY400 - the traceback says nothing
     return 0  # nothing that a lane should wake up for

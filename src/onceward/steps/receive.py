@@ -15,7 +15,9 @@ from onceward import identity, payload
 from onceward.errors import HandlerNotFound, InvalidMessage, StoreConflict
 from onceward.flow import Each, Flow, Query
 from onceward.message import Delivery, Draft, Message, Receipt, moment
+from onceward.reference import stored_headers
 from onceward.registry import Handler, Subscription, Upcaster, key_at
+from onceward.steps.blob import put_away, take_back
 from onceward.steps.context import Cache, Catalog, Context, know_names, load_catalog, once
 
 READY: dict[str, Any] = {
@@ -57,6 +59,7 @@ def receive(
 ) -> Flow[list[Receipt]]:
     """Store deliveries in one transaction and answer a receipt for each, in their order."""
     yield from know_names(context, cache, {context.service, *(delivery.source for delivery in deliveries)})
+    deliveries = yield from put_away(context, deliveries, cache)
     # The copies of a message inside one batch come after its first; the insert must see each identity once.
     firsts: dict[tuple[str, str], int] = {}
     for index, delivery in enumerate(deliveries):
@@ -67,7 +70,9 @@ def receive(
     copies = [index for index in range(len(deliveries)) if index not in first_indexes]
     if copies:
         yield from _store(context, cache, deliveries, copies, receipts, ring=False)
-    return [receipts[index] for index in range(len(deliveries))]
+    answers = [receipts[index] for index in range(len(deliveries))]
+    yield from take_back(context, deliveries, answers)
+    return answers
 
 
 def _store(  # noqa: PLR0913 - the parts of one loop
@@ -223,6 +228,7 @@ def message_of(  # noqa: PLR0913 - what a message is made of
 
 def record(ordinal: int, delivery: Delivery, target: Target, source: int) -> dict[str, Any]:
     """The row of a target, as the `receive` and `known` statements take it."""
+    blob = None if target.subscription is None else delivery.blob  # its key is looked for in the body, later
     return {
         "ordinal": ordinal,
         "consumer": target.consumer_id,
@@ -235,8 +241,8 @@ def record(ordinal: int, delivery: Delivery, target: Target, source: int) -> dic
         "type": delivery.type,
         "version": delivery.version,
         "key": target.key,
-        "headers": payload.encode_text(dict(delivery.headers)) if delivery.headers else None,
-        "body": delivery.body,
+        "headers": stored_headers(delivery.headers, blob),
+        "body": delivery.body if blob is None else b"",
         "place": delivery.position if target.sequence is None else target.sequence,
         "sequence": target.sequence,
         "destination": delivery.destination,
@@ -283,7 +289,7 @@ def meet_again(context: Context, delivery: Delivery, known: Known, copies: dict[
 
 
 def mismatch(seq: int, delivery: Delivery) -> Query:
-    """Puts a body into quarantine that came under the id of another."""
+    """Puts a body into quarantine that came under the id of another; all of it, for a person is about to look at it."""
     return Query(
         "quarantine",
         {
@@ -292,7 +298,7 @@ def mismatch(seq: int, delivery: Delivery) -> Query:
             "type": delivery.type,
             "version": delivery.version,
             "key": delivery.key,
-            "headers": payload.encode_text(dict(delivery.headers)) if delivery.headers else None,
+            "headers": stored_headers(delivery.headers, None),
             "body": delivery.body,
         },
     )

@@ -326,7 +326,9 @@ SELECT * FROM unnest(%(seq)b::bigint[], %(result)b::text[])
 
 -- name: forget_bodies
 -- For handlers with keep_body=False, in the handler's transaction; the hash stays in the ledger.
-UPDATE {prefix}body SET body = NULL WHERE seq = ANY(%(seqs)b::bigint[])
+-- A large one is forgotten with the reference to it, which comes first.
+UPDATE {prefix}body SET body = NULL, headers = regexp_replace(headers, '^\{"onceward-blob":"[^"]*",?', '{')
+WHERE seq = ANY(%(seqs)b::bigint[])
 
 -- name: settle
 -- Guard: the row still carries this claim; no row back means that it was taken over. A dead row that is detached no longer holds its
@@ -583,7 +585,7 @@ VALUES (clock_timestamp(), %(actor)s, %(action)s, %(seq)s, %(reason)s)
 -- Open cases first come first.
 SELECT x.id, x.seq, x.hash, x.type, x.version, x.headers, x.body, x.copies,
        (extract(epoch FROM x.first_at) * 1000000)::bigint, (extract(epoch FROM x.last_at) * 1000000)::bigint,
-       n.name, l.id, l.hash, b.body, c.name, b.id, x.key
+       n.name, l.id, l.hash, b.body, c.name, b.id, x.key, b.headers
 FROM {prefix}quarantine x
 JOIN {prefix}ledger l ON l.seq = x.seq
 JOIN {prefix}name n ON n.id = l.source
@@ -883,12 +885,12 @@ ORDER BY s.redelivers_seconds DESC, n.name LIMIT 1
 -- name: take_turn
 -- Guard: the turn is due; whoever moves it on has it, everybody else gets no row.
 UPDATE {prefix}upkeep SET due_at = clock_timestamp() + make_interval(secs => %(every)s::float8)
-WHERE due_at <= clock_timestamp()
-RETURNING one
+WHERE task = %(task)s AND due_at <= clock_timestamp()
+RETURNING task
 
 -- name: give_turn
 -- There is more to do: whoever looks next goes on.
-UPDATE {prefix}upkeep SET due_at = clock_timestamp()
+UPDATE {prefix}upkeep SET due_at = clock_timestamp() WHERE task = %(task)s
 
 -- name: turn_page
 -- Makes the next page of bodies ahead of time, and goes on with it when the current one is old enough.
@@ -1007,8 +1009,10 @@ WITH named AS (
 SELECT seq FROM named UNION SELECT b.seq FROM {prefix}body b JOIN named ON b.cause = named.seq
 
 -- name: lock_finished
--- Guard of an erasure: it is in the ledger and has no unfinished business.
-SELECT l.seq FROM {prefix}ledger l
+-- Guard of an erasure: it is in the ledger and has no unfinished business. Answers the blob that its body is in, too.
+SELECT l.seq, (SELECT substr(b.headers, 19, 56) FROM {prefix}body b
+               WHERE b.seq = l.seq AND substr(b.headers, 1, 18) = '{"onceward-blob":"')
+FROM {prefix}ledger l
 WHERE l.seq = %(seq)s AND NOT EXISTS (SELECT FROM {prefix}queue q WHERE q.seq = l.seq)
 FOR UPDATE OF l
 
@@ -1089,3 +1093,12 @@ SELECT format('DROP SEQUENCE IF EXISTS %%I', '{prefix}seq')
 UNION ALL
 SELECT format('DROP FUNCTION %%s', oid::regprocedure) FROM pg_proc
 WHERE starts_with(proname, '{prefix}') AND pg_function_is_visible(oid)
+
+-- name: blob_folder
+-- The part of a blob store that belongs to these tables, so that several may share one.
+SELECT folder FROM {prefix}catalog
+
+-- name: referred
+-- Which of these blobs are referred to. Relies on body_blob, whose condition and expression are these.
+SELECT DISTINCT substr(headers, 19, 56) FROM {prefix}body
+WHERE substr(headers, 1, 18) = '{"onceward-blob":"' AND substr(headers, 19, 56) = ANY(%(names)b::text[])

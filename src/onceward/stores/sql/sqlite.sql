@@ -261,7 +261,10 @@ INSERT INTO {prefix}result (seq, result) VALUES (:seq, :result)
 
 -- name: forget_bodies
 -- For handlers with keep_body=False, in the handler's transaction; the hash stays in the ledger.
-UPDATE {prefix}body SET body = NULL WHERE seq IN (SELECT value FROM json_each(:seqs))
+-- A large one is forgotten with the reference to it.
+UPDATE {prefix}body SET body = NULL,
+    headers = CASE substr(headers, 1, 18) WHEN '{"onceward-blob":"' THEN json_remove(headers, '$."onceward-blob"') ELSE headers END
+WHERE seq IN (SELECT value FROM json_each(:seqs))
 
 -- name: settle
 -- Guard: the row still carries this claim; no row back means that it was taken over. A dead row that is detached no longer holds its
@@ -493,7 +496,7 @@ INSERT INTO {prefix}audit (at, actor, action, seq, reason) VALUES (:now, :actor,
 -- name: quarantined
 -- Open cases first come first.
 SELECT x.id, x.seq, x.hash, x.type, x.version, x.headers, x.body, x.copies, x.first_at, x.last_at,
-       n.name, l.id, l.hash, b.body, c.name, b.id, x.key
+       n.name, l.id, l.hash, b.body, c.name, b.id, x.key, b.headers
 FROM {prefix}quarantine x
 JOIN {prefix}ledger l ON l.seq = x.seq
 JOIN {prefix}name n ON n.id = l.source
@@ -782,11 +785,12 @@ ORDER BY s.redelivers_seconds DESC, n.name LIMIT 1
 
 -- name: take_turn
 -- Guard: the turn is due; whoever moves it on has it, everybody else gets no row.
-UPDATE {prefix}upkeep SET due_at = :now + CAST(:every * 1000000 AS integer) WHERE due_at <= :now RETURNING one
+UPDATE {prefix}upkeep SET due_at = :now + CAST(:every * 1000000 AS integer)
+WHERE task = :task AND due_at <= :now RETURNING task
 
 -- name: give_turn
 -- There is more to do: whoever looks next goes on.
-UPDATE {prefix}upkeep SET due_at = :now
+UPDATE {prefix}upkeep SET due_at = :now WHERE task = :task
 
 -- name: turn_page
 -- Bodies are in one table here, from which old ones are deleted; a page would be a second file.
@@ -890,8 +894,10 @@ WITH named AS (
 SELECT seq FROM named UNION SELECT b.seq FROM {prefix}body b JOIN named ON b.cause = named.seq
 
 -- name: lock_finished
--- Guard of an erasure: it is in the ledger and has no unfinished business.
-SELECT l.seq FROM {prefix}ledger l
+-- Guard of an erasure: it is in the ledger and has no unfinished business. Answers the blob that its body is in, too.
+SELECT l.seq, (SELECT substr(b.headers, 19, 56) FROM {prefix}body b
+               WHERE b.seq = l.seq AND substr(b.headers, 1, 18) = '{"onceward-blob":"')
+FROM {prefix}ledger l
 WHERE l.seq = :seq AND NOT EXISTS (SELECT 1 FROM {prefix}queue q WHERE q.seq = l.seq)
 
 -- name: erase
@@ -958,3 +964,12 @@ FROM {prefix}poll p JOIN {prefix}name n ON n.id = p.source ORDER BY n.name
 -- SQLite's own catalog; guard: only what begins with the prefix.
 SELECT 'DROP TABLE "' || name || '"' FROM sqlite_master
 WHERE type = 'table' AND substr(name, 1, length('{prefix}')) = '{prefix}'
+
+-- name: blob_folder
+-- The part of a blob store that belongs to these tables, so that several may share one.
+SELECT folder FROM {prefix}catalog
+
+-- name: referred
+-- Which of these blobs are referred to. Relies on body_blob, whose condition and expression are these.
+SELECT DISTINCT substr(headers, 19, 56) FROM {prefix}body
+WHERE substr(headers, 1, 18) = '{"onceward-blob":"' AND substr(headers, 19, 56) IN (SELECT value FROM json_each(:names))

@@ -4,7 +4,9 @@
 CREATE TABLE {prefix}catalog (
     one           boolean PRIMARY KEY DEFAULT true CHECK (one),
     version       bigint NOT NULL,
-    last_crash_at timestamptz
+    last_crash_at timestamptz,
+    -- Of a blob store, the part that belongs to these tables.
+    folder        text NOT NULL DEFAULT left(md5(random()::text || clock_timestamp()::text), 12)
 );
 INSERT INTO {prefix}catalog (version) VALUES (1);
 

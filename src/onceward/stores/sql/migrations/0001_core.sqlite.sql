@@ -4,7 +4,9 @@
 CREATE TABLE {prefix}catalog (
     one           integer PRIMARY KEY DEFAULT 1 CHECK (one = 1),
     version       integer NOT NULL,
-    last_crash_at integer
+    last_crash_at integer,
+    -- Of a blob store, the part that belongs to these tables.
+    folder        text NOT NULL DEFAULT (lower(hex(randomblob(6))))
 );
 INSERT INTO {prefix}catalog (version) VALUES (1);
 

@@ -9,6 +9,8 @@ ALTER INDEX {prefix}body_cause RENAME TO {prefix}body_0_cause;
 CREATE TABLE {prefix}body (LIKE {prefix}body_0) PARTITION BY RANGE (seq);
 ALTER TABLE {prefix}body ADD PRIMARY KEY (seq);
 CREATE INDEX {prefix}body_cause ON {prefix}body (cause) WHERE cause IS NOT NULL;
+-- The bodies that are in a blob store, by the name of the blob. The reference to it is the first header (see reference.py).
+CREATE INDEX {prefix}body_blob ON {prefix}body (substr(headers, 19, 56)) WHERE substr(headers, 1, 18) = '{"onceward-blob":"';
 ALTER TABLE {prefix}body ATTACH PARTITION {prefix}body_0 FOR VALUES FROM (0) TO (10000000000);
 
 CREATE TABLE {prefix}page (
@@ -70,12 +72,13 @@ BEGIN
     RETURN FOUND;
 END $$;
 
--- Whoever moves due_at on has the turn: one process at a time, however many there are.
+-- Whoever moves due_at on has the turn of a task: one process at a time, however many there are.
 CREATE TABLE {prefix}upkeep (
-    one    boolean PRIMARY KEY DEFAULT true CHECK (one),
+    task   text PRIMARY KEY,
     due_at timestamptz NOT NULL
 );
-INSERT INTO {prefix}upkeep (due_at) VALUES (clock_timestamp());
+INSERT INTO {prefix}upkeep (task, due_at)
+VALUES ('prune', clock_timestamp()), ('archive', clock_timestamp()), ('collect', clock_timestamp());
 
 CREATE TABLE {prefix}source (
     source            integer PRIMARY KEY REFERENCES {prefix}name (id),
