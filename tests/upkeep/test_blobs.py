@@ -190,7 +190,8 @@ def test_the_blob_store_is_away_when_a_body_is_wanted(
     with place.away():
         shop.drain()
         assert shop.effects() == ["m3"]
-        assert (shop.status("m1"), shop.status("m2")) == ("retrying", "waiting")
+        assert shop.status("m1") in {"retrying", "due"}  # its pause may be over by now
+        assert shop.status("m2") == "waiting"
         assert "wait until it works again" in caplog.text
         assert shop.inbox.message(shop.seqs["m1"]).body is None  # type: ignore[union-attr]
         with pytest.raises(StoreUnavailable):
