@@ -9,7 +9,7 @@ import ast
 import inspect
 import sqlite3
 import sys
-from collections.abc import Awaitable
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, assert_type
@@ -24,8 +24,10 @@ from onceward import (
     Message,
     OncewardError,
     OutcomeUnknown,
+    PollFailed,
     Receipt,
     Reject,
+    Response,
     Retry,
     RetryPolicy,
     Settings,
@@ -132,12 +134,30 @@ def receive(inbox: Inbox) -> None:
     inbox.source("redis://localhost/0?stream=orders", source="orders", id="number", type="=order.paid", inline=True)
 
 
+def poll(inbox: Inbox) -> None:
+    """A polled API keeps its own types behind the decorator, too."""
+
+    @inbox.poll(every=timedelta(minutes=1), source="api", timeout=timedelta(seconds=20), retry=RetryPolicy())
+    def pages(cursor: int | None) -> Iterator[Response]:
+        yield Response(b"{}", cursor=(cursor or 0) + 1, id="page", headers={"etag": "x"})
+
+    @inbox.poll(every=timedelta(minutes=1), source="other", type="other.page")
+    async def pages_async(cursor: str | None) -> AsyncIterator[Response]:
+        yield Response(b"{}", cursor=cursor)
+
+    assert_type(pages(None), Iterator[Response])
+    assert_type(pages_async(None), AsyncIterator[Response])
+    inbox.poll_now("api")
+    assert_type([row.failures for row in inbox.polls()], list[int])
+
+
 async def receive_async(inbox: Inbox) -> None:
     """The same, awaited."""
     assert_type(await inbox.areceive(source="shop", id="e1", type="order.paid"), Receipt)
     assert_type(await inbox.areceive_many([]), list[Receipt])
     assert_type(await inbox.aprocess(source="shop", id="e1", type="order.paid"), Receipt)
     assert_type(await inbox.asend("shipped"), str)
+    await inbox.apoll_now("api")
     assert_type(await inbox.adrain(concurrency=2), int)
     assert_type(await inbox.arun(), int)
     await inbox.aclose()
@@ -181,7 +201,7 @@ def fail(error: Exception) -> str:
     match error:
         case InvalidMessage() | ContractViolation() | OutcomeUnknown():
             return "look at the message"
-        case StoreUnavailable():
+        case StoreUnavailable() | PollFailed():
             return "try again later"
         case ConfigurationError():
             return "look at the program"
@@ -201,7 +221,7 @@ def test_every_public_method_of_the_inbox_has_a_typed_example() -> None:
     """Whatever a reader finds on `Inbox` is called above; what is for extensions is not."""
     source = inspect.getsource(sys.modules[__name__])
     methods = {name for name, value in inspect.getmembers(Inbox, inspect.isfunction) if not name.startswith("_")}
-    missing = {name for name in methods if f"inbox.{name}(" not in source} - {"close"}
+    missing = {name for name in methods if f"inbox.{name}(" not in source} - {"close", "introduce"}
     assert not missing
 
 
