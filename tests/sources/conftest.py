@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -29,6 +30,38 @@ from tests.sources.pubsub_broker import PubsubBroker
 from tests.sources.sqs_broker import SqsBroker
 
 ROOT = Path(__file__).parents[2]
+
+
+SLOW = ("kafka", "sqs", "pubsub")
+"""Brokers whose servers and clients take seconds to start."""
+SHARED = frozenset(
+    [
+        "test_a_known_id_with_other_bytes_is_quarantined_and_settled",
+        "test_deliveries_without_a_name_are_kept_for_a_person",
+        "test_a_body_that_cannot_be_read_is_dead_and_blocks_nobody",
+        "test_ids_and_types_where_the_user_says",
+        "test_inline_messages_are_handled_before_they_are_settled",
+        "test_connections_cut_again_and_again_lose_and_double_nothing",
+        "test_a_wrong_set_up_stops_the_worker_loudly",
+        "test_killed_again_and_again",
+    ]
+)
+"""Cases about the loop that all sources share, or longer runs of others: the quick brokers play them every day."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """ONCEWARD_SOURCES=all plays every case with every broker."""
+    if os.environ.get("ONCEWARD_SOURCES") == "all":
+        return
+    left_out = [item for item in items if _is_left_out(item)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
+
+
+def _is_left_out(item: pytest.Item) -> bool:
+    params: dict[str, Any] = item.callspec.params if hasattr(item, "callspec") else {}
+    broker = str(params.get("pair", "")).partition("-")[0]
+    return broker in SLOW and getattr(item, "originalname", "") in SHARED
 
 
 @pytest.fixture

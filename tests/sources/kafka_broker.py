@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from typing import Any
 
@@ -78,6 +79,7 @@ class KafkaBroker:
         return found
 
     def unsettled(self) -> int:
+        time.sleep(0.1)  # a look costs more than the wait for what is looked for
         committed = self._committed()
         assert committed is not None
         return sum(self._look.get_watermark_offsets(one, timeout=10)[1] - max(0, one.offset) for one in committed)

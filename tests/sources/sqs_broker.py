@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import time
 import uuid
 from functools import cache
 from typing import Any
@@ -64,6 +65,7 @@ class SqsBroker:
         self.client.send_message(MessageBody=text, MessageAttributes=attributes, **options)
 
     def unsettled(self, queue_url: str = "") -> int:
+        time.sleep(0.1)  # a look costs more than the wait for what is looked for
         answer = self.client.get_queue_attributes(QueueUrl=queue_url or self.queue_url, AttributeNames=["All"])
         counts = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
         return sum(int(answer["Attributes"][name]) for name in counts)
