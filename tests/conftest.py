@@ -7,6 +7,7 @@ pytest-xdist worker has its own PostgreSQL cluster; what was used is reported at
 from __future__ import annotations
 
 import itertools
+import os
 import signal
 import sqlite3
 from collections import Counter
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests import brokers_record
 from tests.servers import FaultProxy, MosquittoServer, NatsServer, PgBouncer, PostgresServer, RabbitServer, RedisServer
 
 if TYPE_CHECKING:
@@ -149,8 +151,10 @@ def store_url(request: pytest.FixtureRequest) -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make room for the count."""
+    """Make room for the count, and for the record of the brokers' contracts where one is wanted."""
     config.stash[_USED] = Counter()
+    if brokers_record.FILE in os.environ:
+        config.pluginmanager.register(brokers_record.Record())
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

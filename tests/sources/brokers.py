@@ -19,6 +19,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from onceward.sinks.loop import LoopThread
 from tests.servers import FaultProxy, MosquittoServer, NatsServer, RabbitServer, RedisServer
+from tests.servers.private import PrivateServer
 from tests.waiting import wait_until
 
 
@@ -26,6 +27,7 @@ class Broker(Protocol):
     """A real broker with a queue of this test's own."""
 
     proxy: FaultProxy
+    server: PrivateServer
     positions: bool
     """Whether messages have a place in it."""
     readers: int
@@ -43,6 +45,9 @@ class Broker(Protocol):
     def restart(self) -> None:
         """Kill -9, and start again."""
 
+    def another(self) -> Broker:
+        """Another queue on the same server."""
+
     def close(self) -> None:
         """Close what this made."""
 
@@ -54,12 +59,12 @@ class RedisBroker:
     readers = 2
 
     def __init__(self, server: RedisServer) -> None:
-        self._server, self.stream = server, f"orders-{uuid.uuid4().hex[:8]}"
+        self.server, self.stream = server, f"orders-{uuid.uuid4().hex[:8]}"
         self.client: Any = redis.Redis(port=server.port)
         self.proxy = FaultProxy("127.0.0.1", server.port).start()
 
     def url(self, *, proxied: bool = False) -> str:
-        port = self.proxy.port if proxied else self._server.port
+        port = self.proxy.port if proxied else self.server.port
         return f"redis://127.0.0.1:{port}/0?stream={self.stream}&group=shop&claim_after=1"
 
     def publish(self, body: bytes, *, id: str | None = None, type: str | None = None, **headers: str) -> None:  # noqa: A002
@@ -88,7 +93,10 @@ class RedisBroker:
         self.client.flushall()
 
     def restart(self) -> None:
-        self._server.restart()
+        self.server.restart()
+
+    def another(self) -> RedisBroker:
+        return RedisBroker(self.server)
 
     def close(self) -> None:
         self.client.close()
@@ -102,7 +110,7 @@ class NatsBroker:
     readers = 2
 
     def __init__(self, server: NatsServer) -> None:
-        self._server, self._stream = server, f"orders-{uuid.uuid4().hex[:8]}"
+        self.server, self._stream = server, f"orders-{uuid.uuid4().hex[:8]}"
         self.subject = f"{self._stream}.paid"
         self.proxy = FaultProxy("127.0.0.1", server.port).start()
         self._thread = LoopThread("producer")
@@ -110,7 +118,7 @@ class NatsBroker:
         self.make_stream()
 
     def url(self, *, proxied: bool = False) -> str:
-        port = self.proxy.port if proxied else self._server.port
+        port = self.proxy.port if proxied else self.server.port
         return f"nats://127.0.0.1:{port}?stream={self._stream}&durable=shop&ack_wait=1"
 
     def publish(self, body: bytes, *, id: str | None = None, type: str | None = None, **headers: str) -> None:  # noqa: A002
@@ -148,7 +156,10 @@ class NatsBroker:
 
     def restart(self) -> None:
         self._leave()
-        self._server.restart()
+        self.server.restart()
+
+    def another(self) -> NatsBroker:
+        return NatsBroker(self.server)
 
     def close(self) -> None:
         self._leave()
@@ -158,7 +169,7 @@ class NatsBroker:
     def _do(self, work: Callable[[Any], Awaitable[Any]]) -> Any:
         async def connected() -> Any:
             if self._connection is None:
-                self._connection = await nats.connect(f"nats://127.0.0.1:{self._server.port}")
+                self._connection = await nats.connect(f"nats://127.0.0.1:{self.server.port}")
             return await work(self._connection.jetstream())
 
         return self._thread.run(connected())
@@ -176,14 +187,14 @@ class RabbitBroker:
     readers = 2
 
     def __init__(self, server: RabbitServer) -> None:
-        self._server, self.queue = server, f"orders-{uuid.uuid4().hex[:8]}"
+        self.server, self.queue = server, f"orders-{uuid.uuid4().hex[:8]}"
         self.proxy = FaultProxy("127.0.0.1", server.port).start()
         self._connection: Any = None
         self._channel: Any = None
         self.make_queue()
 
     def url(self, *, proxied: bool = False) -> str:
-        port = self.proxy.port if proxied else self._server.port
+        port = self.proxy.port if proxied else self.server.port
         return f"amqp://127.0.0.1:{port}/?queue={self.queue}&prefetch=50"
 
     def publish(self, body: bytes, *, id: str | None = None, type: str | None = None, **headers: Any) -> None:  # noqa: A002
@@ -197,7 +208,7 @@ class RabbitBroker:
         self.channel.basic_publish("", self.queue, body, properties, mandatory=True)
 
     def unsettled(self) -> int:
-        return self._server.unsettled(self.queue)
+        return self.server.unsettled(self.queue)
 
     def make_queue(self) -> None:
         self.channel.queue_declare(self.queue, durable=True, arguments={"x-queue-type": "quorum"})
@@ -217,7 +228,7 @@ class RabbitBroker:
     def channel(self) -> Any:
         """Another client than the one that is tested."""
         if self._connection is None:
-            parameters = pika.ConnectionParameters("127.0.0.1", self._server.port, heartbeat=0)
+            parameters = pika.ConnectionParameters("127.0.0.1", self.server.port, heartbeat=0)
             self._connection = pika.BlockingConnection(parameters)
             self._channel = self._connection.channel()
             self._channel.confirm_delivery()
@@ -225,8 +236,11 @@ class RabbitBroker:
 
     def restart(self) -> None:
         self._leave()
-        self._server.restart()
+        self.server.restart()
         self.unsettled()  # answers when the queue is there again
+
+    def another(self) -> RabbitBroker:
+        return RabbitBroker(self.server)
 
     def close(self) -> None:
         self.delete_queue()
@@ -247,13 +261,13 @@ class MqttBroker:
 
     def __init__(self, server: MosquittoServer) -> None:
         number = uuid.uuid4().hex[:8]
-        self._server, self.topic, self.client = server, f"orders/{number}", f"shop-{number}"
+        self.server, self.topic, self.client = server, f"orders/{number}", f"shop-{number}"
         self.proxy = FaultProxy("127.0.0.1", server.port).start()
         self._producer: Any = None
         self.make_session()
 
     def url(self, *, proxied: bool = False) -> str:
-        port = self.proxy.port if proxied else self._server.port
+        port = self.proxy.port if proxied else self.server.port
         return f"mqtt://127.0.0.1:{port}?topic={self.topic}/%23&client={self.client}&prefetch=50"
 
     def publish(self, body: bytes, *, id: str | None = None, type: str | None = None, **headers: str) -> None:  # noqa: A002
@@ -266,11 +280,11 @@ class MqttBroker:
             properties.ContentType = content_type
         properties.UserProperty = [(name, value) for name, value in _dashed(headers).items() if value is not None]
         if self._producer is None:
-            self._producer = self.connected("producer", clean=True)
+            self._producer = self.connected(f"{self.client}-producer", clean=True)
         self._producer.publish(topic, body, qos, retain, properties).wait_for_publish(10)
 
     def unsettled(self) -> int:
-        return self._server.unsettled(self.client)
+        return self.server.unsettled(self.client)
 
     def make_session(self) -> None:
         """MQTT keeps messages for those who subscribed before they were sent."""
@@ -287,7 +301,10 @@ class MqttBroker:
     def restart(self) -> None:
         self.leave(self._producer)
         self._producer = None
-        self._server.restart()
+        self.server.restart()
+
+    def another(self) -> MqttBroker:
+        return MqttBroker(self.server)
 
     def close(self) -> None:
         self.leave(self._producer)
@@ -300,7 +317,7 @@ class MqttBroker:
             setattr(client, callback, function)
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         properties.SessionExpiryInterval = 0 if clean else 3600
-        client.connect("127.0.0.1", self._server.port, clean_start=clean, properties=properties)
+        client.connect("127.0.0.1", self.server.port, clean_start=clean, properties=properties)
         client.loop_start()
         wait_until(client.is_connected)
         return client

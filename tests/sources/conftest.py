@@ -15,9 +15,11 @@ import pytest
 from onceward.sources.protocol import Arrival, Source
 from tests.contract.harness import QUICK, Shop
 from tests.servers import MosquittoServer, NatsServer, RabbitServer, RedisServer
-from tests.sources.brokers import MqttBroker, NatsBroker, RabbitBroker, RedisBroker
+from tests.sources.brokers import Broker, MqttBroker, NatsBroker, RabbitBroker, RedisBroker
 
 ROOT = Path(__file__).parents[2]
+PAIRS = ("redis-sqlite", "nats-postgres", "rabbit-sqlite", "mqtt-postgres")
+"""A source knows nothing of the store behind it: half of the brokers are read into each."""
 
 
 @pytest.fixture
@@ -52,10 +54,26 @@ def mqtt_broker(mosquitto_server: MosquittoServer) -> Iterator[MqttBroker]:
     broker.close()
 
 
+@pytest.fixture(params=PAIRS)
+def pair(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """A broker and a store."""
+    broker, _, store = request.param.partition("-")
+    return broker, store
+
+
 @pytest.fixture
-def store_url(sqlite_url: str) -> str:
-    """One store is enough for what only one broker has."""
-    return sqlite_url
+def broker(pair: tuple[str, str], request: pytest.FixtureRequest) -> Broker:
+    """Each broker there is."""
+    found: Broker = request.getfixturevalue(f"{pair[0]}_broker")
+    return found
+
+
+@pytest.fixture
+def store_url(request: pytest.FixtureRequest) -> str:
+    """The store that belongs to the broker of a contract; SQLite for what only one broker has."""
+    store = request.getfixturevalue("pair")[1] if "pair" in request.fixturenames else "sqlite"
+    url: str = request.getfixturevalue(f"{store}_url")
+    return url
 
 
 @pytest.fixture

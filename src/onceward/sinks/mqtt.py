@@ -25,7 +25,7 @@ except ImportError as error:
 
 CONNECT_SECONDS = 5.0
 KEEP_ALIVE_SECONDS = 15
-_FORM = "mqtt://host:1883?topic="
+FORM = "mqtt://host:1883?topic="
 _GREETING = 0  # no packet has this number
 _NEVER = ("No matching subscribers", "Topic name invalid", "Payload format invalid", "Packet too large")
 
@@ -37,7 +37,7 @@ class MqttSink:
     """
 
     def __init__(self, url: str) -> None:
-        address = Address.of(url, _FORM)
+        address = Address.of(url, FORM)
         self._server, self._topic, self._where = address.server, address["topic"], address.shown
         self._guard = threading.Lock()
         self._line: _Line | None = None
