@@ -6,7 +6,7 @@ The record is what the table in docs/brokers.md is made of (`make brokers`).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Mapping
 from typing import Any
 
 import pytest
@@ -23,10 +23,10 @@ class Record:
         self.brokers: dict[str, dict[str, Any]] = {}
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self, item: pytest.Item) -> Iterator[None]:
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, Any, Any]:
         """Note a case that has run."""
-        done: Any = yield
-        found = item.funcargs if isinstance(item, pytest.Function) else {}
+        done = yield
+        found: Mapping[str, Any] = item.funcargs if isinstance(item, pytest.Function) else {}
         outlet = found.get("outlet")
         broker = found.get("broker") or (outlet.broker if outlet is not None else None)
         if done.when == "call" and broker is not None:

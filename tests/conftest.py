@@ -17,6 +17,7 @@ import pytest
 
 from tests import brokers_record
 from tests.servers import FaultProxy, MosquittoServer, NatsServer, PgBouncer, PostgresServer, RabbitServer, RedisServer
+from tests.servers.foreign import ForeignServer, foreign
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,16 +88,22 @@ def pgbouncer_url(pgbouncer_server: PgBouncer, postgres_database: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def redis_server(pytestconfig: pytest.Config) -> Iterator[RedisServer]:
-    """The worker's own Redis, shared by its tests."""
+def redis_server(pytestconfig: pytest.Config) -> Iterator[RedisServer | ForeignServer]:
+    """The worker's own Redis, shared by its tests; or the user's."""
+    if found := foreign("redis"):
+        yield found
+        return
     with RedisServer() as server:
         _note(pytestconfig, f"Redis {server.version}")
         yield server
 
 
 @pytest.fixture(scope="session")
-def nats_server(pytestconfig: pytest.Config) -> Iterator[NatsServer]:
-    """The worker's own NATS server, shared by its tests."""
+def nats_server(pytestconfig: pytest.Config) -> Iterator[NatsServer | ForeignServer]:
+    """The worker's own NATS server, shared by its tests; or the user's."""
+    if found := foreign("nats"):
+        yield found
+        return
     with NatsServer() as server:
         _note(pytestconfig, f"NATS {server.version}")
         yield server

@@ -34,6 +34,7 @@ class MosquittoServer(PrivateServer):
     """A Mosquitto of one's own."""
 
     name = "Mosquitto"
+    form = "mqtt://127.0.0.1:{port}"
     ready = " running"
     version_option = "-h"
 

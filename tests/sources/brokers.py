@@ -6,6 +6,7 @@ import threading
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import nats
 import pika
@@ -19,6 +20,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from onceward.sinks.loop import LoopThread
 from tests.servers import FaultProxy, MosquittoServer, NatsServer, RabbitServer, RedisServer
+from tests.servers.foreign import ForeignServer
 from tests.servers.private import PrivateServer
 from tests.waiting import wait_until
 
@@ -27,11 +29,14 @@ class Broker(Protocol):
     """A real broker with a queue of this test's own."""
 
     proxy: FaultProxy
-    server: PrivateServer
     positions: bool
     """Whether messages have a place in it."""
     readers: int
     """How many processes may read with one address."""
+
+    @property
+    def server(self) -> PrivateServer | ForeignServer:
+        """Where it is."""
 
     def url(self, *, proxied: bool = False) -> str:
         """The source's address."""
@@ -58,14 +63,13 @@ class RedisBroker:
     positions = True
     readers = 2
 
-    def __init__(self, server: RedisServer) -> None:
+    def __init__(self, server: RedisServer | ForeignServer) -> None:
         self.server, self.stream = server, f"orders-{uuid.uuid4().hex[:8]}"
-        self.client: Any = redis.Redis(port=server.port)
-        self.proxy = FaultProxy("127.0.0.1", server.port).start()
+        self.client: Any = redis.Redis.from_url(server.address)
+        self.proxy = FaultProxy(server.host, server.port).start()
 
     def url(self, *, proxied: bool = False) -> str:
-        port = self.proxy.port if proxied else self.server.port
-        return f"redis://127.0.0.1:{port}/0?stream={self.stream}&group=shop&claim_after=1"
+        return f"{_address(self, proxied)}?stream={self.stream}&group=shop&claim_after=1"
 
     def publish(self, body: bytes, *, id: str | None = None, type: str | None = None, **headers: str) -> None:  # noqa: A002
         names = {name: value for name, value in (("id", id), ("type", type)) if value is not None}
@@ -90,7 +94,7 @@ class RedisBroker:
 
     def forget_everything(self) -> None:
         """As a Redis that came back without its data."""
-        self.client.flushall()
+        self.client.delete(self.stream)
 
     def restart(self) -> None:
         self.server.restart()
@@ -99,6 +103,7 @@ class RedisBroker:
         return RedisBroker(self.server)
 
     def close(self) -> None:
+        self.client.delete(self.stream)
         self.client.close()
         self.proxy.close()
 
@@ -109,17 +114,16 @@ class NatsBroker:
     positions = True
     readers = 2
 
-    def __init__(self, server: NatsServer) -> None:
+    def __init__(self, server: NatsServer | ForeignServer) -> None:
         self.server, self._stream = server, f"orders-{uuid.uuid4().hex[:8]}"
         self.subject = f"{self._stream}.paid"
-        self.proxy = FaultProxy("127.0.0.1", server.port).start()
+        self.proxy = FaultProxy(server.host, server.port).start()
         self._thread = LoopThread("producer")
         self._connection: Any = None
         self.make_stream()
 
     def url(self, *, proxied: bool = False) -> str:
-        port = self.proxy.port if proxied else self.server.port
-        return f"nats://127.0.0.1:{port}?stream={self._stream}&durable=shop&ack_wait=1"
+        return f"{_address(self, proxied)}?stream={self._stream}&durable=shop&ack_wait=1"
 
     def publish(self, body: bytes, *, id: str | None = None, type: str | None = None, **headers: str) -> None:  # noqa: A002
         # Not Nats-Msg-Id: the server itself would drop what is sent twice soon after.
@@ -162,6 +166,7 @@ class NatsBroker:
         return NatsBroker(self.server)
 
     def close(self) -> None:
+        self.delete_stream()
         self._leave()
         self._thread.close()
         self.proxy.close()
@@ -169,7 +174,7 @@ class NatsBroker:
     def _do(self, work: Callable[[Any], Awaitable[Any]]) -> Any:
         async def connected() -> Any:
             if self._connection is None:
-                self._connection = await nats.connect(f"nats://127.0.0.1:{self.server.port}")
+                self._connection = await nats.connect(self.server.address)
             return await work(self._connection.jetstream())
 
         return self._thread.run(connected())
@@ -188,14 +193,13 @@ class RabbitBroker:
 
     def __init__(self, server: RabbitServer) -> None:
         self.server, self.queue = server, f"orders-{uuid.uuid4().hex[:8]}"
-        self.proxy = FaultProxy("127.0.0.1", server.port).start()
+        self.proxy = FaultProxy(server.host, server.port).start()
         self._connection: Any = None
         self._channel: Any = None
         self.make_queue()
 
     def url(self, *, proxied: bool = False) -> str:
-        port = self.proxy.port if proxied else self.server.port
-        return f"amqp://127.0.0.1:{port}/?queue={self.queue}&prefetch=50"
+        return f"{_address(self, proxied)}?queue={self.queue}&prefetch=50"
 
     def publish(self, body: bytes, *, id: str | None = None, type: str | None = None, **headers: Any) -> None:  # noqa: A002
         properties = pika.BasicProperties(
@@ -262,13 +266,12 @@ class MqttBroker:
     def __init__(self, server: MosquittoServer) -> None:
         number = uuid.uuid4().hex[:8]
         self.server, self.topic, self.client = server, f"orders/{number}", f"shop-{number}"
-        self.proxy = FaultProxy("127.0.0.1", server.port).start()
+        self.proxy = FaultProxy(server.host, server.port).start()
         self._producer: Any = None
         self.make_session()
 
     def url(self, *, proxied: bool = False) -> str:
-        port = self.proxy.port if proxied else self.server.port
-        return f"mqtt://127.0.0.1:{port}?topic={self.topic}/%23&client={self.client}&prefetch=50"
+        return f"{_address(self, proxied)}?topic={self.topic}/%23&client={self.client}&prefetch=50"
 
     def publish(self, body: bytes, *, id: str | None = None, type: str | None = None, **headers: str) -> None:  # noqa: A002
         self.publish_to(f"{self.topic}/paid", body, id=id, type=type, **headers)
@@ -326,6 +329,15 @@ class MqttBroker:
         if client is not None:
             client.disconnect()
             client.loop_stop()
+
+
+def _address(broker: Broker, proxied: bool) -> str:  # noqa: FBT001 - as the callers got it
+    """Where a broker is found, or its proxy with the same credentials and path."""
+    if not proxied:
+        return broker.server.address
+    parts = urlsplit(broker.server.address)
+    user, at, _ = parts.netloc.rpartition("@")
+    return parts._replace(netloc=f"{user}{at}127.0.0.1:{broker.proxy.port}").geturl()
 
 
 def _dashed(headers: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import pytest
 from onceward.sources.protocol import Arrival, Source
 from tests.contract.harness import QUICK, Shop
 from tests.servers import MosquittoServer, NatsServer, RabbitServer, RedisServer
+from tests.servers.foreign import ForeignServer
 from tests.sources.brokers import Broker, MqttBroker, NatsBroker, RabbitBroker, RedisBroker
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +24,7 @@ PAIRS = ("redis-sqlite", "nats-postgres", "rabbit-sqlite", "mqtt-postgres")
 
 
 @pytest.fixture
-def redis_broker(redis_server: RedisServer) -> Iterator[RedisBroker]:
+def redis_broker(redis_server: RedisServer | ForeignServer) -> Iterator[RedisBroker]:
     """A stream of this test's own."""
     broker = RedisBroker(redis_server)
     yield broker
@@ -31,7 +32,7 @@ def redis_broker(redis_server: RedisServer) -> Iterator[RedisBroker]:
 
 
 @pytest.fixture
-def nats_broker(nats_server: NatsServer) -> Iterator[NatsBroker]:
+def nats_broker(nats_server: NatsServer | ForeignServer) -> Iterator[NatsBroker]:
     """A stream of this test's own."""
     broker = NatsBroker(nats_server)
     yield broker
