@@ -19,7 +19,7 @@ from tests.sources.brokers import RabbitBroker
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
-KILLS, ORDERS = 5, 60
+KILLS, ORDERS = 4, 60
 TABLES = {"orders": "orders", "billing": "invoices"}
 
 
