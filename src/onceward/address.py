@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from urllib.parse import parse_qs, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit, urlunsplit
 
 from onceward.errors import ConfigurationError
 
@@ -36,6 +36,8 @@ class Address:
         problem = ""
         if "#" in url:
             problem = "a # in it is written %23"
+        elif not _has_good_port(parts):
+            problem = "its port cannot be read"
         elif unknown:
             problem = f"{', '.join(unknown)} is not known"
         elif missing:
@@ -71,6 +73,13 @@ class Address:
         if not 1 <= number <= highest:
             raise ConfigurationError(f"{name}={self[name]} must be 1 to {highest:g} {unit}".rstrip())
         return number
+
+
+def _has_good_port(parts: SplitResult) -> bool:
+    try:
+        return "," in parts.netloc or parts.port != 0  # a list of hosts is its client's to read
+    except ValueError:
+        return False
 
 
 def _options(query: str) -> dict[str, str]:

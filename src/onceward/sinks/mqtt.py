@@ -91,10 +91,13 @@ class _Line:
         self._client.on_disconnect = lambda _, __, ___, reason, ____: self._lose(reason)
         connect(self._client, server)
         self._client.loop_start()
-        reason = greeting.result(CONFIRM_SECONDS)
-        if reason.is_failure:
+        try:
+            reason = greeting.result(CONFIRM_SECONDS)
+            if reason.is_failure:
+                raise ConnectionError(str(reason))
+        except OSError:  # a timeout is one, too
             self.close()
-            raise ConnectionError(str(reason))
+            raise
 
     def publish(self, topic: str, message: Message) -> str:
         """Send a message, and wait for the broker's answer."""
