@@ -68,7 +68,7 @@ proof: servers ## Run the four long suites and write their figures to docs/proof
 	@$(BIN)/python -m proof
 
 brokers: servers ## Run the contract of every broker and write the table in docs/brokers.md
-	@ONCEWARD_BROKERS_JSON=proof/figures/brokers.json $(BIN)/pytest -q tests/sources tests/sinks
+	@ONCEWARD_SOURCES=all ONCEWARD_BROKERS_JSON=proof/figures/brokers.json $(BIN)/pytest -q tests/sources tests/sinks
 	@$(BIN)/python -m proof.brokers
 
 soak: $(READY) ## Run a busy inbox for MINUTES (60), with failures and pruning; fails if anything grows

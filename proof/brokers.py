@@ -16,6 +16,9 @@ BROKERS = (
     ("NATS JetStream", "nats", "NatsBroker"),
     ("RabbitMQ", "rabbitmq", "RabbitBroker"),
     ("MQTT 5 (QoS 1)", "mqtt", "MqttBroker"),
+    ("Kafka", "kafka", "KafkaBroker"),
+    ("Amazon SQS", "sqs", "SqsBroker"),
+    ("Google Pub/Sub", "pubsub", "PubsubBroker"),
 )
 """The name, the module of its source (and the extra to install), and what the record calls it."""
 

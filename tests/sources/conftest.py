@@ -50,6 +50,12 @@ SHARED = frozenset(
         "test_connections_cut_again_and_again_lose_and_double_nothing",
         "test_a_wrong_set_up_stops_the_worker_loudly",
         "test_killed_again_and_again",
+        "test_a_connection_that_stalls_goes_on",
+        "test_one_batch_at_a_time_while_the_store_is_slow",
+        "test_a_stop_in_the_middle_settles_what_is_stored_and_nothing_else",
+        "test_a_handler_that_fails_is_not_the_brokers_matter",
+        "test_the_same_id_of_two_sources_is_two_messages",
+        "test_an_inline_message_waits_with_its_handler",
     ]
 )
 """Cases about the loop that all sources share, or longer runs of others: the quick brokers play them every day."""

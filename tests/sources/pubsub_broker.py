@@ -67,7 +67,7 @@ class PubsubBroker:
     readers = 2
 
     def __init__(self, server: PubsubServer) -> None:
-        self._server = server
+        self.server = server
         name = uuid.uuid4().hex[:8]
         self.topic = f"projects/{PROJECT}/topics/orders-{name}"
         self.subscription = f"projects/{PROJECT}/subscriptions/shop-{name}"
@@ -108,7 +108,7 @@ class PubsubBroker:
         return len(self._ledger.published - self._ledger.acknowledged)
 
     def restart(self) -> None:
-        self._server.restart()
+        self.server.restart()
         # The emulator counts from one again.
         self._ledger.published.clear()
         self._ledger.acknowledged.clear()
@@ -121,6 +121,9 @@ class PubsubBroker:
         except Exception:  # noqa: BLE001 - not yet
             return False
         return True
+
+    def another(self) -> PubsubBroker:
+        return PubsubBroker(self.server)
 
     def close(self) -> None:
         self.proxy.close()

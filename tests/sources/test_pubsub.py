@@ -98,5 +98,5 @@ def test_without_credentials_it_waits_for_them(monkeypatch: pytest.MonkeyPatch, 
     ["pubsub://project", "pubsub:///orders", "pubsub://project/orders?deadline=0", "pubsub://project/orders?dead=3"],
 )
 def test_a_wrong_address_says_what_is_right(url: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"pubsub://project/subscription|deadline"):
+    with pytest.raises(ConfigurationError, match=r"pubsub://PROJECT/SUBSCRIPTION|deadline"):
         open_source(url)

@@ -135,5 +135,5 @@ def test_a_queue_that_is_not_there_yet_is_waited_for(shop: Shop, sqs_broker: Sqs
     ],
 )
 def test_a_wrong_address_says_what_is_right(url: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"sqs://region/queue|visibility"):
+    with pytest.raises(ConfigurationError, match=r"sqs://REGION/QUEUE|visibility"):
         open_source(url)
