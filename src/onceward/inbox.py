@@ -362,14 +362,15 @@ class Inbox(Entrance, Upkeep):
 
     def run(self, *, concurrency: int = 1, process: str = "") -> int:
         """Work until `stop()`, SIGTERM or SIGINT; what is running is finished or rolled back, never orphaned."""
-        with self._working(concurrency, process=process) as worker:
+        with self._working(concurrency, process=process, before=self._check_guarantees) as worker:
             stop = worker.request_stop
             with stopped_by_signals(stop), self._attended(stop):
                 return worker.run()
 
     async def arun(self, *, concurrency: int = 1, process: str = "") -> int:
         """As `run`, on the running event loop; stops at `stop()` or when it is cancelled."""
-        with self._working(concurrency, process=process) as worker, self._attended(worker.request_stop):
+        options = {"process": process, "before": self._check_guarantees}
+        with self._working(concurrency, **options) as worker, self._attended(worker.request_stop):
             return await worker.run_async()
 
     def stop(self) -> None:
