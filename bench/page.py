@@ -49,6 +49,26 @@ _REASONS = {
         ("drain: onceward", "drain: pure SQL"),
         "pgmq remembers nothing: it has no ledger, no run, no note of who works on what, and deletes what it has read.",
     ),
+    "drain_vs_best_peer": (
+        ("drain: onceward", "drain: pure SQL"),
+        "PgQueuer takes a thousand jobs at a time, and is timed without its start; onceward takes its default of 100, and is timed with the start and the goodbye of its workers.",
+    ),
+    "drain_keyed": (
+        ("drain: onceward, 1000 keys", "drain: onceward"),
+        "Order costs the server a lock for each key, a look at what comes before, and the promotion of what comes after.",
+    ),
+    "sqlite_vs_best": (
+        (),
+        "By hand there is neither a note of who works on what nor a message to build; both are Python's time, for the writes are the same.",
+    ),
+    "import_ms": (
+        (),
+        "The standard library (asyncio with ssl, dataclasses, inspect) is more than a third; most of the rest is making dataclasses. The time is that of a busy machine.",
+    ),
+    "latency_idle_p50_ms": (
+        (),
+        "Two commits and a wake-up on a machine with more work than cores: each waits for its turn.",
+    ),
     "handle_vs_pgbench": (
         ("handle: onceward, update", "handle: pgbench, handle"),
         "Each UPDATE is a call of psycopg and a round trip; that call alone costs more than pgbench spends on a whole transaction.",
