@@ -144,7 +144,7 @@ def _print_story(story: Story) -> None:
         heading("headers")
         print_fields((visible(name), value) for name, value in story.headers.items())
     heading("body")
-    say(_body(story.body))
+    say(story.body_problem or _body(story.body))
     for attempt in story.history:
         charged = "" if attempt.charged else ", not charged"
         heading(f"{attempt.kind} {ago(attempt.at)} (attempt {attempt.attempt}{charged})")
