@@ -18,7 +18,7 @@ READY := .venv/.ready
 PEERS := bench/.venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format screenshots crash simulate mutants chaos proof bench bench-60m soak servers pins clean
+.PHONY: help setup demo test lint format screenshots crash simulate mutants chaos proof brokers bench bench-60m soak servers pins clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +66,10 @@ proof: servers ## Run the four long suites and write their figures to docs/proof
 	@$(MAKE) --no-print-directory mutants JSON=proof/figures/mutants.json
 	@$(MAKE) --no-print-directory chaos JSON=proof/figures/chaos.json
 	@$(BIN)/python -m proof
+
+brokers: servers ## Run the contract of every broker and write the table in docs/brokers.md
+	@ONCEWARD_SOURCES=all ONCEWARD_BROKERS_JSON=proof/figures/brokers.json $(BIN)/pytest -q tests/sources tests/sinks
+	@$(BIN)/python -m proof.brokers
 
 soak: $(READY) ## Run a busy inbox for MINUTES (60), with failures and pruning; fails if anything grows
 	@MINUTES=$(or $(MINUTES),60) $(BIN)/python -m bench.soak

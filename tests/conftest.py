@@ -7,6 +7,7 @@ pytest-xdist worker has its own PostgreSQL cluster; what was used is reported at
 from __future__ import annotations
 
 import itertools
+import os
 import signal
 import sqlite3
 from collections import Counter
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests import brokers_record
 from tests.nursery import Nursery
 from tests.servers import (
     FaultProxy,
@@ -27,6 +29,7 @@ from tests.servers import (
     RabbitServer,
     RedisServer,
 )
+from tests.servers.foreign import ForeignServer, foreign
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -111,16 +114,22 @@ def pgbouncer_url(pgbouncer_server: PgBouncer, postgres_database: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def redis_server(pytestconfig: pytest.Config) -> Iterator[RedisServer]:
-    """The worker's own Redis, shared by its tests."""
+def redis_server(pytestconfig: pytest.Config) -> Iterator[RedisServer | ForeignServer]:
+    """The worker's own Redis, shared by its tests; or the user's."""
+    if found := foreign("redis"):
+        yield found
+        return
     with RedisServer() as server:
         _note(pytestconfig, f"Redis {server.version}")
         yield server
 
 
 @pytest.fixture(scope="session")
-def nats_server(pytestconfig: pytest.Config) -> Iterator[NatsServer]:
-    """The worker's own NATS server, shared by its tests."""
+def nats_server(pytestconfig: pytest.Config) -> Iterator[NatsServer | ForeignServer]:
+    """The worker's own NATS server, shared by its tests; or the user's."""
+    if found := foreign("nats"):
+        yield found
+        return
     with NatsServer() as server:
         _note(pytestconfig, f"NATS {server.version}")
         yield server
@@ -199,8 +208,10 @@ def store_url(request: pytest.FixtureRequest) -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make room for the count."""
+    """Make room for the count, and for the record of the brokers' contracts where one is wanted."""
     config.stash[_USED] = Counter()
+    if brokers_record.FILE in os.environ:
+        config.pluginmanager.register(brokers_record.Record())
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

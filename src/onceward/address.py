@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
-from urllib.parse import parse_qs, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit, urlunsplit
 
 from onceward.errors import ConfigurationError
 
@@ -38,6 +38,8 @@ class Address:
         problem = ""
         if "#" in url:
             problem = "a # in it is written %23"
+        elif not _has_good_port(parts):
+            problem = "its port cannot be read"
         elif unknown:
             problem = f"{', '.join(unknown)} is not known"
         elif missing:
@@ -73,6 +75,13 @@ class Address:
         if not 1 <= number <= highest:
             raise ConfigurationError(f"{name}={self[name]} must be 1 to {highest:g} {unit}".rstrip())
         return number
+
+
+def _has_good_port(parts: SplitResult) -> bool:
+    try:
+        return "," in parts.netloc or parts.port != 0  # a list of hosts is its client's to read
+    except ValueError:
+        return False
 
 
 def opened(url: str, kinds: Mapping[str, str], package: str, none: str) -> Any:

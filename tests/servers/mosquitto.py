@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import struct
@@ -26,12 +27,14 @@ _CHUNK = struct.Struct(">II")
 _CLIENT_MESSAGE = struct.Struct(">QHHBBBB")
 _IS_CLIENT_MESSAGE = 3
 _OUTWARD = 1
+_ATTEMPTS, _PATIENCE_SECONDS = 60, 1.0
 
 
 class MosquittoServer(PrivateServer):
     """A Mosquitto of one's own."""
 
     name = "Mosquitto"
+    form = "mqtt://127.0.0.1:{port}"
     ready = " running"
     version_option = "-h"
 
@@ -56,9 +59,16 @@ class MosquittoServer(PrivateServer):
         """Have it write down what it knows, and read that."""
         path = self.folder / "mosquitto.db"
         before = path.stat().st_ino if path.exists() else 0
-        os.kill(self._process.pid, signal.SIGUSR1)
-        wait_until(lambda: path.exists() and path.stat().st_ino != before, message="Mosquitto to save its messages")
-        return path.read_bytes()
+
+        def saved() -> bool:
+            return path.exists() and path.stat().st_ino != before
+
+        for _ in range(_ATTEMPTS):
+            os.kill(self._process.pid, signal.SIGUSR1)
+            with contextlib.suppress(TimeoutError):  # it overlooks a signal that comes at the end of the last saving
+                wait_until(saved, timeout=_PATIENCE_SECONDS)
+                return path.read_bytes()
+        raise TimeoutError(f"Mosquitto does not save its messages:\n{self.log()}")
 
     def _messages(self, saved: bytes) -> Iterator[str]:
         """The client of each message that is on its way out."""

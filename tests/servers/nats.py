@@ -13,6 +13,7 @@ class NatsServer(PrivateServer):
     """A NATS server of one's own."""
 
     name = "NATS"
+    form = "nats://127.0.0.1:{port}"
     ready = "Server is ready"
 
     def __init__(self) -> None:

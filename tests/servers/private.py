@@ -24,6 +24,9 @@ class PrivateServer(ABC):
     """A server of one's own; use as a context manager."""
 
     name: ClassVar[str]
+    host: ClassVar[str] = "127.0.0.1"
+    form: ClassVar[str] = ""
+    """The address that clients use, with room for the port."""
     ready: ClassVar[str]
     """What its log says when it takes connections."""
     patience_seconds: ClassVar[float] = 30.0
@@ -40,6 +43,11 @@ class PrivateServer(ABC):
     @abstractmethod
     def command(self, port: int) -> Sequence[str | Path]:
         """What to run, on this port and with its data in `self.folder`."""
+
+    @property
+    def address(self) -> str:
+        """Where clients find it."""
+        return self.form.format(port=self.port)
 
     @property
     def folder(self) -> Path:

@@ -27,6 +27,7 @@ class RabbitServer(PrivateServer):
     """A RabbitMQ of one's own."""
 
     name = "RabbitMQ"
+    form = "amqp://127.0.0.1:{port}/"
     ready = "Server startup complete"
     patience_seconds = 100.0
 

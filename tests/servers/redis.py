@@ -18,6 +18,7 @@ class RedisServer(PrivateServer):
     """A Redis of one's own."""
 
     name = "Redis"
+    form = "redis://127.0.0.1:{port}/0"
     ready = "Ready to accept"
 
     def __init__(self) -> None:

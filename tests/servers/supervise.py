@@ -53,6 +53,9 @@ def main(folder: str, user: str, *command: str) -> int:
     threading.Thread(target=watch, daemon=True).start()
     code = server.wait()
     if abandoned.is_set():
+        # RabbitMQ's script is gone by then, and the Erlang below it is not.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)
         _remove(folder)
     return code if code >= 0 else 128 - code
 

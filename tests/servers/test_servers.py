@@ -180,10 +180,33 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda ending: ending.name)
-def test_nothing_is_left_of_a_test_process_that_dies(ending: signal.Signals) -> None:
+# RabbitMQ is a script, an Erlang below it, and a port mapper that would like to be a daemon.
+_RABBIT_VICTIM = """
+import sys
+from tests.servers import RabbitServer
+from tests.servers.process import _stopped_family
+import os, signal
+server = RabbitServer().start()
+family = _stopped_family(server._process.pid)
+os.kill(server._process.pid, signal.SIGCONT)
+print(*family, server._mapper.pid, server.folder, server._mapper.folder, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "ending"),
+    [
+        (_VICTIM, signal.SIGKILL),
+        (_VICTIM, signal.SIGTERM),
+        (_VICTIM, signal.SIGINT),
+        (_RABBIT_VICTIM, signal.SIGKILL),
+    ],
+    ids=["SIGKILL", "SIGTERM", "SIGINT", "RabbitMQ"],
+)
+def test_nothing_is_left_of_a_test_process_that_dies(program: str, ending: signal.Signals) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", _VICTIM],
+        [sys.executable, "-c", program],
         cwd=CHECKOUT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -41,21 +41,21 @@ class RedisOutlet:
     repeats = False
 
     def __init__(self, broker: RedisBroker) -> None:
-        self.broker = broker
+        self.broker, self._text = broker, f"{broker.stream}-text"
 
     def url(self, *, proxied: bool = False) -> str:
         return f"{_server(self.broker, proxied=proxied)}?stream={self.broker.stream}"
 
     def nowhere(self) -> str:
-        self.broker.client.set("a-text", "no stream")
-        return f"{_server(self.broker)}?stream=a-text"
+        self.broker.client.set(self._text, "no stream")
+        return f"{_server(self.broker)}?stream={self._text}"
 
     def received(self) -> Arrived:
         entries = [fields for _, fields in self.broker.client.xrange(self.broker.stream)]
         return [(fields[b"id"].decode(), fields[b"type"].decode(), fields[b"body"]) for fields in entries]
 
     def close(self) -> None:
-        """Nothing of its own."""
+        self.broker.client.delete(self._text)
 
 
 class NatsOutlet:

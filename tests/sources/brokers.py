@@ -6,6 +6,7 @@ import threading
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import nats
 import pika
@@ -19,6 +20,8 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from onceward.sinks.loop import LoopThread
 from tests.servers import FaultProxy, MosquittoServer, NatsServer, RabbitServer, RedisServer
+from tests.servers.foreign import ForeignServer
+from tests.servers.private import PrivateServer
 from tests.waiting import wait_until
 
 
@@ -30,6 +33,10 @@ class Broker(Protocol):
     """Whether messages have a place in it."""
     readers: int
     """How many processes may read with one address."""
+
+    @property
+    def server(self) -> PrivateServer | ForeignServer:
+        """Where it is."""
 
     def url(self, *, proxied: bool = False) -> str:
         """The source's address."""
@@ -43,6 +50,9 @@ class Broker(Protocol):
     def restart(self) -> None:
         """Kill -9, and start again."""
 
+    def another(self) -> Broker:
+        """Another queue on the same server."""
+
     def close(self) -> None:
         """Close what this made."""
 
@@ -53,14 +63,13 @@ class RedisBroker:
     positions = True
     readers = 2
 
-    def __init__(self, server: RedisServer) -> None:
-        self._server, self.stream = server, f"orders-{uuid.uuid4().hex[:8]}"
-        self.client: Any = redis.Redis(port=server.port)
-        self.proxy = FaultProxy("127.0.0.1", server.port).start()
+    def __init__(self, server: RedisServer | ForeignServer) -> None:
+        self.server, self.stream = server, f"orders-{uuid.uuid4().hex[:8]}"
+        self.client: Any = redis.Redis.from_url(server.address)
+        self.proxy = FaultProxy(server.host, server.port).start()
 
     def url(self, *, proxied: bool = False) -> str:
-        port = self.proxy.port if proxied else self._server.port
-        return f"redis://127.0.0.1:{port}/0?stream={self.stream}&group=shop&claim_after=1"
+        return f"{_address(self, proxied)}?stream={self.stream}&group=shop&claim_after=1"
 
     def publish(self, body: bytes, *, id: str | None = None, type: str | None = None, **headers: str) -> None:  # noqa: A002
         names = {name: value for name, value in (("id", id), ("type", type)) if value is not None}
@@ -85,12 +94,16 @@ class RedisBroker:
 
     def forget_everything(self) -> None:
         """As a Redis that came back without its data."""
-        self.client.flushall()
+        self.client.delete(self.stream)
 
     def restart(self) -> None:
-        self._server.restart()
+        self.server.restart()
+
+    def another(self) -> RedisBroker:
+        return RedisBroker(self.server)
 
     def close(self) -> None:
+        self.client.delete(self.stream)
         self.client.close()
         self.proxy.close()
 
@@ -101,17 +114,16 @@ class NatsBroker:
     positions = True
     readers = 2
 
-    def __init__(self, server: NatsServer) -> None:
-        self._server, self._stream = server, f"orders-{uuid.uuid4().hex[:8]}"
+    def __init__(self, server: NatsServer | ForeignServer) -> None:
+        self.server, self._stream = server, f"orders-{uuid.uuid4().hex[:8]}"
         self.subject = f"{self._stream}.paid"
-        self.proxy = FaultProxy("127.0.0.1", server.port).start()
+        self.proxy = FaultProxy(server.host, server.port).start()
         self._thread = LoopThread("producer")
         self._connection: Any = None
         self.make_stream()
 
     def url(self, *, proxied: bool = False) -> str:
-        port = self.proxy.port if proxied else self._server.port
-        return f"nats://127.0.0.1:{port}?stream={self._stream}&durable=shop&ack_wait=1"
+        return f"{_address(self, proxied)}?stream={self._stream}&durable=shop&ack_wait=1"
 
     def publish(self, body: bytes, *, id: str | None = None, type: str | None = None, **headers: str) -> None:  # noqa: A002
         # Not Nats-Msg-Id: the server itself would drop what is sent twice soon after.
@@ -148,9 +160,13 @@ class NatsBroker:
 
     def restart(self) -> None:
         self._leave()
-        self._server.restart()
+        self.server.restart()
+
+    def another(self) -> NatsBroker:
+        return NatsBroker(self.server)
 
     def close(self) -> None:
+        self.delete_stream()
         self._leave()
         self._thread.close()
         self.proxy.close()
@@ -158,7 +174,7 @@ class NatsBroker:
     def _do(self, work: Callable[[Any], Awaitable[Any]]) -> Any:
         async def connected() -> Any:
             if self._connection is None:
-                self._connection = await nats.connect(f"nats://127.0.0.1:{self._server.port}")
+                self._connection = await nats.connect(self.server.address)
             return await work(self._connection.jetstream())
 
         return self._thread.run(connected())
@@ -176,15 +192,14 @@ class RabbitBroker:
     readers = 2
 
     def __init__(self, server: RabbitServer) -> None:
-        self._server, self.queue = server, f"orders-{uuid.uuid4().hex[:8]}"
-        self.proxy = FaultProxy("127.0.0.1", server.port).start()
+        self.server, self.queue = server, f"orders-{uuid.uuid4().hex[:8]}"
+        self.proxy = FaultProxy(server.host, server.port).start()
         self._connection: Any = None
         self._channel: Any = None
         self.make_queue()
 
     def url(self, *, proxied: bool = False) -> str:
-        port = self.proxy.port if proxied else self._server.port
-        return f"amqp://127.0.0.1:{port}/?queue={self.queue}&prefetch=50"
+        return f"{_address(self, proxied)}?queue={self.queue}&prefetch=50"
 
     def publish(self, body: bytes, *, id: str | None = None, type: str | None = None, **headers: Any) -> None:  # noqa: A002
         properties = pika.BasicProperties(
@@ -197,7 +212,7 @@ class RabbitBroker:
         self.channel.basic_publish("", self.queue, body, properties, mandatory=True)
 
     def unsettled(self) -> int:
-        return self._server.unsettled(self.queue)
+        return self.server.unsettled(self.queue)
 
     def make_queue(self) -> None:
         self.channel.queue_declare(self.queue, durable=True, arguments={"x-queue-type": "quorum"})
@@ -217,7 +232,7 @@ class RabbitBroker:
     def channel(self) -> Any:
         """Another client than the one that is tested."""
         if self._connection is None:
-            parameters = pika.ConnectionParameters("127.0.0.1", self._server.port, heartbeat=0)
+            parameters = pika.ConnectionParameters("127.0.0.1", self.server.port, heartbeat=0)
             self._connection = pika.BlockingConnection(parameters)
             self._channel = self._connection.channel()
             self._channel.confirm_delivery()
@@ -225,8 +240,11 @@ class RabbitBroker:
 
     def restart(self) -> None:
         self._leave()
-        self._server.restart()
+        self.server.restart()
         self.unsettled()  # answers when the queue is there again
+
+    def another(self) -> RabbitBroker:
+        return RabbitBroker(self.server)
 
     def close(self) -> None:
         self.delete_queue()
@@ -247,14 +265,13 @@ class MqttBroker:
 
     def __init__(self, server: MosquittoServer) -> None:
         number = uuid.uuid4().hex[:8]
-        self._server, self.topic, self.client = server, f"orders/{number}", f"shop-{number}"
-        self.proxy = FaultProxy("127.0.0.1", server.port).start()
+        self.server, self.topic, self.client = server, f"orders/{number}", f"shop-{number}"
+        self.proxy = FaultProxy(server.host, server.port).start()
         self._producer: Any = None
         self.make_session()
 
     def url(self, *, proxied: bool = False) -> str:
-        port = self.proxy.port if proxied else self._server.port
-        return f"mqtt://127.0.0.1:{port}?topic={self.topic}/%23&client={self.client}&prefetch=50"
+        return f"{_address(self, proxied)}?topic={self.topic}/%23&client={self.client}&prefetch=50"
 
     def publish(self, body: bytes, *, id: str | None = None, type: str | None = None, **headers: str) -> None:  # noqa: A002
         self.publish_to(f"{self.topic}/paid", body, id=id, type=type, **headers)
@@ -266,11 +283,11 @@ class MqttBroker:
             properties.ContentType = content_type
         properties.UserProperty = [(name, value) for name, value in dashed(headers).items() if value is not None]
         if self._producer is None:
-            self._producer = self.connected("producer", clean=True)
+            self._producer = self.connected(f"{self.client}-producer", clean=True)
         self._producer.publish(topic, body, qos, retain, properties).wait_for_publish(10)
 
     def unsettled(self) -> int:
-        return self._server.unsettled(self.client)
+        return self.server.unsettled(self.client)
 
     def make_session(self) -> None:
         """MQTT keeps messages for those who subscribed before they were sent."""
@@ -287,7 +304,10 @@ class MqttBroker:
     def restart(self) -> None:
         self.leave(self._producer)
         self._producer = None
-        self._server.restart()
+        self.server.restart()
+
+    def another(self) -> MqttBroker:
+        return MqttBroker(self.server)
 
     def close(self) -> None:
         self.leave(self._producer)
@@ -300,7 +320,7 @@ class MqttBroker:
             setattr(client, callback, function)
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         properties.SessionExpiryInterval = 0 if clean else 3600
-        client.connect("127.0.0.1", self._server.port, clean_start=clean, properties=properties)
+        client.connect("127.0.0.1", self.server.port, clean_start=clean, properties=properties)
         client.loop_start()
         wait_until(client.is_connected)
         return client
@@ -309,6 +329,15 @@ class MqttBroker:
         if client is not None:
             client.disconnect()
             client.loop_stop()
+
+
+def _address(broker: Broker, proxied: bool) -> str:  # noqa: FBT001 - as the callers got it
+    """Where a broker is found, or its proxy with the same credentials and path."""
+    if not proxied:
+        return broker.server.address
+    parts = urlsplit(broker.server.address)
+    user, at, _ = parts.netloc.rpartition("@")
+    return parts._replace(netloc=f"{user}{at}127.0.0.1:{broker.proxy.port}").geturl()
 
 
 def dashed(headers: Mapping[str, Any]) -> dict[str, Any]:

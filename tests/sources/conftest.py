@@ -24,12 +24,18 @@ from tests.servers import (
     RabbitServer,
     RedisServer,
 )
-from tests.sources.brokers import MqttBroker, NatsBroker, RabbitBroker, RedisBroker
+from tests.servers.foreign import ForeignServer
+from tests.sources.brokers import Broker, MqttBroker, NatsBroker, RabbitBroker, RedisBroker
 from tests.sources.kafka_broker import KafkaBroker
 from tests.sources.pubsub_broker import PubsubBroker
 from tests.sources.sqs_broker import SqsBroker
 
 ROOT = Path(__file__).parents[2]
+PAIRS = (
+    *("redis-sqlite", "nats-postgres", "rabbit-sqlite", "mqtt-postgres"),
+    *("kafka-postgres", "sqs-sqlite", "pubsub-postgres"),
+)
+"""A source knows nothing of the store behind it: half of the brokers are read into each."""
 
 
 SLOW = ("kafka", "sqs", "pubsub")
@@ -44,9 +50,19 @@ SHARED = frozenset(
         "test_connections_cut_again_and_again_lose_and_double_nothing",
         "test_a_wrong_set_up_stops_the_worker_loudly",
         "test_killed_again_and_again",
+        "test_what_is_released_comes_again",
+        "test_what_a_reader_leaves_unsettled_comes_to_the_next",
+        "test_one_batch_at_a_time_while_the_store_is_slow",
+        "test_a_stop_in_the_middle_settles_what_is_stored_and_nothing_else",
+        "test_a_handler_that_fails_is_not_the_brokers_matter",
+        "test_the_same_id_of_two_sources_is_two_messages",
+        "test_an_inline_message_waits_with_its_handler",
+        "test_a_stop_while_the_database_is_away_leaves_the_batch_to_the_broker",
+        "test_a_broker_that_is_away_at_the_start_is_waited_for",
     ]
 )
-"""Cases about the loop that all sources share, or longer runs of others: the quick brokers play them every day."""
+"""Cases about the loop that all sources share, and those that files of the slow brokers have in their own way: the
+quick brokers play them every day."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -65,7 +81,7 @@ def _is_left_out(item: pytest.Item) -> bool:
 
 
 @pytest.fixture
-def redis_broker(redis_server: RedisServer) -> Iterator[RedisBroker]:
+def redis_broker(redis_server: RedisServer | ForeignServer) -> Iterator[RedisBroker]:
     """A stream of this test's own."""
     broker = RedisBroker(redis_server)
     yield broker
@@ -73,7 +89,7 @@ def redis_broker(redis_server: RedisServer) -> Iterator[RedisBroker]:
 
 
 @pytest.fixture
-def nats_broker(nats_server: NatsServer) -> Iterator[NatsBroker]:
+def nats_broker(nats_server: NatsServer | ForeignServer) -> Iterator[NatsBroker]:
     """A stream of this test's own."""
     broker = NatsBroker(nats_server)
     yield broker
@@ -120,10 +136,26 @@ def mqtt_broker(mosquitto_server: MosquittoServer) -> Iterator[MqttBroker]:
     broker.close()
 
 
+@pytest.fixture(params=PAIRS)
+def pair(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """A broker and a store."""
+    broker, _, store = request.param.partition("-")
+    return broker, store
+
+
 @pytest.fixture
-def store_url(sqlite_url: str) -> str:
-    """One store is enough for what only one broker has."""
-    return sqlite_url
+def broker(pair: tuple[str, str], request: pytest.FixtureRequest) -> Broker:
+    """Each broker there is."""
+    found: Broker = request.getfixturevalue(f"{pair[0]}_broker")
+    return found
+
+
+@pytest.fixture
+def store_url(request: pytest.FixtureRequest) -> str:
+    """The store that belongs to the broker of a contract; SQLite for what only one broker has."""
+    store = request.getfixturevalue("pair")[1] if "pair" in request.fixturenames else "sqlite"
+    url: str = request.getfixturevalue(f"{store}_url")
+    return url
 
 
 @pytest.fixture

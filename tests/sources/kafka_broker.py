@@ -24,7 +24,7 @@ class KafkaBroker:
     readers = 2
 
     def __init__(self, server: KafkaServer, partitions: int = PARTITIONS) -> None:
-        self._server = server
+        self.server = server
         self.topic, self.group = f"orders-{uuid.uuid4().hex[:8]}", f"shop-{uuid.uuid4().hex[:8]}"
         self.proxy = server.proxy
         self._settings: dict[str, Any] = {
@@ -49,7 +49,7 @@ class KafkaBroker:
         wait_until(lambda: self.topic not in self._admin.list_topics(timeout=10).topics)
 
     def url(self, *, proxied: bool = False) -> str:
-        port = self.proxy.port if proxied else self._server.port
+        port = self.proxy.port if proxied else self.server.port
         return f"kafka://127.0.0.1:{port}?topic={self.topic}&group={self.group}&session=2"
 
     def publish(self, body: bytes | None, *, id: str | None = None, type: str | None = None, **headers: str) -> None:  # noqa: A002
@@ -91,8 +91,11 @@ class KafkaBroker:
             return None
         return found
 
+    def another(self) -> KafkaBroker:
+        return KafkaBroker(self.server)
+
     def restart(self) -> None:
-        self._server.restart()
+        self.server.restart()
 
     def close(self) -> None:
         self.proxy.heal()

@@ -67,7 +67,7 @@ class PubsubBroker:
     readers = 2
 
     def __init__(self, server: PubsubServer) -> None:
-        self._server = server
+        self.server = server
         name = uuid.uuid4().hex[:8]
         self.topic = f"projects/{PROJECT}/topics/orders-{name}"
         self.subscription = f"projects/{PROJECT}/subscriptions/shop-{name}"
@@ -107,8 +107,11 @@ class PubsubBroker:
     def unsettled(self) -> int:
         return len(self._ledger.published - self._ledger.acknowledged)
 
+    def another(self) -> PubsubBroker:
+        return PubsubBroker(self.server)
+
     def restart(self) -> None:
-        self._server.restart()
+        self.server.restart()
         # The emulator counts from one again.
         self._ledger.published.clear()
         self._ledger.acknowledged.clear()

@@ -33,7 +33,7 @@ class SqsBroker:
     readers = 2
 
     def __init__(self, server: MotoServer) -> None:
-        self._server = server
+        self.server = server
         self.queue = f"orders-{uuid.uuid4().hex[:8]}.fifo"
         self.proxy = FaultProxy("127.0.0.1", server.port).start()
         self.client = _client(server.port)
@@ -46,7 +46,7 @@ class SqsBroker:
         return f"sqs://{REGION}/{queue or self.queue}?visibility=2&endpoint={self.endpoint(proxied=proxied)}"
 
     def endpoint(self, *, proxied: bool = False) -> str:
-        return f"http://127.0.0.1:{self.proxy.port if proxied else self._server.port}"
+        return f"http://127.0.0.1:{self.proxy.port if proxied else self.server.port}"
 
     def publish(self, body: bytes, *, id: str | None = None, type: str | None = None, **headers: str) -> None:  # noqa: A002
         names = {name: value for name, value in (("id", id), ("type", type)) if value is not None}
@@ -70,8 +70,11 @@ class SqsBroker:
         counts = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
         return sum(int(answer["Attributes"][name]) for name in counts)
 
+    def another(self) -> SqsBroker:
+        return SqsBroker(self.server)
+
     def restart(self) -> None:
-        self._server.restart()
+        self.server.restart()
         self.make_queue()
 
     def close(self) -> None:

@@ -36,6 +36,14 @@ def test_an_address_that_does_not_follow_the_form_is_refused_with_it(query: str,
     assert "canary" not in str(caught.value)
 
 
+@pytest.mark.parametrize("host", ["localhost:0", "localhost:x", "localhost:99999", "me:canary@localhost:port"])
+def test_a_port_that_cannot_be_read_is_refused_before_anything_runs(host: str) -> None:
+    with pytest.raises(ConfigurationError, match="port cannot be read") as caught:
+        Address.of(f"redis://{host}/0?stream=x", FORM)
+    assert "canary" not in str(caught.value)
+    assert Address.of("redis://a:1,b:2/0?stream=x", FORM).shown == "redis://a:1,b:2/0"
+
+
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "y", "", "100000"])
 def test_numbers_have_bounds(text: str) -> None:
     address = Address.of(f"redis://localhost?stream=x&wait={text}", FORM)

@@ -23,7 +23,7 @@ except ImportError as error:
     raise ConfigurationError("Kafka needs: pip install 'onceward[kafka]'") from error
 
 CONFIRM_SECONDS = 5.0
-_FORM = "kafka://host:9092?topic=&sasl=plain"
+FORM = "kafka://host:9092?topic=&sasl=plain"
 _NEVER = (
     KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001 - so the client spells its own errors
     KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -41,7 +41,7 @@ class KafkaSink:
     """
 
     def __init__(self, url: str) -> None:
-        address = Address.of(url, _FORM)
+        address = Address.of(url, FORM)
         self._topic, self._where = address["topic"], address.shown
         self._settings = {
             **client_configuration(address),

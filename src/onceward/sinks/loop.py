@@ -71,8 +71,10 @@ class Link(Generic[Connection]):
 
     def close(self) -> None:
         """Disconnect; the next use connects again."""
-        self._thread.run(self._drop(self._connection))
+        if self._connection is not None:
+            self._thread.run(self._drop(self._connection))
         self._thread.close()
+        self._connecting = asyncio.Lock()  # it belonged to the loop that is gone
 
     async def _use(self, work: Callable[[Connection], Awaitable[object]]) -> None:
         connection = None

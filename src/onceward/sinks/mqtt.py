@@ -25,7 +25,7 @@ except ImportError as error:
 
 CONNECT_SECONDS = 5.0
 KEEP_ALIVE_SECONDS = 15
-_FORM = "mqtt://host:1883?topic="
+FORM = "mqtt://host:1883?topic="
 _GREETING = 0  # no packet has this number
 _NEVER = ("No matching subscribers", "Topic name invalid", "Payload format invalid", "Packet too large")
 
@@ -37,7 +37,7 @@ class MqttSink:
     """
 
     def __init__(self, url: str) -> None:
-        address = Address.of(url, _FORM)
+        address = Address.of(url, FORM)
         self._server, self._topic, self._where = address.server, address["topic"], address.shown
         self._guard = threading.Lock()
         self._line: _Line | None = None
@@ -91,10 +91,13 @@ class _Line:
         self._client.on_disconnect = lambda _, __, ___, reason, ____: self._lose(reason)
         connect(self._client, server)
         self._client.loop_start()
-        reason = greeting.result(CONFIRM_SECONDS)
-        if reason.is_failure:
+        try:
+            reason = greeting.result(CONFIRM_SECONDS)
+            if reason.is_failure:
+                raise ConnectionError(str(reason))
+        except OSError:  # a timeout is one, too
             self.close()
-            raise ConnectionError(str(reason))
+            raise
 
     def publish(self, topic: str, message: Message) -> str:
         """Send a message, and wait for the broker's answer."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nats.js import JetStreamContext
 
 CONNECT_SECONDS = 5
-_FORM = "nats://host:4222?subject="
+FORM = "nats://host:4222?subject="
 
 
 class NatsSink:
@@ -33,7 +33,7 @@ class NatsSink:
     """
 
     def __init__(self, url: str) -> None:
-        address = Address.of(url, _FORM)
+        address = Address.of(url, FORM)
         server, self._subject, self._where = address.server, address["subject"], address.shown
         self._link: Link[Client] = Link(self._where, lambda: connected(server), Client.close, (Error,))
 

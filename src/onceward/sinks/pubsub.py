@@ -24,7 +24,7 @@ try:
 except ImportError as error:
     raise ConfigurationError("Google Pub/Sub needs: pip install 'onceward[pubsub]'") from error
 
-_FORM = "pubsub://project/topic?endpoint="
+FORM = "pubsub://project/topic?endpoint="
 
 
 class PubsubSink:
@@ -34,11 +34,11 @@ class PubsubSink:
     """
 
     def __init__(self, url: str) -> None:
-        address = Address.of(url, _FORM)
+        address = Address.of(url, FORM)
         parts = urlsplit(address.server)
         name = parts.path.strip("/")
         if not parts.netloc or not name:
-            raise ConfigurationError(f"this address should be like {_FORM}, but a part of it is missing")
+            raise ConfigurationError(f"this address should be like {FORM}, but a part of it is missing")
         self._topic, self._where = f"projects/{parts.netloc}/topics/{name}", address.shown
         self._endpoint = address["endpoint"] or os.environ.get("PUBSUB_EMULATOR_HOST")
         self._guard = threading.Lock()

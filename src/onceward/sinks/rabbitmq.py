@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 HEARTBEAT_SECONDS = 15
 SHORT_STRING_BYTES = 255
 """The most that AMQP lets a property hold."""
-_FORM = "amqp://host:5672/vhost?exchange=&routing_key="
+FORM = "amqp://host:5672/vhost?exchange=&routing_key="
 
 
 class RabbitSink:
@@ -35,7 +35,7 @@ class RabbitSink:
     """
 
     def __init__(self, url: str) -> None:
-        address = Address.of(url, _FORM)
+        address = Address.of(url, FORM)
         self._url, self._exchange, self._routing_key = address.server, address["exchange"], address["routing_key"]
         self._where = f"{address.shown} exchange {self._exchange!r}"
         self._link = Link(self._where, self._connect, _disconnect, (AMQPError, ChannelInvalidStateError))

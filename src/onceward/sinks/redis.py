@@ -19,7 +19,7 @@ try:
 except ImportError as error:
     raise ConfigurationError("Redis Streams need: pip install 'onceward[redis]'") from error
 
-_FORM = "redis://host:6379/0?stream=NAME"
+FORM = "redis://host:6379/0?stream=NAME"
 
 
 class RedisSink:
@@ -29,7 +29,7 @@ class RedisSink:
     """
 
     def __init__(self, url: str) -> None:
-        address = Address.of(url, _FORM)
+        address = Address.of(url, FORM)
         self._stream, self._where = address["stream"], f"{address.shown} stream {address['stream']!r}"
         self._client: Any = redis.Redis.from_url(
             address.server,

@@ -27,7 +27,7 @@ except ImportError as error:
 BASE64, HEADERS = "onceward-base64", "onceward-headers"
 """The attributes of a body that is bytes, and of headers that SQS cannot carry as they are."""
 MOST_ATTRIBUTES = 10
-_FORM = "sqs://region/queue?endpoint="
+FORM = "sqs://region/queue?endpoint="
 _TEXT = re.compile("[\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]+")
 _NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 _TOKEN = re.compile(r"[A-Za-z0-9!-/:-@\[-`{-~]{1,128}")
@@ -42,11 +42,11 @@ class SqsSink:
     """
 
     def __init__(self, url: str) -> None:
-        address = Address.of(url, _FORM)
+        address = Address.of(url, FORM)
         parts = urlsplit(address.server)
         self._region, self._queue = parts.netloc, parts.path.strip("/")
         if not self._region or not self._queue:
-            raise ConfigurationError(f"this address should be like {_FORM}, but the region or the queue is missing")
+            raise ConfigurationError(f"this address should be like {FORM}, but the region or the queue is missing")
         self._endpoint, self._where = address["endpoint"] or None, address.shown
         self._guard = threading.Lock()
         self._client: Any = None

@@ -31,7 +31,7 @@ T = TypeVar("T")
 MORE_SECONDS = 0.05
 """How long a batch that has begun waits to become larger."""
 ORDERS = ("arrival", "offset")
-_FORM = "kafka://host:9092?topic=NAME&group=onceward&session=45&order=arrival&sasl=plain"
+FORM = "kafka://host:9092?topic=NAME&group=onceward&session=45&order=arrival&sasl=plain"
 # The group is changing: what was to be committed is when it has settled, or by whoever has the partition then.
 _NOT_NOW = (
     KafkaError.REBALANCE_IN_PROGRESS,
@@ -63,7 +63,7 @@ class KafkaTopic:
     positions = True
 
     def __init__(self, url: str) -> None:
-        address = Address.of(url, _FORM)
+        address = Address.of(url, FORM)
         self._topics = address["topic"].split(",")
         if address["order"] not in ORDERS:
             raise ConfigurationError(f"order={address['order']} must be one of {', '.join(ORDERS)}")

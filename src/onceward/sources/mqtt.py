@@ -42,7 +42,7 @@ SHORT_LIFE_SECONDS, SHORT_LIVES, CALM_SECONDS = 2.0, 3, 2.0
 MOST_IN_HAND = 65_535
 LONGEST_SESSION_SECONDS = 0xFFFF_FFFE
 TOPIC = "mqtt-topic"
-_FORM = "mqtt://host:1883?topic=FILTER&client=NAME&prefetch=100&session_expiry=2592000"
+FORM = "mqtt://host:1883?topic=FILTER&client=NAME&prefetch=100&session_expiry=2592000"
 
 
 class MqttTopic:
@@ -55,7 +55,7 @@ class MqttTopic:
     positions = False
 
     def __init__(self, url: str) -> None:
-        address = Address.of(url, _FORM)
+        address = Address.of(url, FORM)
         self._server = address.server
         self._topic, self._client_id = address["topic"], address["client"]
         self._prefetch = address.count("prefetch", highest=MOST_IN_HAND)

@@ -27,7 +27,7 @@ except ImportError as error:
 MORE_SECONDS = 0.05
 """How long a batch that has begun waits to become larger."""
 SUBJECT = "nats-subject"
-_FORM = "nats://host:4222?stream=NAME&durable=onceward&subject=&ack_wait=30"
+FORM = "nats://host:4222?stream=NAME&durable=onceward&subject=&ack_wait=30"
 
 
 class NatsStream:
@@ -42,7 +42,7 @@ class NatsStream:
     positions = True
 
     def __init__(self, url: str) -> None:
-        address = Address.of(url, _FORM)
+        address = Address.of(url, FORM)
         self._url, self._stream, self._durable = address.server, address["stream"], address["durable"]
         self._subject = address["subject"] or None
         self._ack_wait = address.seconds("ack_wait")

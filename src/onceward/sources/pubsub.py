@@ -34,7 +34,7 @@ PULL_SECONDS = 60
 AT_ONCE = 500
 """How many acknowledgement ids a call may have."""
 LONGEST_DEADLINE = 600
-_FORM = "pubsub://project/subscription?deadline=30&endpoint="
+FORM = "pubsub://project/subscription?deadline=30&endpoint="
 
 
 class PubsubSubscription:
@@ -49,11 +49,11 @@ class PubsubSubscription:
     positions = True
 
     def __init__(self, url: str) -> None:
-        address = Address.of(url, _FORM)
+        address = Address.of(url, FORM)
         parts = urlsplit(address.server)
         name = parts.path.strip("/")
         if not parts.netloc or not name:
-            raise ConfigurationError(f"this address should be like {_FORM}, but a part of it is missing")
+            raise ConfigurationError(f"this address should be like {FORM}, but a part of it is missing")
         self._subscription = f"projects/{parts.netloc}/subscriptions/{name}"
         self._deadline = int(address.seconds("deadline", highest=LONGEST_DEADLINE))
         self._endpoint = address["endpoint"] or os.environ.get("PUBSUB_EMULATOR_HOST")

@@ -36,7 +36,7 @@ ROUTING_KEY, EXCHANGE = "rabbitmq-routing-key", "rabbitmq-exchange"
 QUORUM = {"x-queue-type": "quorum"}
 _OF_THE_DELIVERY = ("x-delivery-count", "x-acquired-count")
 """Headers that the broker changes with each delivery."""
-_FORM = "amqp://host:5672/vhost?queue=NAME&prefetch=200"
+FORM = "amqp://host:5672/vhost?queue=NAME&prefetch=200"
 
 
 class RabbitQueue:
@@ -51,7 +51,7 @@ class RabbitQueue:
     positions = False
 
     def __init__(self, url: str) -> None:
-        address = Address.of(url, _FORM)
+        address = Address.of(url, FORM)
         self._url, self._name = address.server, address["queue"]
         self._prefetch = address.count("prefetch", highest=MOST_IN_HAND)
         self._connection: Any = None

@@ -28,7 +28,7 @@ except ImportError as error:
 CONNECT_SECONDS = 5.0
 BODY = b"body"
 START = b"0-0"
-_FORM = "redis://host:6379/0?stream=NAME&group=onceward&claim_after=30"
+FORM = "redis://host:6379/0?stream=NAME&group=onceward&claim_after=30"
 
 
 class RedisStream:
@@ -43,7 +43,7 @@ class RedisStream:
     positions = True
 
     def __init__(self, url: str) -> None:
-        address = Address.of(url, _FORM)
+        address = Address.of(url, FORM)
         self._url, self._stream, self._group = address.server, address["stream"], address["group"]
         self._claim_after = address.seconds("claim_after")
         self._consumer = uuid.uuid4().hex

@@ -35,7 +35,7 @@ CONNECT_SECONDS = 5
 AT_ONCE = 10
 """How many messages one call of SQS may be about."""
 LONGEST_VISIBILITY = 12 * 3600
-_FORM = "sqs://region/queue?visibility=30&endpoint="
+FORM = "sqs://region/queue?visibility=30&endpoint="
 
 
 class SqsQueue:
@@ -50,11 +50,11 @@ class SqsQueue:
     positions = True
 
     def __init__(self, url: str) -> None:
-        address = Address.of(url, _FORM)
+        address = Address.of(url, FORM)
         parts = urlsplit(address.server)
         self._region, self._queue = parts.netloc, parts.path.strip("/")
         if not self._region or not self._queue:
-            raise ConfigurationError(f"this address should be like {_FORM}, but the region or the queue is missing")
+            raise ConfigurationError(f"this address should be like {FORM}, but the region or the queue is missing")
         self._visibility = int(address.seconds("visibility", highest=LONGEST_VISIBILITY))
         self._endpoint = address["endpoint"] or None
         self._session = get_session()  # it remembers the descriptions of services, which are large
