@@ -19,7 +19,9 @@ queues, in one run, in turns, with durable settings, and checks the effects of e
 `onceward bench --store URL`.
 
 This page is made by `python -m bench.page` from [bench/report.json](../bench/report.json), which has every repetition, all settings and versions; a test
-compares the two. Ratios of one run are the result; messages a second are the machine's, and this one was shared with other work.
+compares the two. Ratios of one run are the result; messages a second are the machine's. On a machine with more work than cores ratios are bent too: there the
+scheduler gives more to whoever has more processes, such as pgbench with 8 clients and 8 backends beside two workers. The processor time for each message, further
+below, is the steadier figure; the load says how much to trust the rest.
 """
 
 _READING = """\
