@@ -62,8 +62,8 @@ proof: servers ## Run the four long suites and write their figures to docs/proof
 	@$(MAKE) --no-print-directory chaos JSON=proof/figures/chaos.json
 	@$(BIN)/python -m proof
 
-soak: $(READY) ## Run a busy inbox for MINUTES (60), with failures and pruning; fails if anything grows
-	@MINUTES=$(or $(MINUTES),60) $(BIN)/python -m bench.soak
+soak: $(READY) ## Run a busy inbox for MINUTES (60), with failures and pruning; fails if anything grows (JSON=file)
+	@MINUTES=$(or $(MINUTES),60) JSON='$(JSON)' $(BIN)/python -m bench.soak
 
 servers: $(READY) ## Install PostgreSQL, PgBouncer, Redis and NATS if missing (apt, as root)
 	@$(BIN)/python -m tests.servers
