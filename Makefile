@@ -71,8 +71,8 @@ brokers: servers ## Run the contract of every broker and write the table in docs
 	@ONCEWARD_SOURCES=all ONCEWARD_BROKERS_JSON=proof/figures/brokers.json $(BIN)/pytest -q tests/sources tests/sinks
 	@$(BIN)/python -m proof.brokers
 
-soak: $(READY) ## Run a busy inbox for MINUTES (60), with failures and pruning; fails if anything grows
-	@MINUTES=$(or $(MINUTES),60) $(BIN)/python -m bench.soak
+soak: $(READY) ## Run a busy inbox for MINUTES (60), with failures and pruning; fails if anything grows (JSON=file)
+	@MINUTES=$(or $(MINUTES),60) JSON='$(JSON)' $(BIN)/python -m bench.soak
 
 screenshots: servers ## Make the pictures of docs/images anew, from the browser tests
 	@ONCEWARD_SCREENSHOTS=docs/images $(BIN)/pytest -q tests/dashboard/test_browser.py

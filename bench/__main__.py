@@ -7,6 +7,8 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from types import ModuleType
+from typing import Any
 
 from bench import drain, growth, handle, hard, latency, memory, plot, receive, report, sqlite, startup
 from bench.figures import Figures
@@ -15,25 +17,26 @@ from bench.scale import SCALES, Scale
 from tests.servers.postgres import PostgresServer
 
 
-def run(scale: Scale, say: Callable[[str], None]) -> dict[str, object]:
-    """Every workload: the throughputs in turns, then what takes its time once."""
+def run(scale: Scale, say: Callable[[str], None], keep: Callable[[dict[str, Any]], None]) -> None:
+    """Every workload: the throughputs in turns, then what takes its time once. What is known so far is always kept."""
     figures = Figures()
     began = time.monotonic()
+
+    def take(workload: ModuleType, *arguments: object) -> None:
+        say(f"{time.monotonic() - began:5.0f} s  {workload.__name__}")
+        workload.measure(*arguments, scale, figures)
+        keep(report.assembled(figures, scale, server.version, time.monotonic() - began))
+
     with PostgresServer(durable=True, settings=SETTINGS) as server:
         ground = Ground(server)
-        for number in range(scale.repetitions):
+        for _ in range(scale.repetitions):
             # A noisy moment hits neighbours alike; what is compared stands side by side.
             for workload in (drain, hard, handle, receive):
-                say(f"{time.monotonic() - began:5.0f} s  {workload.__name__}, {number + 1} of {scale.repetitions}")
-                workload.measure(ground, scale, figures)
-            say(f"{time.monotonic() - began:5.0f} s  bench.sqlite, {number + 1} of {scale.repetitions}")
-            sqlite.measure(scale, figures)
+                take(workload, ground)
+            take(sqlite)
         for once in (latency, memory, growth):
-            say(f"{time.monotonic() - began:5.0f} s  {once.__name__}")
-            once.measure(ground, scale, figures)
-        startup.measure(scale, figures)
-        version = server.version
-    return report.assembled(figures, scale, version, time.monotonic() - began)
+            take(once, ground)
+        take(startup)
 
 
 def main() -> int:
@@ -45,11 +48,16 @@ def main() -> int:
     options = parser.parse_args()
     scale = SCALES[options.scale]
     scale = replace(scale, repetitions=options.repetitions or scale.repetitions)
-    found = run(scale, lambda line: print(line, file=sys.stderr, flush=True))
-    report.printed(found)
-    if not options.quiet:
-        report.written(found)
-        plot.written(found)
+    kept: dict[str, Any] = {}
+
+    def keep(found: dict[str, Any]) -> None:
+        kept.update(found)
+        if not options.quiet:
+            report.written(found)
+            plot.written(found)
+
+    run(scale, lambda line: print(line, file=sys.stderr, flush=True), keep)
+    report.printed(kept)
     return 0
 
 

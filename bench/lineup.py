@@ -9,6 +9,7 @@ from __future__ import annotations
 import subprocess
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 
 from bench import race as racing
 from bench.figures import Figures, expect
@@ -73,6 +74,7 @@ def attempt(  # noqa: PLR0913, PLR0917 - who, where, how much
         figures.errors[name] = f"{type(error).__name__}: {error}"
 
 
+@cache
 def versions() -> dict[str, str]:
     """The versions of the peers that are installed."""
     if not racing.PEERS.exists():

@@ -25,10 +25,14 @@ import psycopg
 
 from onceward import Inbox, Message, Retry, RetryPolicy, Settings
 from onceward.message import Arguments
+from proof import report
 from tests.servers.postgres import PostgresServer
 
 MINUTES = float(os.environ.get("MINUTES", "60"))
 RATE = int(os.environ.get("RATE", "200"))
+JSON = os.environ.get("JSON", "")
+"""A file for the figures, if anywhere."""
+WATCHED = ("memory", "descriptors", "bytes", "ledger", "body", "run")
 KEPT = timedelta(seconds=10)
 SETTINGS = Settings(
     lease=timedelta(seconds=3), upkeep=timedelta(seconds=1), body_retention=KEPT / 2, dedupe_retention=KEPT
@@ -116,8 +120,8 @@ class Soak:
             found["bytes"] = float(Path(self.url.removeprefix("sqlite:///")).stat().st_size)
         return found
 
-    def run(self, seconds: float) -> bool:
-        """Work for so long, and say what was seen; False when something grew or was lost."""
+    def run(self, seconds: float) -> dict[str, Any]:
+        """Work for so long; answers what was seen: figures, with what grew and what was lost."""
         threads = [
             threading.Thread(target=self.inbox.run, kwargs={"concurrency": 2}, daemon=True),
             threading.Thread(target=self.feed, daemon=True),
@@ -148,21 +152,22 @@ class Soak:
         threads[0].join()
         return self._verdict()
 
-    def _verdict(self) -> bool:
+    def _verdict(self) -> dict[str, Any]:
         effects = self.look()["effects"]
-        exact = effects == self.accepted
         print(f"{self.name}: {self.accepted:,} accepted, {self.duplicates:,} duplicates, {effects:,.0f} effects")
         settled = self.lines[len(self.lines) // 4 :]
         first, second = settled[: len(settled) // 2], settled[len(settled) // 2 :]
-        grown = []
-        for what in ("memory", "descriptors", "bytes", "ledger", "body", "run"):
-            before, after = (max(line[what] for line in part) for part in (first, second))
-            if after > before * GROWTH.get(what, WAVES) + 10:
-                grown.append(f"{what} from {before:,.0f} to {after:,.0f}")
+        peaks = {what: [int(max(line[what] for line in part)) for part in (first, second)] for what in WATCHED}
+        grown = [
+            f"{what} from {before:,} to {after:,}"
+            for what, (before, after) in peaks.items()
+            if after > before * GROWTH.get(what, WAVES) + 10
+        ]
         verdict = "grew: " + "; ".join(grown) if grown else "memory, descriptors, rows and bytes are flat"
         print(f"{self.name}: {verdict}")
         self.inbox.close()
-        return exact and not grown
+        story = {"accepted": self.accepted, "duplicates": self.duplicates, "effects": int(effects)}
+        return {**story, "peaks": peaks, "grown": grown}
 
 
 def _memory() -> float:
@@ -178,8 +183,13 @@ def main() -> int:
             connection.execute("ALTER SYSTEM SET autovacuum_naptime = '2s'")
             connection.execute("SELECT pg_reload_conf()")
         stores = {"postgres": server.create_database("soak"), "sqlite": f"sqlite:///{folder}/soak.db"}
-        good = [Soak(name, url).run(seconds) for name, url in stores.items()]
-    return 0 if all(good) else 1
+        seen = {name: Soak(name, url).run(seconds) for name, url in stores.items()}
+    lost = sum(one["accepted"] - one["effects"] for one in seen.values())
+    grown = sum(len(one["grown"]) for one in seen.values())
+    if JSON:
+        story = {"run": "soak", "minutes": MINUTES, "rate": RATE, "lost": lost, "grown": grown, "stores": seen}
+        report.write(JSON, story)
+    return 0 if lost == grown == 0 else 1
 
 
 if __name__ == "__main__":

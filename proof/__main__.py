@@ -14,7 +14,7 @@ _INTRODUCTION = """\
 
 What the long suites found, in figures they wrote themselves: this page is made by `python -m proof` from
 [proof/figures](../proof/figures), and a test compares the two. `make proof` runs everything again; each suite alone is
-`make crash`, `make simulate`, `make mutants`, `make chaos`. What is promised is in [guarantees.md](guarantees.md), what each
+`make crash`, `make simulate`, `make mutants`, `make chaos`, `make soak`. What is promised is in [guarantees.md](guarantees.md), what each
 claim rests on in [claims.md](claims.md). Times are those of one machine with 2 cores and say nothing about speed.
 """
 
@@ -23,7 +23,8 @@ def page() -> str:
     """The page as it should be."""
     found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(FIGURES.glob("*.json"))}
     parts = [_INTRODUCTION]
-    for name, write in (("crash", _crash), ("simulate", _simulate), ("mutants", _mutants), ("chaos", _chaos)):
+    writers = {"crash": _crash, "simulate": _simulate, "mutants": _mutants, "chaos": _chaos, "soak": _soak}
+    for name, write in writers.items():
         if name in found:
             parts.append(write(found[name]) + _made_with(found[name]))
     return "\n".join(parts)
@@ -84,6 +85,25 @@ def _chaos(figures: dict[str, Any]) -> str:
 Real worker and delivery processes on real databases, with faults all the while and a verifier beside them.
 
 **{figures["messages"]:,} messages, {figures["faults"]:,} faults: {verdict}** (seed {figures["seed"]}).
+
+{chr(10).join(stores)}"""
+
+
+def _soak(figures: dict[str, Any]) -> str:
+    stores = []
+    for store, one in figures["stores"].items():
+        peaks = "\n".join(f"| {what} | {first:,} | {second:,} |" for what, (first, second) in one["peaks"].items())
+        stores.append(
+            f"### {store}, soaked\n\n{one['accepted']:,} messages, {one['duplicates']:,} duplicates, {one['effects']:,} effects.\n\n"
+            f"| at most | in the first half | in the second |\n|---|---:|---:|\n{peaks}\n"
+        )
+    return f"""\
+## Soak
+
+{figures["minutes"]:g} minutes, half of them on each store, at {figures["rate"]:,} messages a second: duplicates, failures, pruning, and a transaction that stays open
+again and again. Bytes and rows are those of onceward's tables, memory (bytes) and descriptors those of the process.
+
+**Lost {figures["lost"]}, grown {figures["grown"]}.** `make soak MINUTES=60 JSON=proof/figures/soak.json` runs it for an hour.
 
 {chr(10).join(stores)}"""
 

@@ -77,6 +77,13 @@ class Address:
         return number
 
 
+def _has_good_port(parts: SplitResult) -> bool:
+    try:
+        return "," in parts.netloc or parts.port != 0  # a list of hosts is its client's to read
+    except ValueError:
+        return False
+
+
 def opened(url: str, kinds: Mapping[str, str], package: str, none: str) -> Any:
     """What a URL's scheme stands for, made from the URL; `kinds` says where it is. Clients load on demand."""
     scheme = url.partition(":")[0]
@@ -84,13 +91,6 @@ def opened(url: str, kinds: Mapping[str, str], package: str, none: str) -> Any:
         raise ConfigurationError(f"{none} {scheme!r} URLs; there are {', '.join(kinds)}")
     module, _, name = kinds[scheme].partition(":")
     return getattr(import_module(f"{package}.{module}"), name)(url)
-
-
-def _has_good_port(parts: SplitResult) -> bool:
-    try:
-        return "," in parts.netloc or parts.port != 0  # a list of hosts is its client's to read
-    except ValueError:
-        return False
 
 
 def _options(query: str) -> dict[str, str]:

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from onceward.disk import sync_folder
 from onceward.errors import ConfigurationError
 
 MANIFEST = "manifest.json"
@@ -122,7 +123,7 @@ class Archive:
             return None
         name = f"messages-{min(seqs)}-{max(seqs)}-{part.stem[:8]}.jsonl.gz"
         part.rename(self.folder / name)
-        self._sync()
+        sync_folder(self.folder)
         return ArchiveFile(name, _digest(self.folder / name), len(seqs), min(seqs), max(seqs))
 
     def _publish(self, files: list[ArchiveFile]) -> None:
@@ -133,7 +134,7 @@ class Archive:
             file.flush()
             os.fsync(file.fileno())
         part.rename(self.folder / MANIFEST)
-        self._sync()
+        sync_folder(self.folder)
 
     def _tidy(self) -> None:
         """Remove what somebody who died has left: files that no manifest names."""
@@ -141,13 +142,6 @@ class Archive:
         for path in (*self.folder.glob("*.part"), *self.folder.glob("messages-*.jsonl.gz")):
             if path.name not in named:
                 path.unlink()
-
-    def _sync(self) -> None:
-        handle = os.open(self.folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

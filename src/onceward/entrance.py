@@ -135,13 +135,16 @@ class Entrance(Desk):
         self._alerts = Alerts(self, hooks, rules or Rules())
         return self._alerts
 
+    def _check_guarantees(self) -> None:
+        """Say what is in force, and refuse to start with less than is declared."""
+        guarantees.check(self)
+
     @contextmanager
     def _attended(self, stop: Callable[[], None]) -> Iterator[None]:
-        """Say what is guaranteed; then read the sources and look for alerts, in threads of their own.
+        """Read the sources and look for alerts while the block runs, in threads of their own.
 
         `stop` is called if reading fails.
         """
-        guarantees.check(self)
         readings: list[Reading] = [partial(intake.run, cast("Intaking", self)) for intake in self._intakes]
         readings += [partial(poll.run, cast("Polling", self)) for poll in self._polls.values()]
         with ExitStack() as stack:

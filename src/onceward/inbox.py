@@ -354,14 +354,14 @@ class Inbox(Entrance, Sending, Upkeep):
 
     def run(self, *, concurrency: int = 1, process: str = "") -> int:
         """Work until `stop()`, SIGTERM or SIGINT; what is running is finished or rolled back, never orphaned."""
-        with self._working(concurrency, process=process) as worker:
+        with self._working(concurrency, process=process, before=self._check_guarantees) as worker:
             stop = worker.request_stop
             with stopped_by_signals(stop), self._attended(stop), self._chores():
                 return worker.run()
 
     async def arun(self, *, concurrency: int = 1, process: str = "") -> int:
         """As `run`, on the running event loop; stops at `stop()` or when it is cancelled."""
-        working = self._working(concurrency, process=process)
+        working = self._working(concurrency, process=process, before=self._check_guarantees)
         with working as worker, self._attended(worker.request_stop), self._chores():
             return await worker.run_async()
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from onceward import identity
+from onceward.disk import sync_folder
 from onceward.errors import StoreUnavailable
 from onceward.message import NO_HEADERS, Delivery
 
@@ -158,7 +159,7 @@ class Spool:
         file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if new:
-                _sync_folder(self.path.parent)
+                sync_folder(self.path.parent)
             yield file
         finally:
             os.close(file)
@@ -236,12 +237,3 @@ def _write(file: int, data: bytes, at: int) -> None:
     while view:
         written = os.pwrite(file, view, at)
         view, at = view[written:], at + written
-
-
-def _sync_folder(folder: Path) -> None:
-    """A new name is on the disk only when its folder is."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -11,9 +11,9 @@ from datetime import datetime
 from typing import Literal
 
 from onceward import report
-from onceward.flow import Flow
+from onceward.flow import Flow, Query
 from onceward.report import Story
-from onceward.steps.context import Context
+from onceward.steps.context import Context, once
 
 Kind = Literal["delivery", "duplicate", "mismatch", "failure", "crash", "effect", "sent", "action", "finish", "next"]
 
@@ -48,7 +48,11 @@ def explain(context: Context, seq: int) -> Flow[Explanation | None]:
     if story is None:
         return None
     known = yield from report.find_anywhere(context, story.id)
-    events = sorted(_events(story), key=lambda event: (event.at is None, event.at and event.at.timestamp()))
+    (ahead,) = yield from once(context, Query("ahead", {"seq": seq}))
+    events = sorted(
+        [*_events(story), *_waits(story, ahead)],
+        key=lambda event: (event.at is None, event.at and event.at.timestamp()),
+    )
     return Explanation(story, tuple(events), tuple(number for number in known if number != seq))
 
 
@@ -94,6 +98,18 @@ def _arrivals(story: Story) -> Iterator[Event]:
         yield Event(case.first_at, "mismatch", what + decided, seq=case.accepted_seq)
 
 
+def _waits(story: Story, ahead: list[tuple[int, str]]) -> Iterator[Event]:
+    """What a waiting message waits for."""
+    if story.status != "waiting":
+        return
+    if ahead:
+        seq, state = ahead[0]
+        yield Event(None, "next", f"waits behind an earlier message of its key, which is {state}:", seq=seq)
+    else:
+        until = f", until {story.due_at:%Y-%m-%d %H:%M:%S} UTC" if story.due_at else ""
+        yield Event(None, "next", f"waits for the number before it in its key{until}")
+
+
 def _end(story: Story) -> Iterator[Event]:
     if story.finished_at is not None:
         code = f", code {story.code_version}" if story.code_version else ""
@@ -103,7 +119,6 @@ def _end(story: Story) -> Iterator[Event]:
         "due": "may run now; any worker takes it",
         "running": f"in hand of worker {story.worker}",
         "retrying": f"will be tried again at {story.due_at:%Y-%m-%d %H:%M:%S} UTC" if story.due_at else "",
-        "waiting": "waits for an earlier message of its key",
         "unhandled": "waits for a program that handles its type",
         "dead": "needs a person: redrive, release or discard it",
     }.get(story.status)

@@ -47,10 +47,11 @@ class Worker:
         process: str = "",
         until_idle: bool = False,
         roles: Sequence[Role] = ("handle", "relay"),
+        before: Callable[[], None] | None = None,
     ) -> None:
         self._context, self._store = context, store
         self._concurrency = concurrency
-        self._roles = roles
+        self._roles, self._before = roles, before
         self._until_idle = until_idle
         self._stop = threading.Event()
         self._wake = Wake()
@@ -103,6 +104,8 @@ class Worker:
         return self.finished
 
     def _begin(self) -> None:
+        if self._before is not None:
+            self._before()
         with self._store.session() as session:
             run_sync(subscribe(self._context, self._context.cache), session.perform)
             run_sync(declare_sources(self._context, self._context.cache), session.perform)

@@ -168,8 +168,13 @@ def _no_body_is_lost(ground: Ground) -> None:
     assert _referred(ground) <= _kept(ground)
 
 
-def _collect(service: Service, _: Tell) -> None:
+def _collect_everything(service: Service) -> None:
+    """As if a day had passed since anything was received."""
     service.inbox.collect(older_than=timedelta(hours=-1))
+
+
+def _collect(service: Service, _: Tell) -> None:
+    _collect_everything(service)
 
 
 def _left_behind(stage: Stage) -> None:
@@ -188,9 +193,23 @@ def _erase_large(service: Service, _: Tell) -> None:
 
 
 UPKEEP: dict[str, Scenario] = {
-    "receive large": Scenario(receives(*LARGE), ends("done", "m1", "m2"), always=_no_body_is_lost, blobs=True),
+    "receive large": Scenario(
+        receives(*LARGE),
+        ends("done", "m1", "m2"),
+        aftercare=_collect_everything,
+        check=_nothing_else_is_kept,
+        always=_no_body_is_lost,
+        blobs=True,
+    ),
     "handle large": Scenario(drains, ends("done", "m1", "m2"), has(*LARGE), always=_no_body_is_lost, blobs=True),
-    "process large": Scenario(processes(*LARGE), ends("done", "m1", "m2"), always=_no_body_is_lost, blobs=True),
+    "process large": Scenario(
+        processes(*LARGE),
+        ends("done", "m1", "m2"),
+        aftercare=_collect_everything,
+        check=_nothing_else_is_kept,
+        always=_no_body_is_lost,
+        blobs=True,
+    ),
     "send large": Scenario(
         drains,
         ends("done", "m1"),

@@ -112,12 +112,18 @@ def test_the_token_of_another_session_is_refused(site: Visitor, filled: tuple[In
         assert other.post("/try", token=token, seq=str(filled[1]["dead"])).status_code == 403
 
 
-def test_cookies_are_out_of_reach_of_scripts_and_other_sites(site: Visitor) -> None:
+def test_cookies_are_out_of_reach_of_scripts_and_other_sites(
+    site: Visitor, filled: tuple[Inbox, dict[str, int]]
+) -> None:
     site.forget_me()
     answer = site.post("/login", name=shop.VIEWER.name, secret=shop.VIEWER.secret)
     cookie = answer.headers["set-cookie"].lower()
     assert "httponly" in cookie
     assert "samesite=strict" in cookie
+    assert "secure" not in cookie
+    with visiting(filled[0], credentials=shop.PEOPLE, behind_tls=True) as behind:
+        answer = behind.post("/login", name=shop.VIEWER.name, secret=shop.VIEWER.secret)
+        assert "; secure" in answer.headers["set-cookie"].lower()
 
 
 @pytest.mark.parametrize(

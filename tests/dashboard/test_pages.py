@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+import secrets
 import threading
 from datetime import timedelta
 from typing import Any
@@ -306,3 +307,26 @@ def test_bulk_is_limited(monkeypatch: pytest.MonkeyPatch, operator: Visitor) -> 
     answer = operator.post("/act", token=token, verb="redrive", seqs="1,2,3", reason="x")
     assert answer.status_code == 400
     assert json.dumps("at most 2")[1:-1] in answer.text
+
+
+def test_a_database_role_that_may_only_read_is_enough_to_look(postgres_url: str) -> None:
+    with shop.opened(postgres_url) as inbox:
+        seq = shop.fill(inbox)["dead"]
+        role = f"looking_{secrets.token_hex(4)}"  # of the whole server
+        with inbox.transaction() as tx:
+            tx.execute(f"CREATE ROLE {role} LOGIN")
+            tx.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}")
+        try:
+            looking = Inbox(postgres_url.replace("postgres@", f"{role}@"), service="shop")
+            with looking, visiting(looking, credentials=shop.PEOPLE) as visitor:
+                visitor.sign_in(shop.OPERATOR)
+                for allowed in ROUTES:
+                    path = allowed.path.replace("{seq}", str(seq)).replace("{case}", "1")
+                    if allowed.page and path not in {"/search", "/preview"}:
+                        assert visitor.get(path).status_code == 200, path
+                assert act(visitor, "redrive", f"seq={seq}").status_code == 503
+            assert inbox.stats().dead == 6
+        finally:
+            with inbox.transaction() as tx:
+                tx.execute(f"DROP OWNED BY {role}")
+                tx.execute(f"DROP ROLE {role}")

@@ -71,6 +71,11 @@ def test_errors_are_grouped_by_kind_and_chosen_by_it(inbox: Inbox) -> None:
     assert group.fingerprint == fingerprint("Reject: amount -9 of evt-77 is negative")
     assert [row.seq for row in inbox.messages(fingerprint=group.fingerprint)] == seqs[::-1]
     assert other not in [row.seq for row in inbox.messages(fingerprint=group.fingerprint)]
+    waiting = inbox.messages(status="waiting")[0].seq
+    told = inbox.explain(waiting)
+    assert told is not None
+    assert (told.events[-1].kind, told.events[-1].seq) == ("next", seqs[0])
+    assert "which is dead" in told.events[-1].what
     blocked = inbox.blocked_keys()
     assert {(one.key, one.behind) for one in blocked} == {("k1", 1), ("k2", 0), ("k3", 0)}
     words = ("redrive", "--store", inbox.url, "--error", group.fingerprint, "--yes", "--reason", "x", "--json")

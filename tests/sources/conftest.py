@@ -51,14 +51,19 @@ SHARED = frozenset(
         "test_a_wrong_set_up_stops_the_worker_loudly",
         "test_killed_again_and_again",
         "test_a_connection_that_stalls_goes_on",
+        "test_what_is_released_comes_again",
+        "test_what_a_reader_leaves_unsettled_comes_to_the_next",
         "test_one_batch_at_a_time_while_the_store_is_slow",
         "test_a_stop_in_the_middle_settles_what_is_stored_and_nothing_else",
         "test_a_handler_that_fails_is_not_the_brokers_matter",
         "test_the_same_id_of_two_sources_is_two_messages",
         "test_an_inline_message_waits_with_its_handler",
+        "test_a_stop_while_the_database_is_away_leaves_the_batch_to_the_broker",
+        "test_a_broker_that_is_away_at_the_start_is_waited_for",
     ]
 )
-"""Cases about the loop that all sources share, or longer runs of others: the quick brokers play them every day."""
+"""Cases about the loop that all sources share, and those that files of the slow brokers have in their own way: the
+quick brokers play them every day."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

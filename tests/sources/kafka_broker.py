@@ -91,11 +91,11 @@ class KafkaBroker:
             return None
         return found
 
-    def restart(self) -> None:
-        self.server.restart()
-
     def another(self) -> KafkaBroker:
         return KafkaBroker(self.server)
+
+    def restart(self) -> None:
+        self.server.restart()
 
     def close(self) -> None:
         self.proxy.heal()

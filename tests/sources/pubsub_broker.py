@@ -107,6 +107,9 @@ class PubsubBroker:
     def unsettled(self) -> int:
         return len(self._ledger.published - self._ledger.acknowledged)
 
+    def another(self) -> PubsubBroker:
+        return PubsubBroker(self.server)
+
     def restart(self) -> None:
         self.server.restart()
         # The emulator counts from one again.
@@ -121,9 +124,6 @@ class PubsubBroker:
         except Exception:  # noqa: BLE001 - not yet
             return False
         return True
-
-    def another(self) -> PubsubBroker:
-        return PubsubBroker(self.server)
 
     def close(self) -> None:
         self.proxy.close()

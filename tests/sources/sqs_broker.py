@@ -53,8 +53,7 @@ class SqsBroker:
         try:
             text, data = body.decode(), json.loads(body)
         except ValueError:
-            # The line break is the body of nothing, since SQS takes no empty one.
-            text, data = f"{base64.b64encode(body).decode()}\n", {}
+            text, data = base64.b64encode(body).decode(), {}
             names["onceward-base64"] = "true"
         key = data.get("key") or uuid.uuid4().hex
         # A dedupe id of its own: the queue itself would drop what is sent twice soon after.
@@ -71,12 +70,12 @@ class SqsBroker:
         counts = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
         return sum(int(answer["Attributes"][name]) for name in counts)
 
+    def another(self) -> SqsBroker:
+        return SqsBroker(self.server)
+
     def restart(self) -> None:
         self.server.restart()
         self.make_queue()
-
-    def another(self) -> SqsBroker:
-        return SqsBroker(self.server)
 
     def close(self) -> None:
         self.proxy.close()

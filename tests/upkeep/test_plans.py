@@ -79,6 +79,7 @@ HOT: dict[str, Query | Each] = {
     "next_runs": Query("next_runs", {"after": 0, "keep": 1.0, "limit": 500}),
     "drop_bodies": Query("drop_bodies", {"seqs": [5, 6]}),
     "forget_messages": Query("forget_messages", {"seqs": [5, 6], "archive_first": False}),
+    "referred": Query("referred", {"names": ["folder/2026/01/01/one", "folder/2026/01/01/two"]}),
 }
 
 
@@ -192,6 +193,7 @@ def test_postgres_reads_no_big_table_from_end_to_end(postgres_tables: Any, name:
         ("claim_outgoing", "queue_outgoing"),
         ("claim_solo", "queue_solo"),
         ("known", "ledger_identity"),
+        ("referred", "body_0_substr_idx"),
         ("show_run", "run_seq"),
     ],
 )

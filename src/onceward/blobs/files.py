@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
+from onceward.disk import sync_folder
 from onceward.errors import BlobsUnavailable
 
 
@@ -30,7 +31,7 @@ class Files:
                 file.flush()
                 os.fsync(file.fileno())
             part.rename(path)
-            _sync(path.parent)
+            sync_folder(path.parent)
 
     def get(self, name: str) -> bytes | None:
         with self._trouble("read", name):
@@ -68,12 +69,4 @@ def _make(folder: Path) -> None:
     if not folder.is_dir():
         _make(folder.parent)
         folder.mkdir(mode=0o700, exist_ok=True)
-        _sync(folder.parent)
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        sync_folder(folder.parent)

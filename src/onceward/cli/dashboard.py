@@ -66,7 +66,7 @@ def dashboard(target: Target, *, host: str, port: int, credentials: Path | None,
     logging.basicConfig(level=logging.WARNING)
     with target.open() as inbox:
         inbox.store.check_schema()
-        app = Dashboard(inbox, credentials=people, anonymous=None if people else "reader")
+        app = Dashboard(inbox, credentials=people, anonymous=None if people else "reader", behind_tls=behind_tls)
         stopped = threading.Event()
         for name in ("SIGINT", "SIGTERM"):
             signal.signal(getattr(signal, name), lambda *_: stopped.set())

@@ -142,7 +142,7 @@ def _print_story(story: Story) -> None:
         heading("headers")
         print_fields((visible(name), value) for name, value in story.headers.items())
     heading("body")
-    say(body_text(story.body))
+    say(story.body_problem or body_text(story.body))
     for attempt in story.history:
         charged = "" if attempt.charged else ", not charged"
         heading(f"{attempt.kind} {ago(attempt.at)} (attempt {attempt.attempt}{charged})")

@@ -90,10 +90,11 @@ class Dashboard:
 
     `credentials` are people with secrets; `identify` asks your own application who sent a request; `anonymous` is the
     role of everybody else who comes to a local address: none, "viewer" (no payloads) or "reader". With `identify` in
-    several processes, give all of them the same `secret`: it signs the forms.
+    several processes, give all of them the same `secret`: it signs the forms. `behind_tls` says that browsers come
+    through HTTPS, though we are spoken to in the clear; the proxy must pass on the name of the host they asked for.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - who may use it, and how it is reached
         self,
         inbox: Inbox,
         *,
@@ -101,8 +102,9 @@ class Dashboard:
         anonymous: Role | None = None,
         identify: Identify | None = None,
         secret: str = "",
+        behind_tls: bool = False,
     ) -> None:
-        self._inbox = inbox
+        self._inbox, self._behind_tls = inbox, behind_tls
         self._access = Access(credentials, anonymous=anonymous, identify=identify, secret=secret)
         self._samples = Samples(inbox)
         self._templates = shown.environment()
@@ -183,7 +185,7 @@ class Dashboard:
             cookie,
             max_age=SESSION_SECONDS,
             path=view.root or "/",
-            secure=request.url.scheme == "https",
+            secure=self._behind_tls or request.url.scheme == "https",
             httponly=True,
             samesite="strict",
         )

@@ -83,20 +83,30 @@ class PostgresStore:
 
     def open_connection(self) -> HandlerConnection:
         """A new guarded connection."""
+        connection = None
         try:
             connection = HandlerConnection.connect(self._conninfo, **self._options)
             _settle_in(connection)
-        except psycopg.Error as error:
-            unreachable(error, migrate.masked(self.url))
+        except BaseException as error:
+            if connection is not None:
+                connection.force_close()
+            if isinstance(error, psycopg.Error):
+                unreachable(error, migrate.masked(self.url))
+            raise
         return connection
 
     async def open_async_connection(self) -> AsyncHandlerConnection:
         """A new guarded async connection."""
+        connection = None
         try:
             connection = await AsyncHandlerConnection.connect(self._conninfo, **self._options)
             await _settle_in_async(connection)
-        except psycopg.Error as error:
-            unreachable(error, migrate.masked(self.url))
+        except BaseException as error:  # also a cancellation: nobody else knows the connection yet
+            if connection is not None:
+                connection.force_close()
+            if isinstance(error, psycopg.Error):
+                unreachable(error, migrate.masked(self.url))
+            raise
         return connection
 
     def _plain(self) -> psycopg.Connection[tuple[Any, ...]]:

@@ -743,6 +743,13 @@ SELECT l.seq FROM {prefix}ledger l
 WHERE l.id = %(stored_id)s AND l.consumer = ANY(SELECT id FROM {prefix}name) AND l.source = ANY(SELECT id FROM {prefix}name)
 ORDER BY l.seq LIMIT %(limit)s
 
+-- name: ahead
+-- The first unfinished message of its key, if that is another one. Relies on queue_key.
+SELECT e.seq, CASE WHEN e.token IS NOT NULL THEN 'running' ELSE e.state END
+FROM {prefix}queue q JOIN {prefix}queue e ON e.key_hash = q.key_hash AND (e.place, e.seq) < (q.place, q.seq)
+WHERE q.seq = %(seq)s
+ORDER BY e.place, e.seq LIMIT 1
+
 -- name: show_cases
 -- The other bodies that came under its id, and what became of them. Relies on quarantine_copy.
 SELECT id, copies, (extract(epoch FROM first_at) * 1000000)::bigint, (extract(epoch FROM last_at) * 1000000)::bigint,

@@ -647,6 +647,13 @@ SELECT l.seq FROM {prefix}ledger l
 WHERE l.id = :stored_id AND l.consumer IN (SELECT id FROM {prefix}name) AND l.source IN (SELECT id FROM {prefix}name)
 ORDER BY l.seq LIMIT :limit
 
+-- name: ahead
+-- The first unfinished message of its key, if that is another one. Relies on queue_key.
+SELECT e.seq, CASE WHEN e.token IS NOT NULL THEN 'running' ELSE e.state END
+FROM {prefix}queue q JOIN {prefix}queue e ON e.key_hash = q.key_hash AND (e.place, e.seq) < (q.place, q.seq)
+WHERE q.seq = :seq
+ORDER BY e.place, e.seq LIMIT 1
+
 -- name: show_cases
 -- The other bodies that came under its id, and what became of them. Relies on quarantine_copy.
 SELECT id, copies, first_at, last_at, resolution, accepted_seq FROM {prefix}quarantine WHERE seq = :seq ORDER BY id
