@@ -68,7 +68,8 @@ proof: servers ## Run the four long suites and write their figures to docs/proof
 	@$(BIN)/python -m proof
 
 brokers: servers ## Run the contract of every broker and write the table in docs/brokers.md
-	@ONCEWARD_SOURCES=all ONCEWARD_BROKERS_JSON=proof/figures/brokers.json $(BIN)/pytest -q tests/sources tests/sinks
+	@ONCEWARD_SOURCES=all ONCEWARD_BROKERS_JSON=proof/figures/brokers.json $(BIN)/pytest -q -n $(WORKERS) --dist worksteal \
+		tests/sources/test_contract*.py tests/sinks/test_contract.py
 	@$(BIN)/python -m proof.brokers
 
 soak: $(READY) ## Run a busy inbox for MINUTES (60), with failures and pruning; fails if anything grows (JSON=file)
