@@ -198,8 +198,12 @@ class PgSession:
             database.store.open_connection(),
             reopen=database.store.open_connection,
         )
-        self._pid = self._real.connection.info.backend_pid
         self._pending: Future[Any] | None = None
+
+    @property
+    def _pid(self) -> int:
+        """The server's process of now: a session replaces a worn connection by itself."""
+        return int(self._real.connection.info.backend_pid)
 
     @property
     def idle(self) -> bool:
