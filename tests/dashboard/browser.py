@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.common.by import By
 
 from onceward.dashboard import Credential
@@ -61,8 +62,15 @@ class Browser:
         self.driver.get(self.address + path)
 
     def one(self, selector: str) -> WebElement:
-        """The element that a selector finds."""
-        return self.driver.find_element(By.CSS_SELECTOR, selector)
+        """The element that a selector finds, as soon as the page has it."""
+        found = wait_until(lambda: self.all(selector), message=f"{selector!r} on the page")
+        return found[0]
+
+    def text(self, selector: str) -> str:
+        """What an element says; nothing while another page takes its place."""
+        with suppress(StaleElementReferenceException):
+            return self.one(selector).text
+        return ""
 
     def all(self, selector: str) -> list[WebElement]:
         """All that a selector finds."""

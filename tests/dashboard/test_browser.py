@@ -76,12 +76,12 @@ def test_strangers_strings_do_nothing_on_any_page(browser: Browser, sqlite_url: 
             for path in pages(seq):
                 browser.go(path)  # an alert would make every further command fail
                 assert browser.all('script:not([src]), img[src="x"], svg[onload], main b') == [], path
-                shown += NASTY[:20] in browser.one("body").text
+                shown += NASTY[:20] in browser.text("body")
             assert shown >= 8
             assert [line for line in browser.complaints() if "favicon" not in line] == []
             browser.go(f"/messages/{seq}/payload")
             browser.one("form[action='/try'] button").click()
-            wait_until(lambda: "rolled back" in browser.one("main").text, message="the page of the trial")
+            wait_until(lambda: "rolled back" in browser.text("main"), message="the page of the trial")
             assert browser.all("script:not([src]), img[src='x']") == []
 
 
@@ -137,7 +137,7 @@ def _live(browser: Browser, inbox: Inbox) -> None:
     before = inbox.stats().due
     inbox.receive(source="stripe", id="live", type="order.paid", data={"order": 9, "amount": 1})
     wait_until(
-        lambda: browser.one("[data-stat=due]").text == str(before + 1), message="the number of due messages on the page"
+        lambda: browser.text("[data-stat=due]") == str(before + 1), message="the number of due messages on the page"
     )
     assert "now" in (browser.one("[data-plot=backlog] svg").get_attribute("aria-label") or "")
     browser.picture("overview")
@@ -151,7 +151,7 @@ def _keys(browser: Browser) -> None:
     browser.one("body").send_keys("/")
     assert browser.driver.switch_to.active_element.get_attribute("name") == "q"
     browser.driver.switch_to.active_element.send_keys("evt_55", Keys.ENTER)
-    wait_until(lambda: "Message " in browser.one("h1").text, message="the message that was searched for")
+    wait_until(lambda: "Message " in browser.text("h1"), message="the message that was searched for")
     theme = browser.run("getComputedStyle(document.body).backgroundColor")
     browser.one("#theme").click()
     assert browser.run("getComputedStyle(document.body).backgroundColor") != theme
@@ -194,8 +194,8 @@ def test_two_tabs_redrive_the_same_message_and_one_of_them_does(browser: Browser
         for tab in tabs:
             browser.driver.switch_to.window(tab)
             browser.one("form.decide button").click()
-            wait_until(lambda: "Redriven" in browser.one("h1").text, message="the answer")
-            said.append(browser.one("main").text)
+            wait_until(lambda: "Redriven" in browser.text("h1"), message="the answer")
+            said.append(browser.text("main"))
         browser.driver.close()
         browser.driver.switch_to.window(tabs[0])
         assert "Redriven: 1 message" in said[0]
@@ -222,9 +222,9 @@ def test_a_hundred_thousand_messages_are_shown_page_by_page(browser: Browser, sq
             browser.go("/keys")
             assert len(browser.all("tbody tr")) == 200
             browser.go("/preview?verb=discard&error=kind-0")
-            assert "Discard 1,000 messages?" in browser.one("h1").text
+            assert "Discard 1,000 messages?" in browser.text("h1")
             browser.go("/")
-            assert browser.one("[data-stat=dead]").text == f"{ROWS // 2 + 6:,}"
+            assert browser.text("[data-stat=dead]") == f"{ROWS // 2 + 6:,}"
             for path in ("/storage", "/sources", "/messages?status=done", "/messages?error=kind-3"):
                 browser.go(path)
                 assert browser.all("tbody tr"), path

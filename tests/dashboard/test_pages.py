@@ -315,6 +315,7 @@ def test_a_database_role_that_may_only_read_is_enough_to_look(postgres_url: str)
         role = f"looking_{secrets.token_hex(4)}"  # of the whole server
         with inbox.transaction() as tx:
             tx.execute(f"CREATE ROLE {role} LOGIN")
+            tx.execute(f"GRANT USAGE ON SCHEMA public TO {role}")
             tx.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}")
         try:
             looking = Inbox(postgres_url.replace("postgres@", f"{role}@"), service="shop")

@@ -822,7 +822,7 @@ GROUP BY 1 ORDER BY 3 DESC
 -- Since when messages are remembered, and since when with their bodies. Relies on the primary keys, whose order is that of time.
 SELECT (SELECT (extract(epoch FROM received_at) * 1000000)::bigint FROM {prefix}ledger ORDER BY seq LIMIT 1),
        (SELECT (extract(epoch FROM received_at) * 1000000)::bigint FROM {prefix}body ORDER BY seq LIMIT 1),
-       (SELECT CASE WHEN isfinite(due_at) THEN (extract(epoch FROM due_at) * 1000000)::bigint END FROM {prefix}upkeep)
+       (SELECT CASE WHEN isfinite(due_at) THEN (extract(epoch FROM due_at) * 1000000)::bigint END FROM {prefix}upkeep WHERE task = 'prune')
 
 -- name: audit
 -- What people did, newest first. Walks the primary key backwards.

@@ -726,7 +726,7 @@ UNION ALL SELECT '(whole file)', NULL,
 -- Since when messages are remembered, and since when with their bodies. Relies on the primary keys, whose order is that of time.
 SELECT (SELECT received_at FROM {prefix}ledger ORDER BY seq LIMIT 1),
        (SELECT received_at FROM {prefix}body ORDER BY seq LIMIT 1),
-       (SELECT nullif(due_at, 0) FROM {prefix}upkeep)
+       (SELECT nullif(due_at, 0) FROM {prefix}upkeep WHERE task = 'prune')
 
 -- name: audit
 -- What people did, newest first. Walks the primary key backwards.
