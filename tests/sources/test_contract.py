@@ -231,6 +231,7 @@ def test_connections_cut_again_and_again_lose_and_double_nothing(shop: Shop, bro
 
 
 def test_a_broker_that_is_killed_and_comes_back(shop: Shop, broker: Broker) -> None:
+    """Reading goes on; what a broker keeps is its own matter (moto and the Pub/Sub emulator keep nothing)."""
     shop.inbox.source(broker.url(), source="broker")
     publish(broker, *names(10))
     with reading(shop):
