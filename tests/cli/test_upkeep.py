@@ -25,9 +25,13 @@ def finished(shop: Shop) -> None:
 def test_prune_removes_what_is_old_and_finished(any_shop: Shop) -> None:
     finished(any_shop)
     words = ("prune", "--store", any_shop.url, "--body-days", "0", "--dedupe-days", "0")
-    assert json.loads(answer(*words, "--json").output) == {"messages": 1, "bodies": 0, "pages": 0, "runs": 0} | (
-        {"bodies": 1} if any_shop.url.startswith("sqlite") else {}
-    )
+    assert json.loads(answer(*words, "--json").output) == {
+        "messages": 1,
+        "bodies": 0,
+        "pages": 0,
+        "runs": 0,
+        "blobs": 0,
+    } | ({"bodies": 1} if any_shop.url.startswith("sqlite") else {})
     assert any_shop.ask("SELECT count(*) FROM onceward_ledger") == [(1,)]
     assert "removed: 0 bodies, 0 pages of bodies, 0 messages forgotten" in answer(*words).output
 
@@ -40,7 +44,7 @@ def test_prune_needs_to_know_how_long_where_no_program_says_so(sqlite_shop: Shop
 
 def test_prune_keeps_what_the_program_keeps(any_shop: Shop) -> None:
     finished(any_shop)
-    assert any_shop.json("prune", PROGRAM) == {"messages": 0, "bodies": 0, "pages": 0, "runs": 0}
+    assert any_shop.json("prune", PROGRAM) == {"messages": 0, "bodies": 0, "pages": 0, "runs": 0, "blobs": 0}
 
 
 def test_prune_shows_its_progress_on_a_terminal(sqlite_shop: Shop) -> None:
