@@ -377,7 +377,7 @@ VARIANTS: tuple[Variant, ...] = (
         edits={"forget_messages": ("x.resolution IS NULL OR", "")},
         theme=FORGETFUL,
     ),
-    Variant("goodbye keeps the notes", ("stuck",), edits={"let_go": ("WHERE", "WHERE 0 AND")}, theme=LEAVING, seed=1),
+    Variant("goodbye keeps the notes", ("stuck",), edits={"let_go": ("WHERE", "WHERE 0 AND")}, theme=LEAVING, seed=45),
     Variant(
         "skipped without its line in the audit",
         ("done without effect",),

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 def test_a_short_run_under_faults_is_clean(store: str) -> None:
     """Few faults do not reach every hard state; that nothing is wrong holds all the same."""
     seed = random.randrange(2**32)
-    outcome = run(store, 300, 8, seed, print)
+    outcome = run(store, 200, 5, seed, print)
     assert outcome.verdict.clean, (seed, outcome.verdict)
     assert outcome.alarms == [], seed
-    assert outcome.faults.total() == 8
+    assert outcome.faults.total() == 5
 
 
 class TestVerifier:
