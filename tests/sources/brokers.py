@@ -209,7 +209,15 @@ class RabbitBroker:
             headers=dashed(headers),
             delivery_mode=pika.DeliveryMode.Persistent,
         )
-        self.channel.basic_publish("", self.queue, body, properties, mandatory=True)
+        # A quorum queue that was made a moment ago may say no, until it has a leader.
+        wait_until(lambda: self._confirmed(body, properties), message=f"{self.queue} to take a message")
+
+    def _confirmed(self, body: bytes, properties: pika.BasicProperties) -> bool:
+        try:
+            self.channel.basic_publish("", self.queue, body, properties, mandatory=True)
+        except pika.exceptions.NackError:
+            return False
+        return True
 
     def unsettled(self) -> int:
         return self.server.unsettled(self.queue)
