@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import multiprocessing
 import sys
 import time
@@ -83,4 +84,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    logging.getLogger("onceward").addHandler(logging.NullHandler())  # messages fail by the thousand here, on purpose
     sys.exit(main())
