@@ -16,7 +16,7 @@ from simulation.runner import MODES, run_one
 from simulation.sometimes import WANTED, missing
 from simulation.variants import VARIANTS, Variant
 
-SEEDS = 30
+SEEDS = 10
 
 
 @pytest.mark.parametrize("part", range(4))
