@@ -71,7 +71,10 @@ def test_an_idempotent_call_is_made_again(idempotent: bool | timedelta, age: flo
     assert script.story == [INTENT, LOOKED, "do", DONE]
 
 
-@pytest.mark.parametrize(("idempotent", "age"), [(True, 86_400), (timedelta(minutes=1), 60), (timedelta(0), 0.0)])
+@pytest.mark.parametrize(
+    ("idempotent", "age"),
+    [(True, 86_400), (timedelta(minutes=1), 60), (timedelta(0), 0.0), (False, -56.0), (True, -56.0)],
+)
 def test_a_key_that_may_be_forgotten_is_no_protection(idempotent: bool | timedelta, age: float) -> None:  # noqa: FBT001
     """Beyond the memory of the other side a repetition would be a second call: a person decides."""
     script = Script({"intend": [], "effect": [(0, None, age)]})

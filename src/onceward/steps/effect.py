@@ -62,7 +62,8 @@ def _intend(
 def _is_remembered(idempotent: bool | timedelta, age: float) -> bool:  # noqa: FBT001 - as `once` was told
     """Whether the other side still knows the key of a call begun so many seconds ago, and so can tell a repetition."""
     memory = idempotent if isinstance(idempotent, timedelta) else DAY * idempotent
-    return timedelta(seconds=age) < memory
+    # Begun in the future: the clock was set back, and how long ago it truly was nobody knows.
+    return timedelta(0) <= timedelta(seconds=age) < memory
 
 
 def _record(context: Context, key: str, name: str, value: Any) -> Flow[None]:
