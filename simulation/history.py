@@ -84,6 +84,8 @@ class Action:
     """done, nothing, unknown."""
     retried: bool = False
     """A first try failed, so its commit may have happened unanswered."""
+    effect: str = ""
+    """The key of the external call it was about."""
 
 
 @dataclass(slots=True)

@@ -113,7 +113,8 @@ def decide(world: World, name: str, case: int, resolution: operate.Resolution) -
 def settle_effect(world: World, name: str, key: str, seq: int, *, happened: bool) -> Flow[None]:
     """Say what became of an external call."""
     context = world.plain_context()
-    record = Action(world.scheduler.steps, "effect happened" if happened else "effect did not happen", seq, "unknown")
+    what = "effect happened" if happened else "effect did not happen"
+    record = Action(world.scheduler.steps, what, seq, "unknown", effect=key)
     world.history.actions.append(record)
     try:
         done = yield from twice(

@@ -5,23 +5,30 @@ from __future__ import annotations
 from collections import Counter
 
 from simulation.checks.facts import Facts, Violation
+from simulation.history import ExternalCall
 
 
 def calls_are_intended_and_single(facts: Facts) -> list[Violation]:
     """Calls that are not idempotent happen at most once each."""
+    # One that was tried again and answered "nothing" may have been committed by its first try.
+    denied = [
+        one
+        for one in facts.history.actions
+        if one.name == "effect did not happen" and (one.answer in ("done", "unknown") or one.retried)
+    ]
+
+    def is_denied_before(call: ExternalCall) -> bool:
+        return any(one.effect == call.key and one.step <= call.step for one in denied)
+
+    # An attempt whose message was taken from it, and that does not know yet, may repeat an idempotent call. A person
+    # who says "did not happen" then takes away the intent of a call that is on its way; the other side knows its key.
     found = [
         Violation("call without intent", f"{call.key[:12]} at step {call.step}")
         for call in facts.history.calls
-        if not call.intended
+        if not call.intended and not (call.idempotent and is_denied_before(call))
     ]
     happened = Counter(call.key for call in facts.history.calls if not call.refused and not call.idempotent)
-    # One that was tried again and answered "nothing" may have been committed by its first try.
-    excuses = sum(
-        1
-        for one in facts.history.actions
-        if one.name == "effect did not happen" and (one.answer in ("done", "unknown") or one.retried)
-    )
     for key, count in happened.items():
-        if count > 1 + excuses:
+        if count > 1 + sum(1 for one in denied if one.effect == key):
             found.append(Violation("double call", f"{key[:12]} was called {count} times"))
     return found

@@ -146,7 +146,10 @@ class Desk:
     def settle_effect(  # noqa: PLR0913 - what a person has to say
         self, seq: int, name: str, *, happened: bool, result: Any = None, reason: str = "", actor: str = ""
     ) -> bool:
-        """Say what became of an external call, with its result if it happened; then redrive the message."""
+        """Say what became of an external call, with its result if it happened; then redrive the message.
+
+        False when its outcome is known already, and while the message is being run.
+        """
         story = self.message(seq)
         if story is None or name not in (effect.name for effect in story.effects):
             raise LookupError(f"message {seq} has no effect named {name!r}; inbox.effects() lists those that are open")

@@ -15,11 +15,11 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from onceward import ConfigurationError, Inbox, Receipt, Response, payload
+from onceward import ConfigurationError, Inbox, Receipt, Response, identity, payload
 from onceward.presence import Presence
 from onceward.steps.presence import register, take_over_lapsed, take_over_process
 from onceward.transact import perform
-from tests.crash.service import KINDS, Kind, Service, message
+from tests.crash.service import KINDS, SOURCE, Kind, Service, message
 
 if TYPE_CHECKING:
     from tests.crash.ground import Ground
@@ -296,6 +296,20 @@ def _charged_again_perhaps(ground: Ground) -> None:
     assert ground.lines("charged") in (["m1"], ["m1", "m1"])
 
 
+def _unknown(stage: Stage) -> None:
+    """A call was begun for m1, and nobody knows what became of it."""
+    _finished_m1(stage)
+    (seq,) = stage.service.inbox.find(SOURCE, "m1")
+    begun = "0" if stage.ground.dialect == "sqlite" else "now()"
+    values = f"'{identity.effect_key('default', SOURCE, 'm1', 'charge')}', {seq}, 'charge', 1, {begun}"
+    stage.ground.change(f"INSERT INTO onceward_effect (key, seq, name, worker, started_at) VALUES ({values})")
+
+
+def _say_it_happened(service: Service, _: Tell) -> None:
+    (seq,) = service.inbox.find(SOURCE, "m1")
+    service.inbox.settle_effect(seq, "charge", happened=True, reason="a test", actor="operator")
+
+
 # Operators
 
 
@@ -546,6 +560,7 @@ SCENARIOS: dict[str, Scenario] = {
         aftercare=_say_what_happened,
         check=_charged_once,
     ),
+    "settle an effect": Scenario(_say_it_happened, ends("done", "m1"), _unknown, ("sync",), check=_audited),
     "release a key": Scenario(_release_head, GONE_ON, _parked, ("sync",), {"a1": 3}, check=_audited, always=_in_order),
     "redrive": Scenario(_redrive_all, ends("dead", "m1"), _dead_m1, ("sync",), None, check=_redriven),
     "redrive out of order": Scenario(

@@ -135,25 +135,32 @@ class TestSettleEffect:
 
     def test_it_happened(self) -> None:
         """Recorded as done with its result, and written down."""
-        script = Script({"effect_done": [("key",)]})
+        script = Script({"lock_effect": [("key",)], "effect_held": [], "effect_done": [("key",)]})
         assert self.say(script, happened=True, result={"id": 1}) is True
-        assert script.story == ["begin effect_done add_audit commit"]
+        assert script.story == ["begin lock_effect effect_held effect_done add_audit commit"]
         assert script.params("effect_done") == [{"key": "key", "result": '{"id":1}'}]
         assert script.params("add_audit")[0]["action"] == "effect happened"
 
     def test_it_did_not_happen(self) -> None:
         """Forgotten, so that it may be made, and written down."""
-        script = Script({"effect_undone": [("key",)]})
+        script = Script({"lock_effect": [("key",)], "effect_held": [], "effect_undone": [("key",)]})
         assert self.say(script, happened=False) is True
-        assert script.story == ["begin effect_undone add_audit commit"]
+        assert script.story == ["begin lock_effect effect_held effect_undone add_audit commit"]
         assert script.params("add_audit")[0]["action"] == "effect did not happen"
 
     @pytest.mark.parametrize("happened", [True, False])
     def test_what_is_known_stays(self, happened: bool) -> None:  # noqa: FBT001 - a parameter
         """No line for a decision that changed nothing."""
-        script = Script({"effect_done": [], "effect_undone": []})
+        script = Script({"lock_effect": [("key",)], "effect_held": [], "effect_done": [], "effect_undone": []})
         assert self.say(script, happened=happened) is False
         assert "add_audit" not in script.story[0]
+
+    @pytest.mark.parametrize("happened", [True, False])
+    def test_nothing_is_said_about_what_runs(self, happened: bool) -> None:  # noqa: FBT001 - a parameter
+        """An attempt has it in hand, and would go on without its intent."""
+        script = Script({"lock_effect": [("key",)], "effect_held": [(5,)]})
+        assert self.say(script, happened=happened) is False
+        assert script.story == ["begin lock_effect effect_held rollback"]
 
 
 @pytest.mark.parametrize("failure", [Lost(), StoreConflict("deadlock")])

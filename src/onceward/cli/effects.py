@@ -66,7 +66,7 @@ def settle(target: Target, words: list[str], *, result: str | None, reason: str,
         except LookupError as error:
             raise Failure(str(error.args[0]), NOT_SO) from None
     if not settled:
-        raise Failure(f"the outcome of {name!r} of message {seq} is known already", NOT_SO)
+        raise Failure(f"the outcome of {name!r} of message {seq} is known already, or the message runs now", NOT_SO)
     if as_json:
         print_json({"seq": seq, "name": name, "happened": happened})
     else:

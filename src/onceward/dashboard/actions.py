@@ -109,7 +109,7 @@ def settle(view: View, fields: Fields) -> Response:
         settled = view.inbox.settle_effect(seq, name, happened=happened, result=result, **who)
     except LookupError as error:
         raise asked.refuse(str(error.args[0]), 404) from None
-    left = [] if settled else [(seq, "its outcome is known already")]
+    left = [] if settled else [(seq, "its outcome is known already, or the message runs right now")]
     return view.page("acted.html", title="Settled", past="settled", changed=[seq] if settled else [], left=left)
 
 

@@ -105,8 +105,16 @@ def release(context: Context, seq: int, *, actor: str, reason: str) -> Flow[bool
 def settle_effect(  # noqa: PLR0913 - what a person has to say
     context: Context, key: str, seq: int, *, happened: bool, result: Any, actor: str, reason: str
 ) -> Flow[bool]:
-    """Say what became of an effect whose outcome was unknown; False when that is known by now."""
+    """Say what became of an effect whose outcome was unknown; False when that is known by now, or its message runs.
+
+    Whoever runs it has noted it before it looks at the effect, and looks under the lock that is taken here first: it
+    is seen here, or it sees what was decided.
+    """
     yield context.short()
+    yield Query("lock_effect", {"key": key})
+    if (yield Query("effect_held", {"key": key})):
+        yield ROLLBACK
+        return False
     if happened:
         text = payload.encode_text(result)
         rows = yield Query("effect_done", {"key": key, "result": text})

@@ -544,6 +544,14 @@ RETURNING key
 UPDATE {prefix}effect SET seq = %(seq)s WHERE key = %(key)s
 RETURNING done, result, extract(epoch FROM clock_timestamp() - started_at)::float8
 
+-- name: lock_effect
+-- Whoever asks about it (effect) waits until a person's word is committed.
+SELECT key FROM {prefix}effect WHERE key = %(key)s FOR UPDATE
+
+-- name: effect_held
+-- Under lock_effect: whether its message is being run right now.
+SELECT q.seq FROM {prefix}effect e JOIN {prefix}queue q ON q.seq = e.seq WHERE e.key = %(key)s AND q.token IS NOT NULL
+
 -- name: keep_effects
 -- An inline attempt was undone and its message is stored under another number: its effects stay its own. Relies on effect_seq.
 UPDATE {prefix}effect SET seq = %(stored)s WHERE seq = %(seq)s

@@ -460,6 +460,14 @@ RETURNING key
 -- undone with its number.
 UPDATE {prefix}effect SET seq = :seq WHERE key = :key RETURNING done, result, (:now - started_at) / 1000000.0
 
+-- name: lock_effect
+-- Whoever asks about it (effect) waits until a person's word is committed.
+SELECT key FROM {prefix}effect WHERE key = :key
+
+-- name: effect_held
+-- Under lock_effect: whether its message is being run right now.
+SELECT q.seq FROM {prefix}effect e JOIN {prefix}queue q ON q.seq = e.seq WHERE e.key = :key AND q.token IS NOT NULL
+
 -- name: keep_effects
 -- An inline attempt was undone and its message is stored under another number: its effects stay its own. Relies on effect_seq.
 UPDATE {prefix}effect SET seq = :stored WHERE seq = :seq
