@@ -126,7 +126,9 @@ class Scripts:
         def call() -> dict[str, str]:
             intended = self._database.has_effect_intent(key)
             refused = not self.calm and self._chance.random() < 0.1
-            record = ExternalCall(self._observer.step, key, intended, kind.idempotent, refused)
+            record = ExternalCall(
+                self._observer.step, key, intended, kind.idempotent, refused, self._observer.caller_holds
+            )
             self._observer.history.calls.append(record)
             if refused:
                 raise Retry("the other side is closed", after=1)

@@ -71,6 +71,8 @@ class ExternalCall:
     idempotent: bool
     refused: bool = False
     """The call said that it did not happen."""
+    held: bool = True
+    """Whoever made it still had its message in hand; else it is a zombie that does not know yet."""
 
 
 @dataclass(slots=True)

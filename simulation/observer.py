@@ -29,6 +29,7 @@ class Observer:
         self.history, self._database = history, database
         self.counters: Counter[str] = Counter()
         self.step = 0
+        self.caller_holds = True
         self.script: Factory | None = None
         self._claiming: set[Any] = set()
         self._leaving: dict[Any, list[int]] = {}

@@ -19,8 +19,8 @@ import psycopg
 
 from onceward.errors import StoreUnavailable
 from onceward.flow import Begin, Each, Query, Reconnect, Rollback
-from onceward.stores.postgres.columns import kinds
 from onceward.stores.postgres.session import PostgresSession
+from onceward.stores.postgres.statement import Statement
 from onceward.stores.postgres.store import PostgresStore
 from onceward.stores.statements import load
 from simulation.clock import START, Clock
@@ -195,7 +195,7 @@ class PgSession:
         self.database, self.name, self.broken = database, "", False
         self._thread = ThreadPoolExecutor(1)
         self._real = PostgresSession(
-            {name: (text, kinds(text)) for name, text in database.statements.items()},
+            {name: Statement.of(name, text) for name, text in database.statements.items()},
             database.store.open_connection(),
             reopen=database.store.open_connection,
         )

@@ -20,6 +20,7 @@ from simulation.requests import Blocked, Die, Effect, Pause, Write
 from simulation.tasks import End, Frame, Task
 
 if TYPE_CHECKING:
+    from onceward.steps.lane import Lane
     from simulation.nemesis import Nemesis
     from simulation.process import Process
 
@@ -202,6 +203,7 @@ class Scheduler:
             self._begin_effect(task, frame, part)
             return _LATER
         if isinstance(part, Do):
+            self.observer.caller_holds = self._holds(task.lane)
             return _done(part)
         if isinstance(part, Die):
             assert self.nemesis is not None
@@ -277,6 +279,12 @@ class Scheduler:
             lane.context, lane.worker(), effect.message, effect.name, effect.call, idempotent=effect.idempotent
         )
         task.frames.append(Frame(flow, self.database.session(f"{task.name}.once"), "effect"))
+
+    def _holds(self, lane: Lane | None) -> bool:
+        """Whether a lane has its message in hand; what is processed inline nobody can take away."""
+        if lane is None or not lane.open_tokens:
+            return True
+        return any((lane.owner, token) == note[1:3] for token in lane.open_tokens for note in self.database.notes())
 
 
 def _done(request: Do) -> Outcome:

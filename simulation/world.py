@@ -25,7 +25,7 @@ from simulation.workload import SERVICE, Plan, Scenario
 
 PREFIX = "o_"
 DRAIN_SECONDS = 900.0
-DRAIN_STEPS = 12_000
+DRAIN_STEPS = 40_000
 
 
 class World:

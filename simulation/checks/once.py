@@ -20,12 +20,12 @@ def calls_are_intended_and_single(facts: Facts) -> list[Violation]:
     def is_denied_before(call: ExternalCall) -> bool:
         return any(one.effect == call.key and one.step <= call.step for one in denied)
 
-    # An attempt whose message was taken from it, and that does not know yet, may repeat an idempotent call. A person
-    # who says "did not happen" then takes away the intent of a call that is on its way; the other side knows its key.
+    # A process that was stopped between its intent and its call may have lost its message. A person who says "did not
+    # happen" then tells the truth, and takes away the intent of a call that comes when the process goes on.
     found = [
         Violation("call without intent", f"{call.key[:12]} at step {call.step}")
         for call in facts.history.calls
-        if not call.intended and not (call.idempotent and is_denied_before(call))
+        if not call.intended and (call.held or not is_denied_before(call))
     ]
     happened = Counter(call.key for call in facts.history.calls if not call.refused and not call.idempotent)
     for key, count in happened.items():

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from onceward.errors import StoreError
+from onceward.errors import StoreConflict, StoreError
 from onceward.flow import COMMIT, ROLLBACK, Query
+from onceward.message import Message
+from tests.contract.behaviour import Do, Steps, wrote
 from tests.contract.harness import Shop
 
 WRONG = {"seqs": [1], "worker": 1, "token": 1, "code_version": "", "mark": "", "expected": 1}
 
 
 def test_a_commit_that_the_server_passed_over_can_be_sent_again(postgres_shop: Shop) -> None:
-    """HZ-23: also from its sixth time on, when psycopg begins to prepare it, behind one that failed."""
+    """HZ-23: behind one that failed, at its first time and later."""
     begin = postgres_shop.inbox.context.short()
     session = postgres_shop.inbox.store.connect()
     try:
@@ -24,3 +28,63 @@ def test_a_commit_that_the_server_passed_over_can_be_sent_again(postgres_shop: S
                 assert session.perform((begin, Query("workers"), COMMIT))[1] == []
     finally:
         session.close()
+
+
+def test_one_statement_may_travel_twice(postgres_shop: Shop) -> None:
+    """It is prepared once, and runs as often as it was asked for."""
+    session = postgres_shop.inbox.store.connect()
+    begin, names = postgres_shop.inbox.context.short(), [Query("add_name", {"name": name}) for name in ("a", "b")]
+    try:
+        session.perform((begin, *names, COMMIT))
+        assert {name for _, name in session.perform((begin, Query("names"), COMMIT))[1]} >= {"a", "b"}
+    finally:
+        session.close()
+
+
+def test_what_was_prepared_may_be_gone(postgres_shop: Shop) -> None:
+    """Discarded behind our back: repeated as after a conflict, and nothing is prepared from then on."""
+    session: Any = postgres_shop.inbox.store.connect()
+    begin, name = postgres_shop.inbox.context.short(), Query("add_name", {"name": "a"})
+    try:
+        session.perform((begin, name, COMMIT))
+        session.connection.pgconn.exec_(b"DEALLOCATE ALL")
+        with pytest.raises(StoreConflict):
+            session.perform((begin, name, COMMIT))
+        session.perform(ROLLBACK)
+        for _ in range(2):
+            session.perform((begin, name, COMMIT))
+    finally:
+        session.close()
+
+
+def test_a_handler_may_discard_what_is_prepared(postgres_shop: Shop) -> None:
+    """By itself, or through psycopg, which does so when a savepoint is rolled back: its messages are finished."""
+    shop = postgres_shop
+
+    def discards(message: Message) -> Steps:
+        yield wrote(message)
+        yield Do(lambda tx: tx.execute("DEALLOCATE ALL"))
+
+    def steps_back(message: Message) -> Steps:
+        for _ in range(8):  # from some time on psycopg prepares it
+            yield Do(lambda tx: tx.execute("SELECT 1"))
+        yield Do(_savepoint if shop.kind == "def" else _async_savepoint)
+        yield wrote(message)
+
+    shop.handle("discards", behaviour=discards)
+    shop.handle("steps back", behaviour=steps_back)
+    for number in range(4):
+        shop.receive(f"d{number}", "discards")
+        shop.receive(f"s{number}", "steps back")
+    assert shop.drain() == 8
+    assert len(shop.effects()) == 8
+
+
+def _savepoint(tx: Any) -> None:
+    with tx.transaction(force_rollback=True):
+        tx.execute("SELECT 2")
+
+
+async def _async_savepoint(tx: Any) -> None:
+    async with tx.transaction(force_rollback=True):
+        await tx.execute("SELECT 2")

@@ -32,9 +32,9 @@ from typing import Any, Literal
 import psycopg
 
 from onceward.errors import StoreUnavailable
-from onceward.flow import Call, Each, Query, Reconnect
+from onceward.flow import Call, Each, Query, Reconnect, Rollback
+from onceward.stores.postgres.statement import Statement
 from onceward.stores.sqlite.session import HandlerConnection
-from onceward.stores.statements import load
 
 Moment = Literal["before", "after"]
 MOMENTS: tuple[Moment, Moment] = ("before", "after")
@@ -118,7 +118,7 @@ class Fuse:
 FUSE = Fuse()
 """The fuse of this process."""
 
-_REFUSAL = ("DO $$ BEGIN RAISE EXCEPTION 'as the test asks' USING ERRCODE = 'serialization_failure'; END $$", None)
+_REFUSAL = "DO $$ BEGIN RAISE EXCEPTION 'as the test asks' USING ERRCODE = 'serialization_failure'; END $$"
 
 
 def _current_task() -> asyncio.Task[Any] | None:
@@ -156,23 +156,39 @@ def described(request: Any) -> str:
 def watch() -> None:
     """From now on, count what passes through the sessions of this process."""
     from onceward.stores.postgres.session import AsyncPostgresSession, PostgresSession  # noqa: PLC0415
+    from onceward.stores.postgres.wire import Exchange  # noqa: PLC0415
     from onceward.stores.sqlite.session import AsyncSqliteSession, SqliteSession  # noqa: PLC0415
 
     # A tuple is taken apart by SqliteSession.perform itself, which so passes here once for each part. The async
     # session does all but these two in a SqliteSession of its own.
     _wrap(SqliteSession, "perform", described)
     _wrap_async(AsyncSqliteSession, "perform", lambda r: described(r) if isinstance(r, Call | Reconnect) else "")
-    # On PostgreSQL a tuple is one pipeline, whose statements pass through _run while they are sent.
+    # On PostgreSQL a tuple travels together: its statements are queued, and each is flushed here, so that the server
+    # may have run it when the next one is disturbed. Over the caller's connection they go one by one, and a rollback
+    # goes alone.
     _wrap(PostgresSession, "perform", described)
     _wrap_async(AsyncPostgresSession, "perform", described)
-    _wrap(PostgresSession, "_run", _words)
-    _wrap_async(AsyncPostgresSession, "_run", _words)
+    _flush_each(Exchange)
+    _wrap(Exchange, "queue", _words)
+    for name in ("_run", "_roll_back"):
+        _wrap(PostgresSession, name, _words)
+        _wrap_async(AsyncPostgresSession, name, _words)
 
 
-def _words(statement: tuple[str, Any]) -> str:
-    """The name of a statement that is being sent."""
-    names = {parts[0]: name for name, parts in load("postgres", "onceward_").items()}
-    return f"[{names.get(statement[0], statement[0])}]"
+def _words(request: Any) -> str:
+    """The name of what is being sent."""
+    return f"[{described(request) if isinstance(request, Rollback) else request[0].name}]"
+
+
+def _flush_each(exchange: type) -> None:
+    queue = exchange.queue  # type: ignore[attr-defined]
+
+    def flushed(self: Any, asked: Any) -> None:
+        queue(self, asked)
+        self.connection.pgconn.send_flush_request()
+        self.connection.pgconn.flush()
+
+    exchange.queue = flushed  # type: ignore[attr-defined]
 
 
 def _wrap(owner: type, name: str, label: Callable[[Any], str]) -> None:
@@ -205,8 +221,8 @@ def _wrap_async(owner: type, name: str, label: Callable[[Any], str]) -> None:
 
 def _refused(request: Any) -> Any:
     """What is asked of the database in place of a statement, for it to refuse."""
-    if isinstance(request, tuple) and len(request) == 2 and isinstance(request[0], str):
-        return _REFUSAL
+    if isinstance(request, tuple) and isinstance(request[0], Statement):
+        return Statement.of("refusal", _REFUSAL), {}
     raise StoreUnavailable("the SQLite database is busy: database is locked, as the test asks")
 
 
@@ -227,7 +243,7 @@ def watch_drivers() -> None:
     def watched(self: Any, query: Any, *args: Any, **options: Any) -> Any:
         text = query.decode() if isinstance(query, bytes) else str(query)
         with FUSE.passing(" ".join(text.split()[:4]), _Driver(self)) as refused:
-            return execute(self, _REFUSAL[0]) if refused else execute(self, query, *args, **options)
+            return execute(self, _REFUSAL) if refused else execute(self, query, *args, **options)
 
     psycopg.Connection.execute = watched  # type: ignore[method-assign]
 

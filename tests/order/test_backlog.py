@@ -54,21 +54,13 @@ def _multiply(shop: Shop) -> None:
 
 def scans(shop: Shop, name: str, *, generic: bool, **params: Any) -> dict[str, set[str]]:
     """How the planner reads the queue for a statement: the kinds of scans, and the indexes they use."""
-    text, _ = shop.inbox.store._statements[name]  # type: ignore[attr-defined]
-    order: list[str] = []
-
-    def numbered(found: re.Match[str]) -> str:
-        if found[1] not in order:
-            order.append(found[1])
-        return f"${order.index(found[1]) + 1}"
-
-    prepared = re.sub(r"%\((\w+)\)[sb]", numbered, text).replace("%%", "%")
+    statement = shop.inbox.store._statements[name]  # type: ignore[attr-defined]
     with psycopg.connect(shop.url) as connection:
         connection.execute(f"SET plan_cache_mode = force_{'generic' if generic else 'custom'}_plan".encode())
-        connection.execute(f"PREPARE statement AS {prepared}".encode())
-        marks = ", ".join(["%s"] * len(order))
+        connection.execute(b"PREPARE statement AS " + statement.sql)
+        marks = ", ".join(["%s"] * len(statement.slots))
         cursor = psycopg.ClientCursor(connection)
-        cursor.execute(f"EXPLAIN (FORMAT JSON) EXECUTE statement ({marks})".encode(), [params[n] for n in order])
+        cursor.execute(f"EXPLAIN (FORMAT JSON) EXECUTE statement ({marks})".encode(), statement.values(params))
         (plan,) = cursor.fetchall()[0]
         connection.rollback()
     found: dict[str, set[str]] = {"nodes": set(), "indexes": set()}

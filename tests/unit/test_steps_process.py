@@ -232,13 +232,13 @@ class TestAgain:
     """A message that is known."""
 
     def test_it_is_not_run_again(self) -> None:
-        """Nothing inserted: undone, looked up, counted."""
+        """Nothing inserted: looked up, counted."""
         one = delivery()
         script = Script(answers(receive=[], known=known(one, result='{"a":1}')))
         assert run(working(handler()), script, one) == {
             SERVICE: Receipt("duplicate", 5, finished=True, result={"a": 1})
         }
-        assert script.story == ["begin receive rollback", "begin known commit", "begin count_duplicates commit"]
+        assert script.story == ["begin receive commit", "begin known commit", "begin count_duplicates commit"]
 
     def test_other_bytes_go_to_quarantine(self) -> None:
         """Never run, never overwritten."""

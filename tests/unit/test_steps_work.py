@@ -187,6 +187,14 @@ class TestTrouble:
         with pytest.raises(StoreUnavailable, match="stopped while the database was away"):
             Script(answers(claim=Lost(), reconnect=False)).run(work(here))
 
+    def test_a_stop_while_it_wanted_to_be_alone(self) -> None:
+        """Nobody waits at the gate for one that is gone."""
+        here = living(stop=Stop(after=3))
+        lost = answers(suspects=[(1,)], claim_solo=Lost(), reconnect=False)
+        with pytest.raises(StoreUnavailable, match="stopped while the database was away"):
+            Script(lost).run(work(here))
+        assert here.gate.enter("another")
+
 
 BEHAVIOURS = st.lists(
     st.sampled_from(["fine", "fails", "rejects", "infrastructure", "swallows", "commits", "bad result"]), max_size=3

@@ -22,22 +22,24 @@ def work(lane: Lane, *, until_idle: bool = False) -> Flow[int]:
     batch: list[Claimed] = []
     trouble: StoreError | None = None
     idle = False
-    while not lane.stopping() and not (idle and until_idle):
-        try:
-            if trouble:
-                yield from _recover(lane, trouble)
-                trouble = None
-            batch = batch or (yield from next_batch(lane))
-            idle = not batch and (yield from _rest(lane, until_idle=until_idle))
-            batch = (yield from handle(lane, batch)) if batch else []
-        except (StoreConflict, StoreUnavailable) as error:
-            batch, trouble, idle = [], error, False
-    if trouble:
-        yield from _recover(lane, trouble)
-    if batch:
-        yield from release(lane, batch)
-        let_go(lane, batch[0].token)
-    lane.gate.leave(lane)
+    try:
+        while not lane.stopping() and not (idle and until_idle):
+            try:
+                if trouble:
+                    yield from _recover(lane, trouble)
+                    trouble = None
+                batch = batch or (yield from next_batch(lane))
+                idle = not batch and (yield from _rest(lane, until_idle=until_idle))
+                batch = (yield from handle(lane, batch)) if batch else []
+            except (StoreConflict, StoreUnavailable) as error:
+                batch, trouble, idle = [], error, False
+        if trouble:
+            yield from _recover(lane, trouble)
+        if batch:
+            yield from release(lane, batch)
+            let_go(lane, batch[0].token)
+    finally:
+        lane.gate.leave(lane)  # whoever is still inside would wait for ever for one that asked to be alone
     return lane.finished
 
 

@@ -96,7 +96,7 @@ def _handle_inline(lane: Lane, delivery: Delivery, target: Target) -> Flow[Recei
         return Receipt("accepted", fresh[0][1]) if fresh else (yield from _known_receipt(context, delivery, row))
     fresh = yield Each("receive", [row], {**INLINE, **shared})
     if not fresh:
-        yield ROLLBACK
+        yield COMMIT  # of nothing; after a rollback the driver would prepare every statement anew
         return (yield from _known_receipt(context, delivery, row, keeps_mismatch=not _forgets(handler)))
     _, seq, received_at = fresh[0]
     if turn == "stale":  # what is skipped need not be readable

@@ -26,8 +26,10 @@ from onceward.errors import (
 from onceward.flow import Statement as Noted
 from onceward.stores.calls import refuse_transaction_control
 from onceward.stores.postgres.script import statements
+from onceward.stores.postgres.statement import Statement
 
-Statement = tuple[str, Mapping[str, Any] | None]
+Asked = tuple[Statement, Mapping[str, Any]]
+"""A statement of ours and its parameters."""
 
 _CONFLICT = (pg.SerializationFailure, pg.DeadlockDetected)
 _AWAY_STATES = ("08", "53", "57P", "25006", "25P03")
@@ -36,7 +38,7 @@ _AWAY_STATES = ("08", "53", "57P", "25006", "25P03")
 class Guard:
     """What both worlds check before a handler's statement."""
 
-    armed: list[Statement] | None = None
+    armed: list[Asked] | None = None
     in_handler: bool = False
     overrun: bool = False
     """The handler that has it now was interrupted."""
@@ -45,6 +47,8 @@ class Guard:
     info: psycopg.ConnectionInfo
     row_factory: Any
     prepare_threshold: int | None
+    prepared: set[str]
+    """The names of our own statements that the server has prepared."""
 
     def check(self, query: Any, params: Any = None) -> None:
         """Keep the handler inside its one transaction."""
@@ -77,10 +81,16 @@ class Guard:
             self.in_handler = False
             self.row_factory, self.prepare_threshold = row_factory, threshold
 
-    def take_armed(self) -> list[Statement]:
+    def take_armed(self) -> list[Asked]:
         """The statements that begin the transaction, once."""
         armed, self.armed = self.armed, None
         return armed or []
+
+    def _deallocate(self, name: bytes | None) -> Any:
+        """As psycopg's; when it discards all that it has prepared, the server discards ours too."""
+        if name is None:
+            self.prepared.clear()
+        return super()._deallocate(name)  # type: ignore[misc] # mixed into a connection
 
 
 def _text(query: Any) -> str:
@@ -122,14 +132,15 @@ class HandlerConnection(Guard, psycopg.Connection[Any]):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.prepared = set()
         self.cursor_factory = HandlerCursor
         self.server_cursor_factory = HandlerServerCursor
 
     def start(self, query: Any = "", params: Any = None) -> None:
         """Begin the transaction if it has not begun."""
         self.check(query, params)
-        for statement in self.take_armed():
-            psycopg.Cursor(self).execute(*statement)
+        for statement, given in self.take_armed():
+            psycopg.RawCursor(self).execute(statement.sql, statement.values(given))
 
     @contextmanager
     def transaction(self, *args: Any, **kwargs: Any) -> Iterator[psycopg.Transaction]:
@@ -198,14 +209,15 @@ class AsyncHandlerConnection(Guard, psycopg.AsyncConnection[Any]):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.prepared = set()
         self.cursor_factory = AsyncHandlerCursor
         self.server_cursor_factory = AsyncHandlerServerCursor
 
     async def start(self, query: Any = "", params: Any = None) -> None:
         """Begin the transaction if it has not begun."""
         self.check(query, params)
-        for statement in self.take_armed():
-            await psycopg.AsyncCursor(self).execute(*statement)
+        for statement, given in self.take_armed():
+            await psycopg.AsyncRawCursor(self).execute(statement.sql, statement.values(given))
 
     @asynccontextmanager
     async def transaction(self, *args: Any, **kwargs: Any) -> AsyncIterator[psycopg.AsyncTransaction]:
@@ -253,7 +265,10 @@ def _is_away(error: psycopg.Error) -> bool:
 
 def translated(error: psycopg.Error, connection: Any) -> StoreError | ContractViolation:
     """A driver error as one of ours."""
-    if isinstance(error, _CONFLICT) or "cached plan must not change result type" in str(error):
+    outdated = isinstance(error, pg.InvalidSqlStatementName) or "cached plan must not change result type" in str(error)
+    if outdated:  # a handler has discarded what was prepared, or a table has changed: from here on nothing is prepared
+        connection.prepare_threshold = None
+    if outdated or isinstance(error, _CONFLICT):
         return StoreConflict(f"PostgreSQL rolled the transaction back: {_brief(error)}")
     if isinstance(error, pg.LockNotAvailable | pg.QueryCanceled):
         return StoreUnavailable(

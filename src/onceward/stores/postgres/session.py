@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import Any
 
 import psycopg
-from psycopg import errors as pg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
@@ -33,25 +32,19 @@ from onceward.flow import (
 )
 from onceward.stores.calls import awaited_outcome, outcome
 from onceward.stores.postgres import rehearsal
-from onceward.stores.postgres.columns import Column, as_columns
-from onceward.stores.postgres.guard import Guard, Statement, is_infrastructure, translated
-
-_COMMIT = "COMMIT"
+from onceward.stores.postgres.guard import Asked, Guard, is_infrastructure, translated
+from onceward.stores.postgres.statement import Statement
+from onceward.stores.postgres.wire import BEGIN, COMMIT, Exchange
 
 
 class _PostgresSession:
     """What both worlds share: requests become statements, answers are checked."""
 
     def __init__(
-        self,
-        statements: Mapping[str, tuple[str, Mapping[str, str]]],
-        connection: Any,
-        *,
-        reopen: Callable[[], Any] | None = None,
+        self, statements: Mapping[str, Statement], connection: Any, *, reopen: Callable[[], Any] | None = None
     ) -> None:
         self._statements = statements
         self._reopen = reopen
-        self._worn = False
         self.connection = connection
 
     @property
@@ -64,75 +57,55 @@ class _PostgresSession:
         """Whether the connection is proven usable and no transaction is open."""
         return bool(self.connection.info.transaction_status == TransactionStatus.IDLE)
 
-    def _plan(self, requests: tuple[Any, ...]) -> tuple[list[Statement], list[int | None]]:
+    def _plan(self, requests: tuple[Any, ...]) -> tuple[list[Asked], list[int | None]]:
         """The statements to send, and for each request which of them answers it."""
-        plan: list[Statement] = []
+        plan: list[Asked] = []
         answered_by: list[int | None] = []
         for request in requests:
-            statement = self._statement(request, nothing=self.idle and not plan)
-            if statement and isinstance(self.connection, Guard):
-                plan += self.connection.take_armed()  # BEGIN travels with the first statement
-            answered_by.append(len(plan) if statement else None)
-            if statement:
-                plan.append(statement)
+            asked = self._asked(request, nothing=self.idle and not plan)
+            if asked and isinstance(self.connection, Guard) and (armed := self.connection.take_armed()):
+                plan += [(BEGIN, {}), *armed]  # they travel with the first statement
+            answered_by.append(len(plan) if asked else None)
+            if asked:
+                plan.append(asked)
         return plan, answered_by
 
-    def _statement(self, request: Any, *, nothing: bool) -> Statement | None:
+    def _asked(self, request: Any, *, nothing: bool) -> Asked | None:
         if isinstance(request, Query):
-            text, types = self._statements[request.name]
-            return text, as_columns(request.params, types)
+            return self._statements[request.name], request.params
         if isinstance(request, Each):
-            text, types = self._statements[request.name]
-            columns = {name: Column(types[name], [record[name] for record in request.records]) for name in types}
-            return text, {**request.shared, **columns}
+            statement = self._statements[request.name]
+            return statement, statement.of_records(request.records, request.shared)
         if self._joined:
             return None
         if isinstance(request, Begin):
             self.connection.armed = self._opening(request)
             return None
-        if not isinstance(request, Commit | Rollback):
+        if not isinstance(request, Commit):
             raise TypeError(f"a session cannot perform {request!r}")
-        # Where nothing was sent since Begin there is nothing to commit or to roll back.
         self.connection.armed = None
-        if nothing:
-            return None
-        return ("ROLLBACK" if isinstance(request, Rollback) else _COMMIT), None
+        return None if nothing else (COMMIT, {})  # where nothing was sent since Begin there is nothing to commit
 
-    def _opening(self, begin: Begin) -> list[Statement]:
+    def _opening(self, begin: Begin) -> list[Asked]:
         limits = {
             "statement_limit": f"{begin.statement_limit * 1000:.0f}",
             "lock_limit": f"{begin.lock_limit * 1000:.0f}",
             "idle_limit": f"{begin.idle_limit * 1000:.0f}",
             "mark": begin.mark,
         }
-        # psycopg itself sends BEGIN before it: the connection is never in autocommit mode, so no statement of a
-        # handler can be outside of a transaction, however it is sent.
-        return [(self._statements["begin_limits"][0], limits)]
+        # BEGIN is sent before it, by the wire or, where a handler is the first to use the connection, by psycopg: the
+        # connection is never in autocommit mode, so no statement of a handler can be outside of a transaction.
+        return [(self._statements["begin_limits"], limits)]
 
-    def _prepares(self, statement: Statement) -> bool | None:
-        """Our own statements are few and planned once; a connection behind a pooler ignores the wish."""
-        return True if statement[1] is not None and not self._joined else None
-
-    def _replaces(self, request: Any) -> bool:
-        """Whether the connection is replaced rather than rolled back, which has the same effect.
-
-        A precaution: once, after a refused pipeline, the server did not know a statement that psycopg had taken for
-        prepared. It could not be repeated; a new connection has no such memory.
-        """
-        return isinstance(request, Rollback) and self._worn and not self._joined
+    def _open_transaction(self) -> bool:
+        """Whether there is something to roll back; what has not begun never does."""
+        if self._joined:
+            return False
+        self.connection.armed = None
+        return not self.idle
 
     def _is_infrastructure(self, error: BaseException) -> bool:
         return is_infrastructure(error, self.connection)
-
-
-def _lost() -> NoReturn:
-    """Raise where the connection that should replace a worn one cannot be had."""
-    raise StoreUnavailable("PostgreSQL cannot be reached; closing the connection has rolled back")
-
-
-def _check_commit(statement: Statement, status: str | None) -> None:
-    if statement == (_COMMIT, None) and status != _COMMIT:
-        raise pg.InFailedSqlTransaction(f"COMMIT was answered with {status}")
 
 
 class PostgresSession(_PostgresSession):
@@ -145,41 +118,44 @@ class PostgresSession(_PostgresSession):
             return self._rehearse(request)
         if isinstance(request, Reconnect):
             return self._reconnect()
-        if self._replaces(request):
-            return [] if self._reconnect() else _lost()
-        plan, answered_by = self._plan(request if isinstance(request, tuple) else (request,))
         try:
-            rows = self._send(plan)
+            if isinstance(request, Rollback):
+                return self._roll_back(request)
+            plan, answered_by = self._plan(request if isinstance(request, tuple) else (request,))
+            rows = [self._run(asked) for asked in plan] if self._joined else self._send(plan)
         except psycopg.Error as error:
             raise translated(error, self.connection) from error
         answers = tuple([] if index is None else rows[index] for index in answered_by)
         return answers if isinstance(request, tuple) else answers[0]
 
-    def _send(self, plan: list[Statement]) -> list[list[Any]]:
-        if len(plan) == 1:
-            cursors = [self._run(plan[0])]
-        else:
-            cursors, first = [], None
+    def _send(self, plan: list[Asked]) -> list[list[Any]]:
+        """Over a connection of ours: together."""
+        if not plan:
+            return []
+        with self.connection.lock:
             try:
-                with psycopg.Connection.pipeline(self.connection):
-                    try:
-                        cursors = [self._run(statement) for statement in plan]
-                    except psycopg.Error as error:  # keep it: leaving the pipeline only says "aborted"
-                        first = error
-            except psycopg.Error as error:
-                first = first or error
-            if first:
-                self._worn = True
-                raise first
-        answers = []
-        for statement, cursor in zip(plan, cursors, strict=True):
-            answers.append(cursor.fetchall() if cursor.description else [])
-            _check_commit(statement, cursor.statusmessage)
-        return answers
+                exchange = Exchange(self.connection)
+                for asked in plan:
+                    exchange.queue(asked)
+                answers = self.connection.wait(exchange.answers())
+            except BaseException:
+                self.connection.pgconn.finish()
+                raise
+        return exchange.rows(answers)
 
-    def _run(self, statement: Statement) -> Any:
-        cursor = psycopg.Cursor(self.connection, row_factory=tuple_row)
-        return cursor.execute(*statement, binary=True, prepare=self._prepares(statement))
+    def _run(self, asked: Asked) -> list[Any]:
+        """Over the caller's connection: as any other statement of theirs."""
+        statement, params = asked
+        cursor = psycopg.RawCursor(self.connection, row_factory=tuple_row)
+        cursor.execute(statement.sql, statement.values(params), binary=True)
+        return cursor.fetchall() if cursor.description else []
+
+    def _roll_back(self, _: Rollback) -> list[Any]:
+        # By psycopg, which forgets what it had prepared for the handler: that may have been about tables of this
+        # transaction.
+        if self._open_transaction():
+            self.connection.rollback()
+        return []
 
     def _call(self, call: Call) -> Outcome:
         with self.connection.handling():
@@ -189,7 +165,7 @@ class PostgresSession(_PostgresSession):
         notes = self.connection.notes = []
         outcome = self._call(request.call)
 
-        def rows(statement: Statement) -> list[Any]:
+        def rows(statement: tuple[Any, Any]) -> list[Any]:
             return psycopg.Cursor(self.connection, row_factory=tuple_row).execute(*statement).fetchall()
 
         with rehearsal.elsewhere(self.connection) as other:
@@ -199,7 +175,6 @@ class PostgresSession(_PostgresSession):
         self.close()
         try:
             self.connection = self._reopen() if self._reopen else self.connection
-            self._worn = False
         except StoreUnavailable:
             return False
         return True
@@ -229,41 +204,40 @@ class AsyncPostgresSession(_PostgresSession):
             return await self._rehearse(request)
         if isinstance(request, Reconnect):
             return await self._reconnect()
-        if self._replaces(request):
-            return [] if await self._reconnect() else _lost()
-        plan, answered_by = self._plan(request if isinstance(request, tuple) else (request,))
         try:
-            rows = await self._send(plan)
+            if isinstance(request, Rollback):
+                return await self._roll_back(request)
+            plan, answered_by = self._plan(request if isinstance(request, tuple) else (request,))
+            rows = [await self._run(asked) for asked in plan] if self._joined else await self._send(plan)
         except psycopg.Error as error:
             raise translated(error, self.connection) from error
         answers = tuple([] if index is None else rows[index] for index in answered_by)
         return answers if isinstance(request, tuple) else answers[0]
 
-    async def _send(self, plan: list[Statement]) -> list[list[Any]]:
-        if len(plan) == 1:
-            cursors = [await self._run(plan[0])]
-        else:
-            cursors, first = [], None
+    async def _send(self, plan: list[Asked]) -> list[list[Any]]:
+        if not plan:
+            return []
+        async with self.connection.lock:
             try:
-                async with psycopg.AsyncConnection.pipeline(self.connection):
-                    try:
-                        cursors = [await self._run(statement) for statement in plan]
-                    except psycopg.Error as error:  # keep it: leaving the pipeline only says "aborted"
-                        first = error
-            except psycopg.Error as error:
-                first = first or error
-            if first:
-                self._worn = True
-                raise first
-        answers = []
-        for statement, cursor in zip(plan, cursors, strict=True):
-            answers.append(await cursor.fetchall() if cursor.description else [])
-            _check_commit(statement, cursor.statusmessage)
-        return answers
+                exchange = Exchange(self.connection)
+                for asked in plan:
+                    exchange.queue(asked)
+                answers = await self.connection.wait(exchange.answers())
+            except BaseException:
+                self.connection.pgconn.finish()
+                raise
+        return exchange.rows(answers)
 
-    async def _run(self, statement: Statement) -> Any:
-        cursor = psycopg.AsyncCursor(self.connection, row_factory=tuple_row)
-        return await cursor.execute(*statement, binary=True, prepare=self._prepares(statement))
+    async def _run(self, asked: Asked) -> list[Any]:
+        statement, params = asked
+        cursor = psycopg.AsyncRawCursor(self.connection, row_factory=tuple_row)
+        await cursor.execute(statement.sql, statement.values(params), binary=True)
+        return await cursor.fetchall() if cursor.description else []
+
+    async def _roll_back(self, _: Rollback) -> list[Any]:
+        if self._open_transaction():
+            await self.connection.rollback()
+        return []
 
     async def _call(self, call: Call) -> Outcome:
         with self.connection.handling():
@@ -273,7 +247,7 @@ class AsyncPostgresSession(_PostgresSession):
         notes = self.connection.notes = []
         outcome = await self._call(request.call)
 
-        async def rows(statement: Statement) -> list[Any]:
+        async def rows(statement: tuple[Any, Any]) -> list[Any]:
             cursor = await psycopg.AsyncCursor(self.connection, row_factory=tuple_row).execute(*statement)
             return await cursor.fetchall()
 
@@ -284,7 +258,6 @@ class AsyncPostgresSession(_PostgresSession):
         await self.close()
         try:
             self.connection = await self._reopen() if self._reopen else self.connection
-            self._worn = False
         except StoreUnavailable:
             return False
         return True

@@ -18,9 +18,9 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolClosed, PoolTi
 from onceward.errors import ConfigurationError
 from onceward.stores import migrate
 from onceward.stores.postgres.bell import PostgresBell, Ringer
-from onceward.stores.postgres.columns import kinds, teach
 from onceward.stores.postgres.guard import AsyncHandlerConnection, Guard, HandlerConnection, refused, unreachable
 from onceward.stores.postgres.session import AsyncPostgresSession, PostgresSession
+from onceward.stores.postgres.statement import Statement
 from onceward.stores.statements import load
 
 _POOL_WAIT = 5.0
@@ -33,6 +33,7 @@ _DEAD_PEER = {
     "keepalives_count": "3",
     "tcp_user_timeout": "30000",
     "application_name": "onceward",
+    "client_encoding": "UTF8",
 }
 
 
@@ -68,7 +69,7 @@ class PostgresStore:
             raise ConfigurationError(f"{migrate.masked(url)!r} is not a PostgreSQL URL: {reason}") from None
         # Prepared statements are session state, which transaction pooling does not keep: off until proven direct.
         self._options: dict[str, Any] = {"autocommit": True, "prepare_threshold": None}
-        self._statements = {name: (parts[0], kinds(parts[0])) for name, parts in load(self.dialect, prefix).items()}
+        self._statements = {name: Statement.of(name, parts[0]) for name, parts in load(self.dialect, prefix).items()}
         self._lock = threading.Lock()
         self._checked = False
         self._forget()
@@ -207,14 +208,12 @@ class PostgresStore:
         if not isinstance(tx, psycopg.Connection):
             raise ConfigurationError(f"tx= must be a psycopg.Connection, not {type(tx).__name__}")
         self._check_open(tx)
-        teach(tx)
         return PostgresSession(self._statements, tx)
 
     def async_join(self, tx: Any) -> AsyncPostgresSession:
         if not isinstance(tx, psycopg.AsyncConnection):
             raise ConfigurationError(f"tx= must be a psycopg.AsyncConnection, not {type(tx).__name__}")
         self._check_open(tx)
-        teach(tx)
         return AsyncPostgresSession(self._statements, tx)
 
     @staticmethod
@@ -277,7 +276,7 @@ class PostgresStore:
     def findings(self) -> Sequence[tuple[str, str, str]]:
         try:
             with self._plain() as connection:
-                row = connection.execute(self._statements["settings"][0].encode()).fetchall()[0]
+                row = connection.execute(self._statements["settings"].sql).fetchall()[0]
         except psycopg.OperationalError as error:
             unreachable(error, migrate.masked(self.url))
         version, fsync, synchronous, full_pages, isolation, recovery, _ = row
@@ -319,7 +318,6 @@ def _settle_in(connection: HandlerConnection) -> None:
 
     Statements are prepared where the server that answers is the one we connected to; a pooler hides who that is.
     """
-    teach(connection)
     answer = psycopg.Cursor(connection).execute(_WHO_ANSWERS).fetchone()
     connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
     connection.set_autocommit(False)
@@ -329,7 +327,6 @@ def _settle_in(connection: HandlerConnection) -> None:
 
 async def _settle_in_async(connection: AsyncHandlerConnection) -> None:
     """As `_settle_in`, awaited."""
-    teach(connection)
     cursor = await psycopg.AsyncCursor(connection).execute(_WHO_ANSWERS)
     answer = await cursor.fetchone()
     await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)

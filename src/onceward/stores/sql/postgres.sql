@@ -426,7 +426,7 @@ SELECT DISTINCT b.type FROM {prefix}queue q JOIN {prefix}body b USING (seq) WHER
 -- The ledger row too, so that no case of quarantine is opened under a number that goes. Relies on queue_aside.
 SELECT q.seq, b.source, b.id, b.type, b.version, b.key, b.headers, b.body, l.consumer, l.id, l.hash, q.place
 FROM {prefix}queue q JOIN {prefix}body b USING (seq) JOIN {prefix}ledger l USING (seq)
-WHERE q.state = 'unhandled' AND b.type = ANY(%(types)s::text[])
+WHERE q.state = 'unhandled' AND b.type = ANY(%(types)b::text[])
 ORDER BY q.seq LIMIT 100
 FOR UPDATE OF q, l
 

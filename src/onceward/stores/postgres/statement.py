@@ -1,0 +1,116 @@
+"""A statement of ours in the words of libpq: numbered parameters, and each value as the bytes that travel.
+
+Values go without their types: the statement says them (`%(seqs)b::bigint[]`), or the column they meet does. Columns of
+many records become PostgreSQL's binary arrays, made in one go; psycopg would look at every element for its type, and
+that was the larger part of what a message cost on its way in.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg.pq import Format
+
+# The number PostgreSQL has given to the type of an element, for good.
+_OIDS = {"integer": 23, "bigint": 20, "text": 25, "bytea": 17}
+_PARAMETER = re.compile(r"%\((\w+)\)(?:s|b::(\w+)\[\])|%%")
+_HEAD = struct.Struct("!iiIii")
+_SIZE = struct.Struct("!i")
+_NULL = _SIZE.pack(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What is sent, and what it wants to be told."""
+
+    name: str
+    sql: bytes
+    slots: tuple[tuple[str, str], ...] = ()
+    """Its parameters in their order: the name of each, and the type of its elements where it is a column."""
+
+    @classmethod
+    def of(cls, name: str, text: str) -> Statement:
+        """A statement from our files."""
+        slots: dict[tuple[str, str], int] = {}
+
+        def numbered(found: re.Match[str]) -> str:
+            if found[0] == "%%":
+                return "%"
+            kind = found[2] or ""
+            number = slots.setdefault((found[1], kind), len(slots) + 1)
+            return f"${number}::{kind}[]" if kind else f"${number}"
+
+        return cls(name, _PARAMETER.sub(numbered, text).encode(), tuple(slots))
+
+    def of_records(self, records: Sequence[Mapping[str, Any]], shared: Mapping[str, Any]) -> dict[str, Any]:
+        """The parameters that run it for many records at once."""
+        return {**shared, **{name: [one[name] for one in records] for name, kind in self.slots if kind}}
+
+    def values(self, params: Mapping[str, Any]) -> list[Any]:
+        """The values in their order, for a driver that looks after the rest."""
+        return [params[name] for name, _ in self.slots]
+
+    def encoded(self, params: Mapping[str, Any]) -> tuple[list[bytes | None], list[int]]:
+        """The values as they travel, and in which format each."""
+        values: list[bytes | None] = []
+        formats: list[int] = []
+        for name, kind in self.slots:
+            value = params[name]
+            binary = bool(kind) or isinstance(value, bytes)
+            values.append(_array(kind, value) if kind else _scalar(value))
+            formats.append(Format.BINARY if binary else Format.TEXT)
+        return values, formats
+
+
+def _scalar(value: Any) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        if "\0" in value:  # libpq would take it for the end
+            raise psycopg.DataError("PostgreSQL text cannot contain NUL (0x00)")
+        return value.encode()
+    if isinstance(value, bool):
+        return b"t" if value else b"f"
+    if isinstance(value, int | float):
+        return repr(value).encode()
+    raise TypeError(f"a statement of ours cannot take {value!r}")
+
+
+def _array(kind: str, values: Sequence[Any]) -> bytes:
+    head = _HEAD.pack(1 if values else 0, None in values, _OIDS[kind], len(values), 1)
+    return (head if values else head[:12]) + _WRITERS[kind](values)
+
+
+def _integers(code: str) -> Callable[[Sequence[int | None]], bytes]:
+    one = struct.Struct(f"!i{code}")
+    size = struct.calcsize(f"!{code}")
+    pair = f"i{code}"
+
+    def write(values: Sequence[int | None]) -> bytes:
+        if None in values:
+            return b"".join([_NULL if value is None else one.pack(size, value) for value in values])
+        return struct.pack("!" + pair * len(values), *[part for value in values for part in (size, value)])
+
+    return write
+
+
+def _bytes(values: Sequence[bytes | None]) -> bytes:
+    size = _SIZE.pack
+    return b"".join([_NULL if value is None else size(len(value)) + value for value in values])
+
+
+def _texts(values: Sequence[str | None]) -> bytes:
+    return _bytes([None if value is None else value.encode() for value in values])
+
+
+_WRITERS: dict[str, Callable[[Sequence[Any]], bytes]] = {
+    "integer": _integers("i"),
+    "bigint": _integers("q"),
+    "text": _texts,
+    "bytea": _bytes,
+}

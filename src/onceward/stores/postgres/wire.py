@@ -1,0 +1,84 @@
+"""Statements that travel together: one write and one wait, however many they are.
+
+psycopg's own pipeline waits for the answer to BEGIN and writes every statement by itself, which costs client and server
+more than the statements do. This one is made of the same parts (`psycopg.pq`), for our own statements only.
+
+Invariant: whoever does not read every answer closes the connection, for the next one would get what is left. Which
+statements the server has prepared is remembered with the connection, and a statement counts only when it said so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from psycopg import errors as pg
+from psycopg import generators
+from psycopg.adapt import Transformer
+from psycopg.pq import ExecStatus, Format
+
+from onceward.stores.postgres.statement import Statement
+
+if TYPE_CHECKING:
+    from psycopg.abc import PQGen
+    from psycopg.pq.abc import PGresult
+
+BEGIN = Statement.of("begin", "BEGIN ISOLATION LEVEL READ COMMITTED")
+COMMIT = Statement.of("commit", "COMMIT")
+
+
+class Exchange:
+    """Statements on their way over one connection, and their answers."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+        self._libpq = connection.pgconn
+        self._prepares = connection.prepare_threshold is not None
+        self._asked: list[tuple[Statement, bool]] = []
+        """Each is answered in turn: a statement that ran, or (True) that was prepared."""
+        self._libpq.enter_pipeline_mode()
+
+    def queue(self, statement: tuple[Statement, Mapping[str, Any]]) -> None:
+        """Add a statement to what will be sent."""
+        what, params = statement
+        values, formats = what.encoded(params)
+        if not self._prepares or not what.slots:  # what takes no parameters is read faster than it is looked up
+            self._libpq.send_query_params(what.sql, values, None, formats, Format.BINARY)
+        else:
+            name = f"onceward_{what.name}".encode()
+            if what.name not in self.connection.prepared and (what, True) not in self._asked:
+                self._libpq.send_prepare(name, what.sql)
+                self._asked.append((what, True))
+            self._libpq.send_query_prepared(name, values, formats, Format.BINARY)
+        self._asked.append((what, False))
+
+    def answers(self) -> PQGen[list[PGresult]]:
+        """Send what was queued; the answer to each statement, errors among them."""
+        self._libpq.pipeline_sync()
+        yield from generators.send(self._libpq)
+        found = []
+        for what, prepared in self._asked:
+            (result,) = yield from generators.fetch_many(self._libpq)
+            if not prepared:
+                found.append(result)
+            elif result.status == ExecStatus.COMMAND_OK:
+                self.connection.prepared.add(what.name)
+            elif result.status == ExecStatus.FATAL_ERROR:
+                found.append(result)  # in place of what cannot run without it
+        yield from generators.fetch_many(self._libpq)  # the end of the pipeline
+        self._libpq.exit_pipeline_mode()
+        return found
+
+    def rows(self, answers: list[PGresult]) -> list[list[Any]]:
+        """The rows of each answer; raises the first error among them."""
+        for answer in answers:
+            if answer.status == ExecStatus.FATAL_ERROR:
+                raise pg.error_from_result(answer, self.connection.info.encoding)
+        found = []
+        loader = Transformer(self.connection)
+        for (what, _), answer in zip([one for one in self._asked if not one[1]], answers, strict=True):
+            if what is COMMIT and answer.command_status != b"COMMIT":
+                raise pg.InFailedSqlTransaction(f"COMMIT was answered with {answer.command_status!r}")
+            loader.set_pgresult(answer)
+            found.append(loader.load_rows(0, answer.ntuples, tuple) if answer.ntuples else [])
+        return found
