@@ -17,6 +17,9 @@ BIN   := .venv/bin
 READY := .venv/.ready
 PEERS := bench/.venv/.ready
 
+# Tests start many processes; where Python may not write bytecode, each of them compiles all it imports anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint format screenshots crash simulate mutants chaos proof brokers bench bench-60m soak servers pins clean
 
