@@ -13,9 +13,15 @@ JSON    ?=
 MESSAGES ?= 20000
 FAULTS   ?= 300
 
+# The tests kill processes and servers, not the machine: what they write need not reach a disk where memory has room for it.
+SCRATCH := $(shell df -k --output=avail /dev/shm 2>/dev/null | awk '$$1 > 4000000 { print "TMPDIR=/dev/shm" }')
+
 BIN   := .venv/bin
 READY := .venv/.ready
 PEERS := bench/.venv/.ready
+
+# Tests start many processes; where Python may not write bytecode, each of them compiles all it imports anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint format screenshots crash simulate mutants chaos proof brokers bench bench-60m soak servers pins clean
@@ -29,7 +35,7 @@ demo: $(READY) ## Watch messages take effect exactly once, through duplicates an
 	@$(BIN)/onceward demo
 
 test: lint servers ## Lint, then run the whole test suite on real servers
-	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal $(ARGS)
+	@$(SCRATCH) $(BIN)/pytest -q -n $(WORKERS) --dist worksteal $(ARGS)
 
 lint: $(READY) ## Check style, types and the direction of imports
 	@$(BIN)/ruff check

@@ -1,5 +1,7 @@
 """onceward: the inbox for Python services. Every message takes effect exactly once, in the service's own database."""
 
+from typing import TYPE_CHECKING, Any
+
 from onceward.breaker import Circuit
 from onceward.errors import (
     ConfigurationError,
@@ -15,8 +17,10 @@ from onceward.inbox import Inbox
 from onceward.message import Message, Receipt
 from onceward.retry import Reject, Retry, RetryPolicy
 from onceward.settings import Settings
-from onceward.sources.poll import Response
 from onceward.versions import one_row
+
+if TYPE_CHECKING:
+    from onceward.sources.poll import Response
 
 __version__ = "0.1.0"
 
@@ -40,3 +44,12 @@ __all__ = [
     "StoreUnavailable",
     "one_row",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Only a program that polls APIs needs what belongs to that."""
+    if name == "Response":
+        from onceward.sources.poll import Response  # noqa: PLC0415 - see above
+
+        return Response
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,20 +5,26 @@ The public methods of `Inbox` that look and steer; each is one step of `report.p
 
 from __future__ import annotations
 
-import getpass
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from onceward import identity, report, survey, timeline, trial
+from onceward import identity
+from onceward.deferred import Deferred
 from onceward.flow import Flow
-from onceward.steps import operate
 from onceward.steps.context import Context
 from onceward.stores.protocol import Store
 from onceward.transact import perform
 from onceward.watching import Watcher
+
+if TYPE_CHECKING:
+    from onceward import report, survey, timeline, trial
+    from onceward.steps import operate
+else:
+    report, survey, timeline, trial = map(Deferred, ("report", "survey", "timeline", "trial"))
+    operate = Deferred("steps.operate")
 
 PAGE = 500
 
@@ -201,6 +207,8 @@ class Desk:
 
 def user() -> str:
     """Who acts, where nobody says so."""
+    import getpass  # noqa: PLC0415 - only for people
+
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # a container without an entry for its user

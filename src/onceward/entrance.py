@@ -9,27 +9,27 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from onceward import guarantees
-from onceward.alerts import Alerts, Hook, Rules
+from onceward.deferred import Deferred
 from onceward.desk import Desk
 from onceward.errors import ConfigurationError
-from onceward.pace import Pace
 from onceward.retry import RetryPolicy
-from onceward.sinks.protocol import Closable, Sink, open_sink
-from onceward.sources.envelope import POSITION, Envelope
-from onceward.sources.intake import Attendance, Intake, Reading
-from onceward.sources.poll import TIMEOUT, Poll
-from onceward.sources.protocol import open_source
 from onceward.steps.context import Context
 from onceward.steps.prune import declare
 from onceward.stores.protocol import Store
-from onceward.webhooks import Hooks, Limits, Webhooks
 
 if TYPE_CHECKING:
-    from onceward.sources.intake import Receiver as Intaking
-    from onceward.sources.poll import Polling
-    from onceward.webhooks import Verifier
+    from onceward import alerts, guarantees, pace
+    from onceward import webhooks as web
+    from onceward.sinks import protocol as sinks
+    from onceward.sources import envelope, intake
+    from onceward.sources import poll as polling
+    from onceward.sources import protocol as brokers
     from onceward.webhooks.hooks import Receiver
+else:
+    alerts, guarantees, pace, web = map(Deferred, ("alerts", "guarantees", "pace", "webhooks"))
+    brokers, envelope, intake, polling, sinks = map(
+        Deferred, ("sources.protocol", "sources.envelope", "sources.intake", "sources.poll", "sinks.protocol")
+    )
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,21 +39,21 @@ class Entrance(Desk):
 
     def __init__(self, context: Context, store: Store) -> None:
         super().__init__(context, store)
-        self._intakes: list[Intake] = []
-        self._polls: dict[str, Poll] = {}
-        self._own_sinks: list[Closable] = []
-        self._alerts: Alerts | None = None
-        self.served: list[Webhooks] = []
+        self._intakes: list[intake.Intake] = []
+        self._polls: dict[str, polling.Poll] = {}
+        self._own_sinks: list[sinks.Closable] = []
+        self._alerts: alerts.Alerts | None = None
+        self.served: list[web.Webhooks] = []
         """The web applications made so far; `onceward run --http` serves them."""
 
-    def webhooks(self, endpoints: Mapping[str, Verifier], *, limits: Limits | None = None) -> Webhooks:
+    def webhooks(self, endpoints: Mapping[str, web.Verifier], *, limits: web.Limits | None = None) -> web.Webhooks:
         """An ASGI application that takes webhooks: `app.mount("/hooks", inbox.webhooks({"/stripe": Stripe(secret)}))`.
 
         It answers 200 when an event is committed (or was before), 4xx to what is not authentic, and 503 while the
         database is away. `.wsgi` is the same for WSGI, `.wsgi.django("/stripe")` a Django view. A retention that is
         shorter than a sender may still send copies is refused here.
         """
-        made = Webhooks(Hooks(cast("Receiver", self), endpoints, limits=limits))
+        made = web.Webhooks(web.Hooks(cast("Receiver", self), endpoints, limits=limits))
         for verifier in endpoints.values():
             declare(self._context, verifier.source, verifier.redelivery)
         self.served.append(made)
@@ -81,13 +81,13 @@ class Entrance(Desk):
         """
         if batch < 1:
             raise ConfigurationError(f"batch={batch} must be at least 1")
-        opened, envelope = open_source(url), Envelope(source, id, type)
-        if id == POSITION and not opened.positions:
+        opened, names = brokers.open_source(url), envelope.Envelope(source, id, type)
+        if id == envelope.POSITION and not opened.positions:
             raise ConfigurationError(
                 f"{opened.name}: id={id!r} is not possible, messages have no place of their own there"
             )
         declare(self._context, source, opened.redelivery if redelivers_for is None else redelivers_for)
-        self._intakes.append(Intake(opened, envelope, batch, inline, None if rate is None else Pace(rate)))
+        self._intakes.append(intake.Intake(opened, names, batch, inline, None if rate is None else pace.Pace(rate)))
 
     def poll(
         self,
@@ -95,7 +95,7 @@ class Entrance(Desk):
         every: timedelta,
         source: str,
         type: str | None = None,  # noqa: A002 - the words every sender uses
-        timeout: timedelta = TIMEOUT,
+        timeout: timedelta = timedelta(minutes=1),
         retry: RetryPolicy | None = None,
     ) -> Callable[[F], F]:
         """Poll an API while `run` runs: a generator function, `def` or `async def`, that yields raw responses.
@@ -111,7 +111,7 @@ class Entrance(Desk):
                 raise ConfigurationError(f"there is a poll of {source!r} already; give this one a source of its own")
             policy = retry or RetryPolicy(cap=timedelta(minutes=10), jitter=0.5)
             kind = f"{source}.response" if type is None else type
-            self._polls[source] = Poll(function, source, kind, every, timeout, policy)
+            self._polls[source] = polling.Poll(function, source, kind, every, timeout, policy)
             return function
 
         return register
@@ -124,15 +124,15 @@ class Entrance(Desk):
         """As `poll_now`, awaited."""
         if source not in self._polls:
             raise ConfigurationError(f"there is no poll of {source!r}; register one with @inbox.poll(source=...)")
-        await self._polls[source].turn(cast("Polling", self), asyncio.Event(), early=True)
+        await self._polls[source].turn(cast("polling.Polling", self), asyncio.Event(), early=True)
 
-    def alert(self, *hooks: Hook, rules: Rules | None = None) -> Alerts:
+    def alert(self, *hooks: alerts.Hook, rules: alerts.Rules | None = None) -> alerts.Alerts:
         """Tell when something needs a person, while `run` runs: dead letters, mismatches, blocked keys, old backlog.
 
         A hook is a function of an `Alert`; `alerts.http_hook(url, secrets=[...])` makes one, and without any the log is
         told. Of several processes one tells. A program that does not `run` calls `look()` of what this returns.
         """
-        self._alerts = Alerts(self, hooks, rules or Rules())
+        self._alerts = alerts.Alerts(self, hooks, rules or alerts.Rules())
         return self._alerts
 
     def _check_guarantees(self) -> None:
@@ -145,11 +145,13 @@ class Entrance(Desk):
 
         `stop` is called if reading fails.
         """
-        readings: list[Reading] = [partial(intake.run, cast("Intaking", self)) for intake in self._intakes]
-        readings += [partial(poll.run, cast("Polling", self)) for poll in self._polls.values()]
+        readings: list[intake.Reading] = [
+            partial(taking.run, cast("intake.Receiver", self)) for taking in self._intakes
+        ]
+        readings += [partial(poll.run, cast("polling.Polling", self)) for poll in self._polls.values()]
         with ExitStack() as stack:
             if readings:
-                attendance = Attendance(readings, stop)
+                attendance = intake.Attendance(readings, stop)
                 attendance.start()
                 stack.callback(attendance.end, self._context.settings.stop_timeout)
             if self._alerts is not None:
@@ -157,9 +159,9 @@ class Entrance(Desk):
                 stack.callback(self._alerts.stop)
             yield
 
-    def _opened(self, url: str) -> Sink:
+    def _opened(self, url: str) -> sinks.Sink:
         """A sink of the inbox's own: opened by URL, closed with the inbox."""
-        self._own_sinks.append(open_sink(url))
+        self._own_sinks.append(sinks.open_sink(url))
         return self._own_sinks[-1]
 
     def _leave(self) -> None:

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Literal, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
 
 from onceward import identity
 from onceward.blobs.bodies import LargeBodies
-from onceward.blobs.protocol import open_blobs
 from onceward.breaker import Breaker, Circuit
+from onceward.deferred import Deferred
 from onceward.entrance import Entrance
 from onceward.errors import ConfigurationError, StoreUnavailable
 from onceward.flow import Flow, run_async, run_sync
@@ -22,11 +22,9 @@ from onceward.gather import Gatherings, batches
 from onceward.inline import Inline
 from onceward.message import Arguments, Delivery, Receipt
 from onceward.registry import Handler, KeySpec, Promise, Registry
-from onceward.relay import relay_handler
 from onceward.retry import RetryPolicy
 from onceward.sending import Sending
 from onceward.settings import Settings
-from onceward.sinks.protocol import Sink
 from onceward.spooling import Spooling
 from onceward.steps.blob import put_away
 from onceward.steps.context import Cache, Context
@@ -37,6 +35,13 @@ from onceward.stores.protocol import open_store
 from onceward.transact import apart, async_performer, perform, perform_async, performer
 from onceward.upkeep import Upkeep
 from onceward.worker import Worker, stopped_by_signals
+
+if TYPE_CHECKING:
+    from onceward import relay
+    from onceward.blobs import protocol as blob_stores
+    from onceward.sinks import protocol as sinks
+else:
+    relay, blob_stores, sinks = map(Deferred, ("relay", "blobs.protocol", "sinks.protocol"))
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -83,11 +88,11 @@ class Inbox(Entrance, Sending, Upkeep):
             code_version=os.environ.get("ONCEWARD_CODE_VERSION", "") if code_version is None else code_version,
             settings=self.settings,
             registry=Registry(),
-            large=LargeBodies(None if blobs is None else open_blobs(blobs), blob_above),
+            large=LargeBodies(None if blobs is None else blob_stores.open_blobs(blobs), blob_above),
         )
         super().__init__(context, open_store(url, prefix, self.settings.lock_wait))
         self._introduced = 0
-        self._sinks: dict[str, Sink] = {}
+        self._sinks: dict[str, sinks.Sink] = {}
         self._policies: dict[str, RetryPolicy] = {}
         self._inline = Inline(self._context, self._store, self.introduce)
         self._workers: set[Worker] = set()
@@ -163,7 +168,7 @@ class Inbox(Entrance, Sending, Upkeep):
 
         return register
 
-    def sink(self, name: str, sink: Sink | str, *, retry: RetryPolicy | None = None) -> None:
+    def sink(self, name: str, sink: sinks.Sink | str, *, retry: RetryPolicy | None = None) -> None:
         """Publish outgoing messages with `to=name` through a sink, or to a broker by its URL.
 
         The name "default" takes those without `to`.
@@ -174,7 +179,7 @@ class Inbox(Entrance, Sending, Upkeep):
         if retry is not None:
             self._policies[name] = retry
         self._context.registry.set_relay(
-            relay_handler(
+            relay.relay_handler(
                 self._sinks,
                 retry=RetryPolicy(attempts=20, max_age=timedelta(days=7)),
                 policies=self._policies,

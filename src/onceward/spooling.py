@@ -11,10 +11,16 @@ import logging
 import os
 import threading
 from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
 
+from onceward.deferred import Deferred
 from onceward.errors import HandlerNotFound, OncewardError, StoreUnavailable
 from onceward.message import Delivery, Receipt
-from onceward.spool import Spool
+
+if TYPE_CHECKING:
+    from onceward import spool as files
+else:
+    files = Deferred("spool")
 
 log = logging.getLogger("onceward")
 
@@ -27,7 +33,7 @@ class Spooling:
     """A spool, and the thread that drains it; without a path, nothing but what the caller does itself."""
 
     def __init__(self, path: str | os.PathLike[str] | None, store: Store, every: float) -> None:
-        self.spool = None if path is None else Spool(path)
+        self.spool = None if path is None else files.Spool(path)
         self._store, self._every = store, every
         self._stopping = threading.Event()
         self._lock = threading.Lock()
@@ -57,7 +63,7 @@ class Spooling:
                 log.warning("%s; messages go to the spool %s", error, self.spool.path)
         return await asyncio.to_thread(self._append, self.spool, deliveries)
 
-    def _append(self, spool: Spool, deliveries: Sequence[Delivery]) -> list[Receipt]:
+    def _append(self, spool: files.Spool, deliveries: Sequence[Delivery]) -> list[Receipt]:
         spool.append(deliveries)
         self.start()
         return [Receipt("spooled", 0) for _ in deliveries]
@@ -83,7 +89,7 @@ class Spooling:
         if thread is not None and thread.is_alive():
             thread.join()
 
-    def _run(self, spool: Spool) -> None:
+    def _run(self, spool: files.Spool) -> None:
         while not self._stopping.is_set():
             try:
                 self.drain()
@@ -112,7 +118,7 @@ class Spooling:
                     break
         return number
 
-    def _place(self, spool: Spool, deliveries: Sequence[Delivery]) -> None:
+    def _place(self, spool: files.Spool, deliveries: Sequence[Delivery]) -> None:
         """Store a batch; where one cannot be placed, one by one, and that one is put aside."""
         try:
             self._store(deliveries)

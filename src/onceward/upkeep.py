@@ -13,23 +13,28 @@ from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onceward import identity, payload
-from onceward.archive import Archive, Record, body_of, with_body
-from onceward.chores import Chores
+from onceward.deferred import Deferred
 from onceward.desk import Desk, user
 from onceward.errors import BlobsUnavailable, BodyLost, ConfigurationError
 from onceward.flow import Wait
 from onceward.reference import Reference
 from onceward.spooling import Spooling
-from onceward.steps.archive import drop_archived, next_archivable
 from onceward.steps.blob import know_folder, remove_unreferred
 from onceward.steps.context import Context
-from onceward.steps.erase import Match, Test, erase, has_field, has_key, same_id, search
 from onceward.steps.prune import BATCH, Pruned, Sweep, declare, prune
 from onceward.stores.protocol import Session
 from onceward.transact import perform
+
+if TYPE_CHECKING:
+    from onceward import archive as files
+    from onceward import chores
+    from onceward.steps import archive as archiving
+    from onceward.steps import erase as erasing
+else:
+    files, chores, archiving, erasing = map(Deferred, ("archive", "chores", "steps.archive", "steps.erase"))
 
 log = logging.getLogger("onceward")
 
@@ -70,7 +75,7 @@ class Upkeep(Desk):
         field: tuple[str, Any] | None = None,
         source: str | None = None,
         id: str | None = None,  # noqa: A002
-    ) -> list[Match]:
+    ) -> list[erasing.Match]:
         """What `erase` would be about: messages with a key, or a field (path and value), or an id of a source.
 
         Every body is read for a key or a field: live, finished, dead, outgoing and in quarantine. An id also finds
@@ -78,11 +83,11 @@ class Upkeep(Desk):
         """
         _check_one(key, field, source, id)
         if source is not None and id is not None:
-            seqs = perform(self._store, lambda: same_id(self._context, source, id))
+            seqs = perform(self._store, lambda: erasing.same_id(self._context, source, id))
             stories = [story for seq in seqs if (story := self.message(seq))]
-            return [Match(one.seq, one.type or "", one.source, _unfinished(one.status)) for one in stories]
+            return [erasing.Match(one.seq, one.type or "", one.source, _unfinished(one.status)) for one in stories]
         test = _test(key, field)
-        return perform(self._store, lambda: search(self._context, test))
+        return perform(self._store, lambda: erasing.search(self._context, test))
 
     def erase(self, *seqs: int, reason: str, actor: str = "") -> list[int]:
         """Erase the bodies, headers, keys, results and errors of messages (see `personal`); ids and hashes stay.
@@ -93,7 +98,7 @@ class Upkeep(Desk):
         who = actor or user()
 
         def erased(seq: int) -> bool:
-            return perform(self._store, lambda: erase(self._context, seq, actor=who, reason=reason))
+            return perform(self._store, lambda: erasing.erase(self._context, seq, actor=who, reason=reason))
 
         return [seq for seq in seqs if not erased(seq)]
 
@@ -103,7 +108,7 @@ class Upkeep(Desk):
         A body leaves the database when the file that has it is on the disk. `progress` is told how many so far.
         """
         after, moved = 0, 0
-        while seqs := self._add_file(Archive(folder), after, FILE_MESSAGES):
+        while seqs := self._add_file(files.Archive(folder), after, FILE_MESSAGES):
             for gone in self._drop_archived(seqs):
                 moved += gone
                 (progress or (lambda _: None))(moved)
@@ -113,12 +118,12 @@ class Upkeep(Desk):
     def _archive_turn(self) -> bool:
         """Move some messages to the folder of `Inbox(archive=...)`; answers whether that were all."""
         assert self._archive_folder is not None  # noqa: S101 - nobody has this turn without a folder
-        seqs = self._add_file(Archive(self._archive_folder), 0, TURN_MESSAGES)
+        seqs = self._add_file(files.Archive(self._archive_folder), 0, TURN_MESSAGES)
         for _ in self._drop_archived(seqs):
             pass
         return len(seqs) < TURN_MESSAGES
 
-    def _add_file(self, archive: Archive, after: int, limit: int) -> list[int]:
+    def _add_file(self, archive: files.Archive, after: int, limit: int) -> list[int]:
         """Write the next file; when this returns it is on the disk, and what it has may go."""
         seqs: list[int] = []
         archive.add(self._archivable(after, seqs, limit))
@@ -126,12 +131,12 @@ class Upkeep(Desk):
 
     def _drop_archived(self, seqs: list[int]) -> Iterator[int]:
         for start in range(0, len(seqs), BATCH):
-            yield perform(self._store, partial(drop_archived, self._context, seqs[start : start + BATCH]))
+            yield perform(self._store, partial(archiving.drop_archived, self._context, seqs[start : start + BATCH]))
 
-    def _archivable(self, after: int, seqs: list[int], limit: int) -> Iterator[Record]:
+    def _archivable(self, after: int, seqs: list[int], limit: int) -> Iterator[files.Record]:
         """The messages of the next file; their numbers are noted in `seqs`."""
         while len(seqs) < limit:
-            records = perform(self._store, partial(next_archivable, self._context, after, BATCH))
+            records = perform(self._store, partial(archiving.next_archivable, self._context, after, BATCH))
             for record, reference in records:
                 seqs.append(record["seq"])
                 yield record if reference is None else whole(self._context, record, reference)
@@ -160,12 +165,12 @@ class Upkeep(Desk):
 
     def _chores(self) -> AbstractContextManager[None]:
         """What runs beside workers."""
-        chores: dict[str, Callable[[], bool]] = {}
+        wanted: dict[str, Callable[[], bool]] = {}
         if self._archive_folder is not None:
-            chores["archive"] = self._archive_turn
+            wanted["archive"] = self._archive_turn
         if self._context.large.store is not None:
-            chores["collect"] = self._collect_turn
-        return Chores(self._context, self._store, chores).during()
+            wanted["collect"] = self._collect_turn
+        return chores.Chores(self._context, self._store, wanted).during()
 
     def erase_archived(
         self,
@@ -179,10 +184,10 @@ class Upkeep(Desk):
         """As `personal` and `erase`, in the files of an archive; answers how many messages were blanked."""
         _check_one(key, field, source, id)
         if source is not None:
-            return Archive(folder).erase(lambda record: (record["source"], record["id"]) == (source, id))
+            return files.Archive(folder).erase(lambda record: (record["source"], record["id"]) == (source, id))
         test = _test(key, field)
-        return Archive(folder).erase(
-            lambda record: test.holds(record["key"], payload.encode_text(record["headers"]), body_of(record))
+        return files.Archive(folder).erase(
+            lambda record: test.holds(record["key"], payload.encode_text(record["headers"]), files.body_of(record))
         )
 
     def prune(self, *, progress: Callable[[Pruned], None] | None = None) -> Pruned:
@@ -199,10 +204,10 @@ class Upkeep(Desk):
         return sweep.pruned
 
 
-def whole(context: Context, record: Record, reference: Reference) -> Record:
+def whole(context: Context, record: files.Record, reference: Reference) -> files.Record:
     """A record with its large body; where that is lost, the rest of it all the same."""
     try:
-        return with_body(record, context.large.fetch(reference))
+        return files.with_body(record, context.large.fetch(reference))
     except BodyLost as error:
         log.error("message %d is without its body: %s", record["seq"], error)  # noqa: TRY400 - no traceback
         return record
@@ -213,8 +218,12 @@ def _check_one(key: Any, field: tuple[str, Any] | None, source: str | None, mess
         raise ConfigurationError("say one of: key=, field=(path, value), or source= and id=")
 
 
-def _test(key: Any, field: tuple[str, Any] | None) -> Test:
-    return has_field(field[0], str(identity.key_text(field[1]))) if field else has_key(str(identity.key_text(key)))
+def _test(key: Any, field: tuple[str, Any] | None) -> erasing.Test:
+    return (
+        erasing.has_field(field[0], str(identity.key_text(field[1])))
+        if field
+        else erasing.has_key(str(identity.key_text(key)))
+    )
 
 
 def _unfinished(status: str) -> str:

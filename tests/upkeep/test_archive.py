@@ -15,6 +15,7 @@ from onceward import Message, Reject, Settings, upkeep
 from onceward.archive import Archive, body_of, with_body
 from onceward.errors import ConfigurationError
 from onceward.replay import replay
+from onceward.steps import archive as archiving_steps
 from tests.contract import behaviour as acts
 from tests.contract.harness import SOURCE, Shop, arguments
 from tests.upkeep.test_prune import turn_page
@@ -110,7 +111,7 @@ def test_dying_at_every_step_loses_nothing(
     shop.receive_many(arguments(f"m{number}") for number in range(3))
     shop.drain()
     place: Any = {"before the rename": (Path, "rename"), "before the manifest": (Archive, "_publish")}.get(
-        step, (upkeep, "drop_archived")
+        step, (archiving_steps, "drop_archived")
     )
 
     def dies(*_: object) -> None:

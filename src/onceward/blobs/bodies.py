@@ -7,12 +7,15 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from onceward import identity
-from onceward.blobs.protocol import BlobStore
 from onceward.errors import BlobsUnavailable, BodyLost
 from onceward.message import Delivery
 from onceward.reference import Reference, new_name
+
+if TYPE_CHECKING:
+    from onceward.blobs.protocol import BlobStore
 
 log = logging.getLogger("onceward")
 

@@ -28,7 +28,6 @@ from onceward.transact import perform
 
 log = logging.getLogger("onceward")
 
-TIMEOUT = timedelta(minutes=1)
 _END = object()
 
 

@@ -6,8 +6,11 @@ a hundred times a second. A lost notification costs one poll interval, nothing e
 
 from __future__ import annotations
 
+import selectors
+import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 import psycopg
 
@@ -68,22 +71,32 @@ class PostgresBell(threading.Thread):
         super().__init__(name="onceward-bell", daemon=True)
         self._connect, self._channel, self._wake, self._forget = connect, channel, wake, forget
         self._stopping = threading.Event()
+        self._end, self._other_end = socket.socketpair()  # so that it need not look now and then whether to stop
         self.start()
 
     def run(self) -> None:
+        with self._end, self._other_end:
+            while not self._stopping.is_set():
+                try:
+                    with self._connect() as connection, selectors.DefaultSelector() as selector:
+                        self._listen(connection, selector)
+                except psycopg.Error:  # a hint only: the poll of the workers is the fallback
+                    self._stopping.wait(1)
+
+    def _listen(self, connection: psycopg.Connection[tuple[object, ...]], selector: selectors.BaseSelector) -> None:
+        selector.register(connection.fileno(), selectors.EVENT_READ)
+        selector.register(self._end, selectors.EVENT_READ)
+        connection.execute(f"LISTEN {self._channel}".encode())
+        self._wake()  # whatever came while nobody was listening
         while not self._stopping.is_set():
-            try:
-                with self._connect() as connection:
-                    connection.execute(f"LISTEN {self._channel}".encode())
-                    self._wake()  # whatever came while nobody was listening
-                    while not self._stopping.is_set():
-                        for _ in connection.notifies(timeout=0.5, stop_after=1):
-                            self._wake()
-            except psycopg.Error:  # a hint only: the poll of the workers is the fallback
-                self._stopping.wait(1)
+            for _ in connection.notifies(timeout=0):
+                self._wake()
+            selector.select()
 
     def close(self) -> None:
         """Stop listening; fine when stopped already."""
         self._forget()
         self._stopping.set()
+        with suppress(OSError):  # it has ended
+            self._other_end.send(b".")
         self.join(timeout=5)

@@ -1,0 +1,94 @@
+"""How a program starts: `import onceward` brings what receiving and handling need, and the rest comes when it is used.
+
+Invariant: what is named here is loaded by nothing that every program does; a time would depend on the machine.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+import typing
+from importlib import import_module
+from importlib.util import find_spec
+
+from onceward import Inbox
+from onceward.deferred import Deferred
+
+FOR_SOME = {
+    "onceward.alerts",
+    "onceward.archive",
+    "onceward.blobs.protocol",
+    "onceward.chores",
+    "onceward.doctor",
+    "onceward.guarantees",
+    "onceward.idempotency",
+    "onceward.metrics",
+    "onceward.relay",
+    "onceward.replay",
+    "onceward.report",
+    "onceward.sinks",
+    "onceward.sources",
+    "onceward.spool",
+    "onceward.steps.archive",
+    "onceward.steps.erase",
+    "onceward.steps.operate",
+    "onceward.stores.postgres",
+    "onceward.stores.sqlite",
+    "onceward.supervisor",
+    "onceward.survey",
+    "onceward.telemetry",
+    "onceward.testing",
+    "onceward.timeline",
+    "onceward.trial",
+    "onceward.webhooks",
+}
+"""For people, operators, strangers and disks; each store where it is opened."""
+
+_LOADED = (
+    "import json, sys; before = set(sys.modules); import onceward; print(json.dumps([*set(sys.modules) - before]))"
+)
+_STARTED = """
+import json, sys
+from onceward import Inbox
+with Inbox("sqlite://") as inbox:
+    inbox.migrate()
+    inbox.on("greeting")(lambda message, tx: None)
+    inbox.receive(source="start", id="1", type="greeting")
+    assert inbox.drain() == 1
+print(json.dumps([*sys.modules]))
+"""
+
+
+def loaded(program: str) -> set[str]:
+    """The modules that a fresh interpreter has loaded at the end of a program."""
+    answer = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
+    return set(json.loads(answer.stdout))
+
+
+def test_import_brings_only_what_every_program_needs() -> None:
+    found = loaded(_LOADED)
+    assert not found & FOR_SOME
+    assert {"onceward.steps.receive", "onceward.steps.handle"} <= found, "the program did not import the inbox"
+    foreign = {name.partition(".")[0] for name in found} - set(sys.stdlib_module_names) - {"onceward", "org"}
+    assert not foreign, "the core works with the standard library alone"
+
+
+def test_handling_a_message_brings_nothing_of_the_rest() -> None:
+    assert loaded(_STARTED) & FOR_SOME == {"onceward.stores.sqlite"}
+
+
+def test_what_is_for_some_is_there() -> None:
+    assert all(map(find_spec, FOR_SOME)), "a name that nothing has can never be loaded"
+
+
+def test_every_deferred_module_is_what_the_types_say() -> None:
+    modules = [sys.modules[kind.__module__] for kind in Inbox.__mro__[:-1]]
+    deferred = [value for module in modules for value in vars(module).values() if isinstance(value, Deferred)]
+    assert deferred
+    for value in deferred:
+        import_module(value._name)
+    for kind in Inbox.__mro__:
+        for function in filter(inspect.isfunction, vars(kind).values()):
+            typing.get_type_hints(function)
