@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -19,10 +20,11 @@ from typing import Any, NamedTuple, TypeVar
 from onceward.address import Address
 from onceward.errors import ConfigurationError
 from onceward.librdkafka import client_configuration, log
-from onceward.sources.protocol import Arrival, BrokerUnavailable
+from onceward.sources.protocol import Arrival, BrokerUnavailable, Shares
 
 try:
     from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, TopicPartition
+    from confluent_kafka.admin import AdminClient
 except ImportError as error:
     raise ConfigurationError("Kafka needs: pip install 'onceward[kafka]'") from error
 
@@ -30,6 +32,8 @@ T = TypeVar("T")
 
 MORE_SECONDS = 0.05
 """How long a batch that has begun waits to become larger."""
+ASK_SECONDS, TRY_SECONDS = 10.0, 1.0
+"""How long a question beside the reading may take, and how long until we look why there is no answer yet."""
 ORDERS = ("arrival", "offset")
 FORM = "kafka://host:9092?topic=NAME&group=onceward&session=45&order=arrival&sasl=plain"
 # The group is changing: what was to be committed is when it has settled, or by whoever has the partition then.
@@ -39,6 +43,13 @@ _NOT_NOW = (
     KafkaError.UNKNOWN_MEMBER_ID,
     KafkaError.FENCED_MEMBER_EPOCH,
     KafkaError.STALE_MEMBER_EPOCH,
+)
+# What a client goes on trying, and what no patience helps with.
+_HOPELESS = (
+    KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001 - the client's own way to name them
+    KafkaError._AUTHENTICATION,  # noqa: SLF001
+    KafkaError._SSL,  # noqa: SLF001
+    KafkaError._RESOLVE,  # noqa: SLF001
 )
 
 
@@ -68,9 +79,10 @@ class KafkaTopic:
         if address["order"] not in ORDERS:
             raise ConfigurationError(f"order={address['order']} must be one of {', '.join(ORDERS)}")
         self._by_offset = address["order"] == "offset"
+        self._group, self._client = address["group"], client_configuration(address)
         self._settings = {
-            **client_configuration(address),
-            "group.id": address["group"],
+            **self._client,
+            "group.id": self._group,
             "session.timeout.ms": int(address.seconds("session") * 1000),
             "heartbeat.interval.ms": int(address.seconds("session") * 1000 / 4),
             "partition.assignment.strategy": "cooperative-sticky",
@@ -108,6 +120,20 @@ class KafkaTopic:
             await asyncio.get_running_loop().run_in_executor(thread, self._close)
         finally:
             thread.shutdown(wait=False)
+
+    def shares(self) -> Shares:
+        # Not as a member of the group, whose partitions would move.
+        heard: list[Any] = []
+        settings: dict[str, Any] = {**self._client, "error_cb": heard.append}
+        asking = AdminClient(settings)
+        try:
+            known = _topics(asking, heard)
+            group = asking.describe_consumer_groups([self._group], request_timeout=ASK_SECONDS)[self._group].result()
+        except KafkaException as trouble:
+            raise BrokerUnavailable(str(trouble.args[0])) from trouble
+        if missing := [topic for topic in self._topics if topic not in known]:
+            raise BrokerUnavailable(f"there is no topic {', '.join(missing)}")
+        return Shares(sum(len(known[topic].partitions) for topic in self._topics), len(group.members))
 
     async def _do(self, call: Callable[[], T]) -> T:
         """In the source's thread; seen through when we are cancelled, for the client is in use until it answers."""
@@ -214,6 +240,20 @@ class KafkaTopic:
             id=headers.get("id"),
             type=headers.get("type"),
         )
+
+
+def _topics(asking: Any, heard: Sequence[Any]) -> dict[str, Any]:
+    """What topics there are. Why a broker does not answer is said in the client's callbacks, not in its error."""
+    deadline = time.monotonic() + ASK_SECONDS
+    while True:
+        try:
+            found: dict[str, Any] = asking.list_topics(timeout=TRY_SECONDS).topics
+        except KafkaException as trouble:
+            asking.poll(0)
+            if any(one.code() in _HOPELESS for one in heard) or time.monotonic() > deadline:
+                raise BrokerUnavailable(heard[0].str() if heard else str(trouble)) from trouble
+        else:
+            return found
 
 
 def _text(value: bytes | str | None) -> str:
