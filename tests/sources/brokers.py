@@ -19,7 +19,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from onceward.sinks.loop import LoopThread
-from tests.servers import FaultProxy, MosquittoServer, NatsServer, RabbitServer, RedisServer
+from tests.servers import FaultProxy, KafkaMock, MosquittoServer, NatsServer, RabbitServer, RedisServer
 from tests.servers.foreign import ForeignServer
 from tests.servers.private import PrivateServer
 from tests.waiting import wait_until
@@ -28,15 +28,18 @@ from tests.waiting import wait_until
 class Broker(Protocol):
     """A real broker with a queue of this test's own."""
 
-    proxy: FaultProxy
     positions: bool
     """Whether messages have a place in it."""
     readers: int
     """How many processes may read with one address."""
 
     @property
-    def server(self) -> PrivateServer | ForeignServer:
+    def server(self) -> PrivateServer | KafkaMock | ForeignServer:
         """Where it is."""
+
+    @property
+    def proxy(self) -> FaultProxy:
+        """What stands before it, to be cut."""
 
     def url(self, *, proxied: bool = False) -> str:
         """The source's address."""
