@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-import nats
 import pika
 import redis
 from nats.js.errors import NotFoundError
@@ -19,6 +18,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from onceward.sinks.loop import LoopThread
+from onceward.sinks.nats import connected
 from tests.servers import FaultProxy, KafkaMock, MosquittoServer, NatsServer, RabbitServer, RedisServer
 from tests.servers.foreign import ForeignServer
 from tests.servers.private import PrivateServer
@@ -175,12 +175,12 @@ class NatsBroker:
         self.proxy.close()
 
     def _do(self, work: Callable[[Any], Awaitable[Any]]) -> Any:
-        async def connected() -> Any:
+        async def done() -> Any:
             if self._connection is None:
-                self._connection = await nats.connect(self.server.address)
+                self._connection = await connected(self.server.address)
             return await work(self._connection.jetstream())
 
-        return self._thread.run(connected())
+        return self._thread.run(done())
 
     def _leave(self) -> None:
         leaving, self._connection = self._connection, None

@@ -8,6 +8,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._scram import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 from confluent_kafka.cimpl import NewTopic
 
 from tests.servers import FaultProxy, KafkaMock, KafkaServer
@@ -74,6 +75,12 @@ class KafkaBroker:
         assert self._producer.flush(30) == 0
         assert problems == [None]
 
+    def make_user(self, name: str, password: str) -> None:
+        """One who proves the password with SCRAM."""
+        told = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+        wish = UserScramCredentialUpsertion(name, told, password.encode())
+        self._admin.alter_user_scram_credentials([wish])[name].result(30)
+
     def records(self) -> list[tuple[str, str, bytes]]:
         """Id, type and body of everything in the topic, in order within each partition."""
         reader = Consumer({**self._settings, "group.id": uuid.uuid4().hex, "enable.auto.commit": False})
@@ -89,7 +96,7 @@ class KafkaBroker:
         return found
 
     def unsettled(self) -> int:
-        time.sleep(0.1)  # a look costs more than the wait for what is looked for
+        time.sleep(0.1)  # paces those who ask again and again: a look costs more than the wait. It decides nothing
         committed = self._committed()
         assert committed is not None
         return sum(self._look.get_watermark_offsets(one, timeout=10)[1] - max(0, one.offset) for one in committed)

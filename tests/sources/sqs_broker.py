@@ -67,7 +67,7 @@ class SqsBroker:
         self.client.send_message(MessageBody=text, MessageAttributes=attributes, **options)
 
     def unsettled(self, queue_url: str = "") -> int:
-        time.sleep(0.1)  # a look costs more than the wait for what is looked for
+        time.sleep(0.1)  # paces those who ask again and again: a look costs more than the wait. It decides nothing
         answer = self.client.get_queue_attributes(QueueUrl=queue_url or self.queue_url, AttributeNames=["All"])
         counts = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
         return sum(int(answer["Attributes"][name]) for name in counts)

@@ -137,7 +137,7 @@ def test_a_connection_lost_with_a_committed_batch_in_hand(
         if not cuts:
             cuts.append(ids(arrivals))
             broker.proxy.cut()
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.1)  # a while without a connection; not every client tells that it has noticed
             broker.proxy.heal()
         await accept(arrivals)
 
@@ -158,7 +158,7 @@ def test_a_connection_that_stalls_goes_on(shop: Shop, broker: Broker) -> None:
         wait_until(lambda: shop.effects() == ["m-1"])
         broker.proxy.freeze()
         publish(broker, "m-2")
-        time.sleep(0.3)
+        time.sleep(0.3)  # a connection that stalls has no sign but time
         broker.proxy.thaw()
         wait_until(lambda: shop.effects() == ["m-1", "m-2"])
         settled(broker)
@@ -180,7 +180,7 @@ def test_one_batch_at_a_time_while_the_store_is_slow(
     publish(broker, *names(70))
     with reading(shop):
         wait_until(lambda: sizes)
-        time.sleep(0.3)
+        time.sleep(0.3)  # that nothing more comes has no other sign
         assert (len(sizes), sizes[0] <= 5, broker.unsettled()) == (1, True, 70)
         slow.set()
         settled(broker)

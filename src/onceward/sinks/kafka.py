@@ -12,7 +12,7 @@ from typing import Any
 
 from onceward.address import Address
 from onceward.errors import ConfigurationError
-from onceward.librdkafka import client_configuration
+from onceward.librdkafka import Hearing, client_configuration
 from onceward.message import Message
 from onceward.retry import Reject
 from onceward.sinks.headers import fields_of
@@ -43,8 +43,9 @@ class KafkaSink:
     def __init__(self, url: str) -> None:
         address = Address.of(url, FORM)
         self._topic, self._where = address["topic"], address.shown
+        self._hearing = Hearing(KafkaError._AUTHENTICATION, KafkaError._SSL)  # noqa: SLF001 - as above
         self._settings = {
-            **client_configuration(address),
+            **client_configuration(address, self._hearing),
             "enable.idempotence": True,
             "acks": "all",
             "linger.ms": 0,
@@ -76,7 +77,9 @@ class KafkaSink:
         error = answers[0] if answers else "no answer"
         if error is not None:
             self._judge(error, topic)
-            raise ConnectionError(f"{self._where} did not confirm: {error}")
+            # "Timed out" is all that it says of a connection that was refused.
+            raise ConnectionError(f"{self._where} did not confirm: {self._hearing.hopeless or error}")
+        self._hearing.hopeless = ""
 
     def close(self) -> None:
         with self._guard:

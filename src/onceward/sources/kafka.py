@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from onceward.address import Address
 from onceward.errors import ConfigurationError
-from onceward.librdkafka import client_configuration, log
+from onceward.librdkafka import Hearing, client_configuration, log
 from onceward.sources.protocol import Arrival, BrokerUnavailable, Shares
 
 try:
@@ -44,13 +44,9 @@ _NOT_NOW = (
     KafkaError.FENCED_MEMBER_EPOCH,
     KafkaError.STALE_MEMBER_EPOCH,
 )
-# What a client goes on trying, and what no patience helps with.
-_HOPELESS = (
-    KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001 - the client's own way to name them
-    KafkaError._AUTHENTICATION,  # noqa: SLF001
-    KafkaError._SSL,  # noqa: SLF001
-    KafkaError._RESOLVE,  # noqa: SLF001
-)
+# What a client goes on trying by itself, though no patience helps with the first two of them.
+_REFUSED = (KafkaError._AUTHENTICATION, KafkaError._SSL)  # noqa: SLF001 - so the client spells its own errors
+_AWAY = (KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE)  # noqa: SLF001
 
 
 class Place(NamedTuple):
@@ -79,9 +75,10 @@ class KafkaTopic:
         if address["order"] not in ORDERS:
             raise ConfigurationError(f"order={address['order']} must be one of {', '.join(ORDERS)}")
         self._by_offset = address["order"] == "offset"
-        self._group, self._client = address["group"], client_configuration(address)
+        self._address, self._group = address, address["group"]
+        self._hearing = Hearing(*_REFUSED)
         self._settings = {
-            **self._client,
+            **client_configuration(address, self._hearing),
             "group.id": self._group,
             "session.timeout.ms": int(address.seconds("session") * 1000),
             "heartbeat.interval.ms": int(address.seconds("session") * 1000 / 4),
@@ -123,11 +120,10 @@ class KafkaTopic:
 
     def shares(self) -> Shares:
         # Not as a member of the group, whose partitions would move.
-        heard: list[Any] = []
-        settings: dict[str, Any] = {**self._client, "error_cb": heard.append}
-        asking = AdminClient(settings)
+        hearing = Hearing(*_REFUSED, *_AWAY)
+        asking = AdminClient(client_configuration(self._address, hearing))
         try:
-            known = _topics(asking, heard)
+            known = _topics(asking, hearing)
             group = asking.describe_consumer_groups([self._group], request_timeout=ASK_SECONDS)[self._group].result()
         except KafkaException as trouble:
             raise BrokerUnavailable(str(trouble.args[0])) from trouble
@@ -151,6 +147,7 @@ class KafkaTopic:
     # In the thread
 
     def _open(self) -> None:
+        self._hearing.hopeless = ""
         self._consumer = Consumer(self._settings)
         self._ours, self._to_commit = {}, {}
         self._consumer.subscribe(self._topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
@@ -173,6 +170,8 @@ class KafkaTopic:
     def _next(self, limit: int, seconds: float) -> list[Arrival]:
         self._commit()
         first = self._consumer.poll(seconds)
+        if first is None and self._hearing.hopeless:
+            raise BrokerUnavailable(self._hearing.hopeless)
         records = [] if first is None else [first]
         if records and limit > 1:
             records += self._consumer.consume(limit - 1, MORE_SECONDS)
@@ -242,16 +241,16 @@ class KafkaTopic:
         )
 
 
-def _topics(asking: Any, heard: Sequence[Any]) -> dict[str, Any]:
-    """What topics there are. Why a broker does not answer is said in the client's callbacks, not in its error."""
+def _topics(asking: Any, hearing: Hearing) -> dict[str, Any]:
+    """What topics there are."""
     deadline = time.monotonic() + ASK_SECONDS
     while True:
         try:
             found: dict[str, Any] = asking.list_topics(timeout=TRY_SECONDS).topics
         except KafkaException as trouble:
             asking.poll(0)
-            if any(one.code() in _HOPELESS for one in heard) or time.monotonic() > deadline:
-                raise BrokerUnavailable(heard[0].str() if heard else str(trouble)) from trouble
+            if hearing.hopeless or time.monotonic() > deadline:
+                raise BrokerUnavailable(hearing.first or str(trouble)) from trouble
         else:
             return found
 
