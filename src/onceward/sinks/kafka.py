@@ -24,8 +24,10 @@ except ImportError as error:
 
 CONFIRM_SECONDS = 5.0
 FORM = "kafka://host:9092?topic=&sasl=plain"
+REFUSED = (KafkaError._AUTHENTICATION, KafkaError._SSL)  # noqa: SLF001 - so the client spells its own errors
+"""What a client goes on trying by itself, though no patience helps."""
 _NEVER = (
-    KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001 - so the client spells its own errors
+    KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001 - as above
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError.TOPIC_EXCEPTION,
     KafkaError.MSG_SIZE_TOO_LARGE,
@@ -43,7 +45,7 @@ class KafkaSink:
     def __init__(self, url: str) -> None:
         address = Address.of(url, FORM)
         self._topic, self._where = address["topic"], address.shown
-        self._hearing = Hearing(KafkaError._AUTHENTICATION, KafkaError._SSL)  # noqa: SLF001 - as above
+        self._hearing = Hearing(*REFUSED)
         self._settings = {
             **client_configuration(address, self._hearing),
             "enable.idempotence": True,

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 from onceward.address import Address
 from onceward.errors import ConfigurationError
 from onceward.librdkafka import Hearing, client_configuration, log
+from onceward.sinks.kafka import REFUSED
 from onceward.sources.protocol import Arrival, BrokerUnavailable, Shares
 
 try:
@@ -44,9 +45,7 @@ _NOT_NOW = (
     KafkaError.FENCED_MEMBER_EPOCH,
     KafkaError.STALE_MEMBER_EPOCH,
 )
-# What a client goes on trying by itself, though no patience helps with the first two of them.
-_REFUSED = (KafkaError._AUTHENTICATION, KafkaError._SSL)  # noqa: SLF001 - so the client spells its own errors
-_AWAY = (KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE)  # noqa: SLF001
+_AWAY = (KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE)  # noqa: SLF001 - so the client spells its own errors
 
 
 class Place(NamedTuple):
@@ -76,7 +75,7 @@ class KafkaTopic:
             raise ConfigurationError(f"order={address['order']} must be one of {', '.join(ORDERS)}")
         self._by_offset = address["order"] == "offset"
         self._address, self._group = address, address["group"]
-        self._hearing = Hearing(*_REFUSED)
+        self._hearing = Hearing(*REFUSED)
         self._settings = {
             **client_configuration(address, self._hearing),
             "group.id": self._group,
@@ -120,7 +119,7 @@ class KafkaTopic:
 
     def shares(self) -> Shares:
         # Not as a member of the group, whose partitions would move.
-        hearing = Hearing(*_REFUSED, *_AWAY)
+        hearing = Hearing(*REFUSED, *_AWAY)
         asking = AdminClient(client_configuration(self._address, hearing))
         try:
             known = _topics(asking, hearing)
