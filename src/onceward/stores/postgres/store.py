@@ -277,6 +277,7 @@ class PostgresStore:
         self._checked = True
 
     def findings(self) -> Sequence[tuple[str, str, str]]:
+        self.check_schema()
         try:
             with self._plain() as connection:
                 row = connection.execute(self._statements["settings"][0].encode()).fetchall()[0]
