@@ -1,7 +1,7 @@
 """What the servers of this run cannot do, and so which cases are not played; the end of the run names them.
 
 A case says what it wants of a server beyond the ordinary: `@pytest.mark.needs("proxy")` to cut and hold connections,
-"restart" to kill the server, "refusal" of topics that do not exist.
+"restart" to kill the server, "refusal" of topics that do not exist, "passwords" that the tests know.
 
 Invariant: nothing is skipped while it runs. What cannot be played is known before, and said with its reason.
 """
@@ -33,7 +33,10 @@ def why_not(item: pytest.Item) -> str:
     if broker == "kafkamock":
         cannot = _MOCK
     elif foreign(broker):
-        cannot = {"restart": f"{broker} is yours, and is not killed"}
+        cannot = {
+            "restart": f"{broker} is yours, and is not killed",
+            "passwords": f"{broker} is yours, and so are they",
+        }
         if broker == "kafka":
             cannot["proxy"] = "your Kafka advertises its own address, past any proxy"
     return next((cannot[need] for need in sorted(needs) if need in cannot), "")
@@ -42,7 +45,7 @@ def why_not(item: pytest.Item) -> str:
 def broker_of(item: pytest.Item) -> str:
     """Whose case it is: that of a contract names its broker, any other asks for its server."""
     params: dict[str, Any] = item.callspec.params if hasattr(item, "callspec") else {}
-    if named := str(params.get("pair") or params.get("outlet") or ""):
-        return named.partition("-")[0]
+    if named := next((params[name] for name in ("pair", "outlet", "door") if name in params), ""):
+        return str(named).partition("-")[0]
     servers = [name for name in getattr(item, "fixturenames", ()) if name.endswith("_broker") or name == "kafka_server"]
     return servers[0].rpartition("_")[0] if servers else ""

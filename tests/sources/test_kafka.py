@@ -195,6 +195,7 @@ def test_the_doctor_counts_readers_and_partitions(shop: Shop, kafka_server: Kafk
     broker.close()
 
 
+@pytest.mark.needs("passwords")
 @pytest.mark.parametrize("password", ["s3%3Acret", "wrong"])
 def test_users_and_passwords(shop: Shop, kafka_broker: KafkaBroker, kafka_server: KafkaServer, password: str) -> None:
     """A wrong one is waited out like a broker that is away; both are in no name."""

@@ -102,6 +102,7 @@ def door(request: pytest.FixtureRequest) -> Door:
     return found
 
 
+@pytest.mark.needs("passwords")
 @pytest.mark.usefixtures("root")
 def test_what_is_sent_comes_in_again(shop: Shop, door: Door) -> None:
     shop.inbox.sink("default", door.url(door.sink, door.password))
@@ -112,6 +113,7 @@ def test_what_is_sent_comes_in_again(shop: Shop, door: Door) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["password", "root"])
+@pytest.mark.needs("passwords")
 @pytest.mark.usefixtures("root")
 def test_a_connection_that_is_refused_says_why_and_no_secret(
     shop: Shop, door: Door, wrong: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
