@@ -12,6 +12,9 @@ JSON    ?=
 # For make chaos.
 MESSAGES ?= 20000
 FAULTS   ?= 300
+# For make fuzz: requests of strangers, and forgeries for each kind of webhook.
+REQUESTS  ?= 100000
+FORGERIES ?= 100000
 
 # The tests kill processes and servers, not the machine: what they write need not reach a disk where memory has room for it.
 SCRATCH := $(shell df -k --output=avail /dev/shm 2>/dev/null | awk '$$1 > 4000000 { print "TMPDIR=/dev/shm" }')
@@ -24,7 +27,7 @@ PEERS := bench/.venv/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format screenshots crash simulate mutants chaos proof brokers bench bench-60m soak servers pins clean
+.PHONY: help setup demo test lint format screenshots crash simulate mutants chaos fuzz proof brokers bench bench-60m soak servers pins clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,11 +69,15 @@ crash: servers ## Every fault at every statement of every transaction, on both s
 chaos: servers ## Real processes under faults on both stores: make chaos MESSAGES=20000 FAULTS=300
 	@$(BIN)/python -m chaos --messages $(MESSAGES) --faults $(FAULTS) $(if $(SEED),--seed $(SEED)) $(if $(JSON),--json $(JSON))
 
-proof: servers ## Run the four long suites and write their figures to docs/proof.md
+fuzz: $(READY) ## Send many requests that nobody should take to the webhooks: make fuzz REQUESTS=100000 FORGERIES=100000
+	@$(BIN)/python -m tests.webhooks --requests $(REQUESTS) --forgeries $(FORGERIES) $(if $(SEED),--seed $(SEED)) $(if $(JSON),--json '$(JSON)')
+
+proof: servers ## Run the five long suites and write their figures to docs/proof.md
 	@$(MAKE) --no-print-directory crash JSON=proof/figures/crash.json
 	@$(MAKE) --no-print-directory simulate SEEDS=20000 JSON=proof/figures/simulate.json
 	@$(MAKE) --no-print-directory mutants JSON=proof/figures/mutants.json
 	@$(MAKE) --no-print-directory chaos JSON=proof/figures/chaos.json
+	@$(MAKE) --no-print-directory fuzz JSON=proof/figures/fuzz.json
 	@$(BIN)/python -m proof
 
 brokers: servers ## Run the contract of every broker and write the table in docs/brokers.md

@@ -14,7 +14,7 @@ _INTRODUCTION = """\
 
 What the long suites found, in figures they wrote themselves: this page is made by `python -m proof` from
 [proof/figures](../proof/figures), and a test compares the two. `make proof` runs everything again; each suite alone is
-`make crash`, `make simulate`, `make mutants`, `make chaos`, `make soak`. What is promised is in [guarantees.md](guarantees.md), what each
+`make crash`, `make simulate`, `make mutants`, `make chaos`, `make fuzz`, `make soak`. What is promised is in [guarantees.md](guarantees.md), what each
 claim rests on in [claims.md](claims.md). Times are those of one machine with 2 cores and say nothing about speed.
 """
 
@@ -23,7 +23,14 @@ def page() -> str:
     """The page as it should be."""
     found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(FIGURES.glob("*.json"))}
     parts = [_INTRODUCTION]
-    writers = {"crash": _crash, "simulate": _simulate, "mutants": _mutants, "chaos": _chaos, "soak": _soak}
+    writers = {
+        "crash": _crash,
+        "simulate": _simulate,
+        "mutants": _mutants,
+        "chaos": _chaos,
+        "fuzz": _fuzz,
+        "soak": _soak,
+    }
     for name, write in writers.items():
         if name in found:
             parts.append(write(found[name]) + _made_with(found[name]))
@@ -87,6 +94,22 @@ Real worker and delivery processes on real databases, with faults all the while 
 **{figures["messages"]:,} messages, {figures["faults"]:,} faults: {verdict}** (seed {figures["seed"]}).
 
 {chr(10).join(stores)}"""
+
+
+def _fuzz(figures: dict[str, Any]) -> str:
+    forged = sum(figures["forgeries"].values())
+    return f"""\
+## Fuzz
+
+Generated requests to a real server with every kind of webhook, from strangers who know no secret: each must get a 4xx, or none where it was hardly a request, and leave no row.
+And forgeries to the verifier of each kind: genuine requests with a changed body or signature, or those of another request.
+
+**{figures["requests"]:,} requests and {forged:,} forgeries, {figures["violations"]} violations** (seed {figures["seed"]}).
+
+{_table("answer", "times", figures["answers"])}
+
+{_table("kind", "forgeries", figures["forgeries"])}
+"""
 
 
 def _soak(figures: dict[str, Any]) -> str:

@@ -19,6 +19,7 @@ from tests import brokers_record
 from tests.nursery import Nursery
 from tests.servers import (
     FaultProxy,
+    KafkaMock,
     KafkaServer,
     MosquittoServer,
     MotoServer,
@@ -30,6 +31,7 @@ from tests.servers import (
     RedisServer,
 )
 from tests.servers.foreign import ForeignServer, foreign
+from tests.servers.limits import why_not
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _USED = pytest.StashKey[Counter[str]]()
+_LEFT_OUT = pytest.StashKey[dict[str, str]]()
 _database_numbers = itertools.count(1)
 _empty_databases: list[str] = []
 """Of this worker's cluster: nobody uses them and nothing is in them."""
@@ -136,8 +139,19 @@ def nats_server(pytestconfig: pytest.Config) -> Iterator[NatsServer | ForeignSer
 
 
 @pytest.fixture(scope="session")
-def kafka_server(pytestconfig: pytest.Config) -> Iterator[KafkaServer]:
-    """The worker's own Kafka, shared by its tests."""
+def kafka_mock(pytestconfig: pytest.Config) -> Iterator[KafkaMock]:
+    """The worker's own cluster of librdkafka's, shared by its tests."""
+    with KafkaMock() as server:
+        _note(pytestconfig, f"Kafka (librdkafka's mock cluster {server.version})")
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kafka_server(pytestconfig: pytest.Config) -> Iterator[KafkaServer | ForeignServer]:
+    """The worker's own Kafka, shared by its tests; or the user's."""
+    if found := foreign("kafka"):
+        yield found
+        return
     with KafkaServer() as server:
         _note(pytestconfig, f"Kafka {server.version}")
         yield server
@@ -153,15 +167,25 @@ def rabbit_server(pytestconfig: pytest.Config) -> Iterator[RabbitServer]:
 
 @pytest.fixture(scope="session")
 def moto_server(pytestconfig: pytest.Config) -> Iterator[MotoServer]:
-    """The worker's own SQS and S3, shared by its tests."""
+    """The worker's own S3 and SQS, shared by its tests."""
     with MotoServer() as server:
         _note(pytestconfig, f"Amazon (moto {server.version})")
         yield server
 
 
 @pytest.fixture(scope="session")
-def pubsub_server(pytestconfig: pytest.Config) -> Iterator[PubsubServer]:
-    """The worker's own Pub/Sub, shared by its tests."""
+def sqs_server(request: pytest.FixtureRequest) -> MotoServer | ForeignServer:
+    """The worker's own SQS; or the user's."""
+    private: MotoServer | ForeignServer = foreign("sqs") or request.getfixturevalue("moto_server")
+    return private
+
+
+@pytest.fixture(scope="session")
+def pubsub_server(pytestconfig: pytest.Config) -> Iterator[PubsubServer | ForeignServer]:
+    """The worker's own Pub/Sub, shared by its tests; or the user's emulator."""
+    if found := foreign("pubsub"):
+        yield found
+        return
     with PubsubServer() as server:
         _note(pytestconfig, f"Pub/Sub ({server.version})")
         yield server
@@ -203,29 +227,42 @@ def store_url(request: pytest.FixtureRequest) -> str:
     return url
 
 
-# What was used is counted where the tests run and shown where the summary is printed: under pytest-xdist
-# these are different processes, and the workers' counts travel in `workeroutput`.
+# What was used is counted, and what is not played noted, where the tests run, and both are shown where the summary is
+# printed: under pytest-xdist these are different processes, and what workers know travels in `workeroutput`.
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Make room for the count, and for the record of the brokers' contracts where one is wanted."""
     config.stash[_USED] = Counter()
+    config.stash[_LEFT_OUT] = {}
     if brokers_record.FILE in os.environ:
         config.pluginmanager.register(brokers_record.Record())
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of what was chosen to run, leave out what the servers of this run cannot do."""
+    reasons = {item: why for item in items if (why := why_not(item))}
+    config.hook.pytest_deselected(items=list(reasons))
+    config.stash[_LEFT_OUT] |= {item.name: why for item, why in reasons.items()}
+    items[:] = [item for item in items if item not in reasons]
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """In a worker: send the count to the controller."""
+    """In a worker: send the count and the reasons to the controller."""
     if hasattr(session.config, "workeroutput"):
         used = session.config.stash[_USED]
         session.config.workeroutput["servers"] = dict(used)
+        session.config.workeroutput["left out"] = session.config.stash[_LEFT_OUT]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:  # noqa: ARG001
     """In the controller: add a worker's count; a worker that crashed has none to send."""
     used: Counter[str] = node.config.stash[_USED]
-    used.update(getattr(node, "workeroutput", {}).get("servers", {}))
+    sent: dict[str, dict[str, Any]] = getattr(node, "workeroutput", {})
+    used.update(sent.get("servers", {}))
+    node.config.stash[_LEFT_OUT].update(sent.get("left out", {}))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -235,6 +272,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.section("servers")
         for name in sorted(used):
             terminalreporter.line(name if name.startswith("SQLite") else f"{name}, private instances: {used[name]}")
+    left_out = config.stash[_LEFT_OUT]
+    if left_out:
+        terminalreporter.section("not played")
+        for why in sorted(set(left_out.values())):
+            cases = sorted(name for name, reason in left_out.items() if reason == why)
+            terminalreporter.line(f"{why}: {', '.join(cases)}")
 
 
 def _note(config: pytest.Config, server: str) -> None:

@@ -14,7 +14,7 @@ def test_the_page_is_made_from_the_figures() -> None:
     assert PAGE.read_text(encoding="utf-8") == page()
 
 
-@pytest.mark.parametrize("suite", ["crash", "simulate", "mutants", "chaos", "soak"])
+@pytest.mark.parametrize("suite", ["crash", "simulate", "mutants", "chaos", "fuzz", "soak"])
 def test_every_suite_has_run_and_found_nothing(suite: str) -> None:
     figures = json.loads((FIGURES / f"{suite}.json").read_text(encoding="utf-8"))
     assert figures["run"] == suite

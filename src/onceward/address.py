@@ -27,13 +27,20 @@ class Address:
     shown: str
     """The same for logs and errors, without credentials."""
     options: Mapping[str, str]
+    host: str
+    """With its port, without credentials."""
+    path: str
+    """Without the slashes around it."""
 
     @classmethod
     def of(cls, url: str, form: str) -> Address:
         """Read a URL; raises `ConfigurationError` with the form where it does not follow it."""
-        parts = urlsplit(url)
-        given, known = _options(parts.query), _options(urlsplit(form).query)
-        missing = [name for name, value in known.items() if value.isupper() and not given.get(name)]
+        parts, wanted = urlsplit(url), urlsplit(form)
+        given, known = _options(parts.query), _options(wanted.query)
+        host, path = parts.netloc.rpartition("@")[2], parts.path.strip("/")
+        places = {wanted.netloc: host, wanted.path.strip("/"): path}
+        missing = [name for name, value in places.items() if name.isupper() and not value]
+        missing += [name for name, value in known.items() if value.isupper() and not given.get(name)]
         unknown = sorted(set(given) - set(known))
         problem = ""
         if "#" in url:
@@ -46,11 +53,12 @@ class Address:
             problem = f"{', '.join(missing)} is missing"
         if problem:
             raise ConfigurationError(f"this address should be like {form}, but {problem}")
-        host = parts.netloc.rpartition("@")[2]
         return cls(
             server=urlunsplit((parts.scheme, parts.netloc, parts.path, "", "")),
             shown=f"{parts.scheme}://{host}{parts.path}",
             options={**known, **given},
+            host=host,
+            path=path,
         )
 
     def __getitem__(self, name: str) -> str:

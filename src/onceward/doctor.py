@@ -1,6 +1,7 @@
 """The doctor: looks at everything that can quietly be wrong with an inbox, and says what to do about it.
 
-Read only, and it never raises for what it finds; only an unreachable database is an error of its own.
+It never raises for what it finds; only an unreachable database is an error of its own. It changes nothing, and leaves
+nothing behind: the one thing it writes is a blob, which it removes again.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, cast
 
 from onceward import guarantees
-from onceward.errors import ConfigurationError
+from onceward.errors import BlobsUnavailable, ConfigurationError
 from onceward.flow import Query
 from onceward.inbox import Inbox
+from onceward.reference import new_name
 from onceward.registry import OUTBOX
 from onceward.report import Stats
+from onceward.sources.protocol import BrokerUnavailable, Shared
+from onceward.steps.blob import know_folder
 from onceward.steps.context import once
 from onceward.transact import perform
 
@@ -54,6 +58,8 @@ def examine(inbox: Inbox, *, program: bool | None = None) -> list[Finding]:
         *_people(inbox, stats),
         *_retention(inbox),
         *_polls(inbox),
+        *_sources(inbox),
+        *_blobs(inbox),
     ]
 
 
@@ -227,6 +233,64 @@ def _polls(inbox: Inbox) -> Iterator[Finding]:
             )
         else:
             yield Finding("ok", f"the poll of {poll.source} goes well, {_some(poll.responses, 'response')} so far")
+
+
+def _sources(inbox: Inbox) -> Iterator[Finding]:
+    """Whether the brokers answer that can be asked without disturbing those who read, and who has nothing to read."""
+    for intake in inbox.intakes:
+        source = intake.source
+        if not isinstance(source, Shared):
+            continue
+        try:
+            parts, readers = source.shares()
+        except BrokerUnavailable as error:
+            yield Finding(
+                "error",
+                f"{source.name} cannot be asked: {error}",
+                "messages wait in the broker meanwhile; look whether it runs, and at the address and the password",
+            )
+            continue
+        what = f"{source.name} has {_some(parts, 'partition')}, shared by {_some(readers, 'reader')}"
+        if readers <= parts:
+            yield Finding("ok", what)
+        else:
+            does = "get and handle nothing" if intake.inline else "get nothing, they only handle what others have read"
+            yield Finding(
+                "warning",
+                f"{what}: {readers - parts} of them {does}",
+                f"give the topic {readers} partitions or more, or let no more than {parts} processes read it",
+            )
+
+
+def _blobs(inbox: Inbox) -> Iterator[Finding]:
+    """Whether large bodies can be put away, read and removed."""
+    large = inbox.context.large
+    if large.store is None:
+        return
+    above = f"bodies of more than {large.above} bytes"
+    perform(inbox.store, lambda: know_folder(inbox.context))
+    # A name as any other: should the doctor die here, the collector removes it.
+    name, body = new_name(large.folder), b"the doctor was here"
+    try:
+        large.store.put(name, body)
+        kept = large.store.get(name)
+        large.store.delete(name)
+    except BlobsUnavailable as error:
+        yield Finding(
+            "error",
+            f"{above} have no place to go: {error}",
+            "messages with one are not taken in, and those that wait for theirs are not handled, until the blob store "
+            "can be reached and this program may write, read and remove there",
+        )
+        return
+    if kept == body:
+        yield Finding("ok", f"{above} can be put into the blob store, read and removed")
+    else:
+        yield Finding(
+            "error",
+            f"the blob store did not give back what was put there a moment ago ({name})",
+            "use one that answers a read with what was last written",
+        )
 
 
 def _some(number: int, noun: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from functools import partial
@@ -88,6 +88,11 @@ class Entrance(Desk):
             )
         declare(self._context, source, opened.redelivery if redelivers_for is None else redelivers_for)
         self._intakes.append(intake.Intake(opened, names, batch, inline, None if rate is None else pace.Pace(rate)))
+
+    @property
+    def intakes(self) -> Sequence[Intake]:
+        """The brokers it reads from while `run` runs."""
+        return tuple(self._intakes)
 
     def poll(
         self,

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -17,7 +18,24 @@ log = logging.getLogger("onceward.kafka")
 MECHANISMS = ("plain", "scram-sha-256", "scram-sha-512")
 
 
-def client_configuration(address: Address) -> dict[str, Any]:
+class Hearing:
+    """Why a client cannot connect: it says so in a callback, and no error of its calls does."""
+
+    def __init__(self, *hopeless: int) -> None:
+        self._hopeless = hopeless
+        self.first = ""
+        """What was heard first,"""
+        self.hopeless = ""
+        """and what no patience helps with, by its code."""
+
+    def __call__(self, error: Any) -> None:
+        log.debug("Kafka: %s", error)
+        self.first = self.first or error.str()
+        if error.code() in self._hopeless:
+            self.hopeless = error.str()
+
+
+def client_configuration(address: Address, hearing: Hearing) -> dict[str, Any]:
     """How to reach the brokers."""
     parts = urlsplit(address.server)
     who, _, brokers = parts.netloc.rpartition("@")
@@ -25,9 +43,11 @@ def client_configuration(address: Address) -> dict[str, Any]:
         "bootstrap.servers": brokers,
         "security.protocol": f"{'SASL_' if who else ''}{'SSL' if parts.scheme == 'kafkas' else 'PLAINTEXT'}",
         "reconnect.backoff.max.ms": 2000,
-        "error_cb": lambda error: log.debug("Kafka: %s", error),
+        "error_cb": hearing,
         "log_level": 2,  # what it writes itself, to the standard error; `error_cb` hears of the same
     }
+    if root := os.environ.get("SSL_CERT_FILE"):  # where every other client looks for roots of one's own
+        found["ssl.ca.location"] = root
     if who:
         if address["sasl"] not in MECHANISMS:
             raise ConfigurationError(f"sasl={address['sasl']} must be one of {', '.join(MECHANISMS)}")

@@ -5,6 +5,7 @@ own, and is gone, with its folder, when the test process is gone, however that e
 """
 
 from tests.servers.kafka import KafkaServer
+from tests.servers.kafka_mock import KafkaMock
 from tests.servers.mosquitto import MosquittoServer
 from tests.servers.moto import MotoServer
 from tests.servers.nats import NatsServer
@@ -17,6 +18,7 @@ from tests.servers.redis import RedisServer
 
 __all__ = [
     "FaultProxy",
+    "KafkaMock",
     "KafkaServer",
     "MosquittoServer",
     "MotoServer",

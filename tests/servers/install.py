@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -103,11 +104,24 @@ def kafka_libraries() -> Path:
             Path(fetching, "pom.xml").write_text(_POM.format(version=KAFKA))
             copy = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={fetching}/libs"]
             command: list[str | Path] = [maven, "-q", "-B", "-f", f"{fetching}/pom.xml", *copy]
+            command += shlex.split(os.environ.get("MAVEN_ARGS", ""))  # as Maven itself does since 3.9
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
-                raise ServerMissing(f"Kafka {KAFKA} could not be fetched with Maven:\n{done.stdout}{done.stderr}")
+                _kafka_note().write_text(f"Kafka {KAFKA} could not be fetched with Maven")
+                raise ServerMissing(f"{_kafka_note().read_text()}:\n{done.stdout}{done.stderr}")
             Path(fetching, "libs").rename(libraries)
+            _kafka_note().unlink(missing_ok=True)
     return libraries
+
+
+def kafka_missing() -> str:
+    """Why there is no Kafka, where `make servers` could not fetch it; the next one tries again."""
+    note = _kafka_note()
+    return note.read_text() if note.exists() else ""
+
+
+def _kafka_note() -> Path:
+    return _cache() / f"kafka-{KAFKA}.missing"
 
 
 PSTEST = "2.8.0"
@@ -146,7 +160,8 @@ def pstest_program() -> Path:
 
 def _cache() -> Path:
     """What other users, who run the servers, can read too."""
-    folder = Path("/var/cache/onceward-tests") if os.geteuid() == 0 else Path.home() / ".cache" / "onceward-tests"
+    usual = Path("/var/cache/onceward-tests") if os.geteuid() == 0 else Path.home() / ".cache" / "onceward-tests"
+    folder = Path(os.environ.get("ONCEWARD_TEST_CACHE", usual))
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 

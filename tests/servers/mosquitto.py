@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hashlib
 import os
 import signal
 import struct
@@ -10,17 +12,24 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.servers import install
-from tests.servers.private import PrivateServer
+from tests.servers.ports import free_port
+from tests.servers.private import PASSWORD, USER, PrivateServer
 from tests.waiting import wait_until
 
 _CONFIGURATION = """\
-listener {port} 127.0.0.1
-allow_anonymous true
+per_listener_settings true
 persistence true
 persistence_location {folder}/
 max_queued_messages 0
 sys_interval 0
 log_dest stderr
+listener {port} 127.0.0.1
+allow_anonymous true
+listener {secure} 127.0.0.1
+allow_anonymous false
+password_file {passwords}
+certfile {certificate}
+keyfile {key}
 """
 _HEADER = struct.Struct(">15sII")
 _CHUNK = struct.Struct(">II")
@@ -40,9 +49,18 @@ class MosquittoServer(PrivateServer):
 
     def __init__(self) -> None:
         super().__init__(install.mosquitto_program())
+        self.secure_port = free_port()
 
     def command(self, port: int) -> Sequence[str | Path]:
-        text = _CONFIGURATION.format(port=port, folder=self.folder)
+        certificate, key = self.write_papers()
+        text = _CONFIGURATION.format(
+            port=port,
+            secure=self.secure_port,
+            folder=self.folder,
+            passwords=self.write("passwords", _hashed(USER, PASSWORD)),
+            certificate=certificate,
+            key=key,
+        )
         return [self._program, "-c", self.write("mosquitto.conf", text)]
 
     def kill(self) -> None:
@@ -82,3 +100,10 @@ class MosquittoServer(PrivateServer):
                 if direction == _OUTWARD:
                     yield name.decode()
             at += length
+
+
+def _hashed(user: str, password: str) -> str:
+    """A line of Mosquitto's file of passwords, as `mosquitto_passwd` writes it: PBKDF2 with SHA-512."""
+    salt, rounds = os.urandom(12), 101
+    digest = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, rounds)
+    return f"{user}:$7${rounds}${base64.b64encode(salt).decode()}${base64.b64encode(digest).decode()}\n"

@@ -13,11 +13,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Self
 
+from tests.servers.certificates import papers
 from tests.servers.ports import free_port
 from tests.servers.process import ServerProcess
 from tests.waiting import wait_until
 
 _ATTEMPTS = 10
+USER, PASSWORD = "shop", "s3:cret"
+"""Who may come in where a server asks."""
 
 
 class PrivateServer(ABC):
@@ -111,6 +114,11 @@ class PrivateServer(ABC):
         path.write_text(text)
         path.chmod(0o644)
         return path
+
+    def write_papers(self) -> tuple[Path, Path]:
+        """The certificate and the key for connections with TLS."""
+        known = papers()
+        return self.write("certificate.pem", known.certificate), self.write("key.pem", known.key)
 
     def __enter__(self) -> Self:
         return self.start()

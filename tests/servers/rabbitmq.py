@@ -1,4 +1,4 @@
-"""A private RabbitMQ.
+"""A private RabbitMQ, with a second port for TLS.
 
 Invariant: nothing of it listens beyond loopback, and its port mapper (epmd), which Erlang would otherwise start as a
 daemon for ever, is a process of ours like the broker itself.
@@ -21,6 +21,12 @@ _NODE = "onceward@localhost"
 # It does not spin while it waits: the tests beside it need the processor.
 _ERLANG = "-kernel inet_dist_use_interface {127,0,0,1} +sbwt none +sbwtdcpu none +sbwtdio none"
 _ATTEMPTS = 10
+_CONFIGURATION = """\
+listeners.ssl.1 = 127.0.0.1:{secure}
+ssl_options.certfile = {certificate}
+ssl_options.keyfile = {key}
+ssl_options.verify = verify_none
+"""
 
 
 class RabbitServer(PrivateServer):
@@ -35,10 +41,13 @@ class RabbitServer(PrivateServer):
         super().__init__(install.rabbitmq_program())
         self._mapper = ServerProcess("epmd")
         self._mapper_port = 0
+        self.secure_port = free_port()
 
     def command(self, port: int) -> Sequence[str | Path]:
         if not self._mapper.running:
             self._start_mapper()
+        certificate, key = self.write_papers()
+        text = _CONFIGURATION.format(secure=self.secure_port, certificate=certificate, key=key)
         settings = {
             "HOME": self.folder,  # where the cookie is
             "ERL_EPMD_PORT": self._mapper_port,
@@ -51,7 +60,7 @@ class RabbitServer(PrivateServer):
             "RABBITMQ_LOGS": "-",
             "RABBITMQ_ENABLED_PLUGINS_FILE": self.folder / "plugins",
             "RABBITMQ_CONF_ENV_FILE": "/dev/null",
-            "RABBITMQ_CONFIG_FILE": self.folder / "none",
+            "RABBITMQ_CONFIG_FILE": self.write("rabbitmq.conf", text),
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": _ERLANG,
         }
         return ["env", *(f"{name}={value}" for name, value in settings.items()), self._program]

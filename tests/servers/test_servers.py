@@ -236,3 +236,27 @@ def _exists(process: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def test_where_kafka_cannot_be_fetched_its_cases_are_named_and_the_mock_cluster_plays_the_others(
+    tmp_path: Path,
+) -> None:
+    """As where Maven Central is out of reach: an empty cache, and a Maven that may not ask anybody."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("ONCEWARD_", "PYTEST_"))}
+    environment |= {
+        "ONCEWARD_TEST_CACHE": str(tmp_path / "cache"),
+        "MAVEN_ARGS": f"--offline -Dmaven.repo.local={tmp_path / 'repository'}",
+    }
+
+    def answer(*words: str) -> str:
+        command = [sys.executable, "-m", *words]
+        done = subprocess.run(command, env=environment, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    missing = f"Kafka {install.KAFKA} could not be fetched with Maven"
+    assert f"librdkafka's mock cluster ({missing})" in answer("tests.servers", "kafka")
+    case = "test_a_producer_that_sends_twice_has_sent_once"
+    said = answer("pytest", "-q", "-p", "no:cacheprovider", "tests/sources/test_contract.py", "-k", f"kafka and {case}")
+    assert "1 passed" in said
+    assert f"{missing}; librdkafka's mock cluster stands in: {case}[kafka-postgres]" in said

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.contract.harness import Shop
-from tests.servers import KafkaServer
+from tests.servers import KafkaMock, KafkaServer
+from tests.servers.foreign import ForeignServer
 from tests.sinks.outlets import MqttOutlet, NatsOutlet, Outlet, RabbitOutlet, RedisOutlet
 from tests.sinks.streams import KafkaOutlet, PubsubOutlet, SqsOutlet
 from tests.sources.conftest import (
@@ -18,7 +19,7 @@ from tests.sources.conftest import (
     redis_broker,
     sqs_broker,
 )
-from tests.sources.kafka_broker import KafkaBroker
+from tests.sources.kafka_broker import KafkaBroker, KafkaMockBroker
 
 __all__ = ["mqtt_broker", "nats_broker", "pubsub_broker", "rabbit_broker", "redis_broker", "sqs_broker"]
 
@@ -28,15 +29,24 @@ OUTLETS = {
     "rabbit": RabbitOutlet,
     "mqtt": MqttOutlet,
     "kafka": KafkaOutlet,
+    "kafkamock": KafkaOutlet,
     "sqs": SqsOutlet,
     "pubsub": PubsubOutlet,
 }
 
 
 @pytest.fixture
-def kafka_broker(kafka_server: KafkaServer) -> Iterator[KafkaBroker]:
+def kafka_broker(kafka_server: KafkaServer | ForeignServer) -> Iterator[KafkaBroker]:
     """A topic with one partition: there is an order of everything in it."""
     broker = KafkaBroker(kafka_server, partitions=1)
+    yield broker
+    broker.close()
+
+
+@pytest.fixture
+def kafkamock_broker(kafka_mock: KafkaMock) -> Iterator[KafkaMockBroker]:
+    """The same, of librdkafka's."""
+    broker = KafkaMockBroker(kafka_mock, partitions=1)
     yield broker
     broker.close()
 

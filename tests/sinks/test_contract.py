@@ -21,6 +21,7 @@ from tests.sources.conftest import reading
 from tests.waiting import wait_until
 
 
+@pytest.mark.needs("proxy")
 def test_the_promises_of_a_sink(outlet: Outlet) -> None:
     """Confirmed means arrived; a copy has the same id; threads; what did not arrive raises."""
 
@@ -71,6 +72,7 @@ def test_killed_between_confirmation_and_mark(shop: Shop, outlet: Outlet, nurser
     assert Counter(arrived) <= Counter({ids[0]: 2, ids[1]: 1, ids[2]: 1})
 
 
+@pytest.mark.needs("proxy")
 def test_while_the_broker_is_away_messages_wait_in_order(shop: Shop, outlet: Outlet) -> None:
     shop.inbox.sink("default", outlet.url(proxied=True), retry=LATER)
     ids = send(shop, "a1", "a2", "a3", key="a")
@@ -83,6 +85,7 @@ def test_while_the_broker_is_away_messages_wait_in_order(shop: Shop, outlet: Out
     assert [name for name, _, _ in outlet.received()] == ids
 
 
+@pytest.mark.needs("proxy")
 def test_a_connection_lost_between_publication_and_confirmation(shop: Shop, outlet: Outlet) -> None:
     """Nobody can know whether it arrived: it is published again, under the same id, and before its successors."""
     shop.inbox.sink("default", outlet.url(proxied=True), retry=LATER)
@@ -99,6 +102,7 @@ def test_a_connection_lost_between_publication_and_confirmation(shop: Shop, outl
     assert list(dict.fromkeys(arrived))[1:] == ids
 
 
+@pytest.mark.needs("refusal")
 def test_what_can_never_be_published_is_dead_with_the_reason(shop: Shop, outlet: Outlet) -> None:
     """And blocks nobody else (HZ-81)."""
     shop.inbox.sink("default", outlet.url())

@@ -83,7 +83,7 @@ def test_both_killed_at_random_and_one_effect_in_each(services: Services) -> Non
     for turn in range(KILLS):
         services.place(range(turn * share, (turn + 1) * share))
         victim = random.choice(sorted(services.processes))
-        time.sleep(random.uniform(0.1, 1.0))
+        time.sleep(random.uniform(0.1, 1.0))  # the moment of the kill is what is drawn
         services.kill(victim)
         services.processes[victim] = services.start(victim)
     expected = Counter(f"o-{number}" for number in range(ORDERS))

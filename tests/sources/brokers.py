@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-import nats
 import pika
 import redis
 from nats.js.errors import NotFoundError
@@ -19,7 +18,8 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from onceward.sinks.loop import LoopThread
-from tests.servers import FaultProxy, MosquittoServer, NatsServer, RabbitServer, RedisServer
+from onceward.sinks.nats import connected
+from tests.servers import FaultProxy, KafkaMock, MosquittoServer, NatsServer, RabbitServer, RedisServer
 from tests.servers.foreign import ForeignServer
 from tests.servers.private import PrivateServer
 from tests.waiting import wait_until
@@ -28,15 +28,18 @@ from tests.waiting import wait_until
 class Broker(Protocol):
     """A real broker with a queue of this test's own."""
 
-    proxy: FaultProxy
     positions: bool
     """Whether messages have a place in it."""
     readers: int
     """How many processes may read with one address."""
 
     @property
-    def server(self) -> PrivateServer | ForeignServer:
+    def server(self) -> PrivateServer | KafkaMock | ForeignServer:
         """Where it is."""
+
+    @property
+    def proxy(self) -> FaultProxy:
+        """What stands before it, to be cut."""
 
     def url(self, *, proxied: bool = False) -> str:
         """The source's address."""
@@ -172,12 +175,12 @@ class NatsBroker:
         self.proxy.close()
 
     def _do(self, work: Callable[[Any], Awaitable[Any]]) -> Any:
-        async def connected() -> Any:
+        async def done() -> Any:
             if self._connection is None:
-                self._connection = await nats.connect(self.server.address)
+                self._connection = await connected(self.server.address)
             return await work(self._connection.jetstream())
 
-        return self._thread.run(connected())
+        return self._thread.run(done())
 
     def _leave(self) -> None:
         leaving, self._connection = self._connection, None

@@ -14,6 +14,7 @@ from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransp
 from google.pubsub_v1.types import AcknowledgeRequest, PublishResponse, PubsubMessage, PullResponse
 
 from tests.servers import FaultProxy, PubsubServer
+from tests.servers.foreign import ForeignServer
 from tests.sources.brokers import dashed
 from tests.waiting import wait_until
 
@@ -23,8 +24,8 @@ PROJECT = "tests"
 class Ledger(grpc.GenericRpcHandler):  # type: ignore[misc] # grpc has no types
     """Passes every call on, and keeps count of who was acknowledged: Pub/Sub itself tells nobody."""
 
-    def __init__(self, port: int) -> None:
-        self._channel = grpc.insecure_channel(f"127.0.0.1:{port}")
+    def __init__(self, where: str) -> None:
+        self._channel = grpc.insecure_channel(where)
         self._named: dict[str, str] = {}
         self.published: set[str] = set()
         self.acknowledged: set[str] = set()
@@ -66,15 +67,16 @@ class PubsubBroker:
     positions = True
     readers = 2
 
-    def __init__(self, server: PubsubServer) -> None:
+    def __init__(self, server: PubsubServer | ForeignServer) -> None:
         self.server = server
         name = uuid.uuid4().hex[:8]
         self.topic = f"projects/{PROJECT}/topics/orders-{name}"
         self.subscription = f"projects/{PROJECT}/subscriptions/shop-{name}"
-        self._channel = grpc.insecure_channel(f"127.0.0.1:{server.port}")
+        where = f"{server.host}:{server.port}"
+        self._channel = grpc.insecure_channel(where)
         self._publisher = PublisherClient(transport=PublisherGrpcTransport(channel=self._channel))
         self._subscriber = SubscriberClient(transport=SubscriberGrpcTransport(channel=self._channel))
-        self._ledger = Ledger(server.port)
+        self._ledger = Ledger(where)
         self.proxy = FaultProxy("127.0.0.1", self._ledger.port).start()
         self.make_subscription()
 
@@ -126,6 +128,8 @@ class PubsubBroker:
         return True
 
     def close(self) -> None:
+        if isinstance(self.server, ForeignServer):
+            self.delete_subscription()
         self.proxy.close()
         self._ledger.close()
         self._channel.close()

@@ -13,6 +13,7 @@ from typing import Any
 import botocore.session
 
 from tests.servers import FaultProxy, MotoServer
+from tests.servers.foreign import ForeignServer
 from tests.sources.brokers import dashed
 
 REGION = "eu-west-1"
@@ -21,9 +22,9 @@ os.environ |= {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
 
 
 @cache  # it takes a while to read what SQS is
-def _client(port: int) -> Any:
+def _client(where: str) -> Any:
     session = botocore.session.get_session()
-    return session.create_client("sqs", region_name=REGION, endpoint_url=f"http://127.0.0.1:{port}")
+    return session.create_client("sqs", region_name=REGION, endpoint_url=f"http://{where}")
 
 
 class SqsBroker:
@@ -32,11 +33,11 @@ class SqsBroker:
     positions = True
     readers = 2
 
-    def __init__(self, server: MotoServer) -> None:
+    def __init__(self, server: MotoServer | ForeignServer) -> None:
         self.server = server
         self.queue = f"orders-{uuid.uuid4().hex[:8]}.fifo"
-        self.proxy = FaultProxy("127.0.0.1", server.port).start()
-        self.client = _client(server.port)
+        self.proxy = FaultProxy(server.host, server.port).start()
+        self.client = _client(f"{server.host}:{server.port}")
         self.make_queue()
 
     def make_queue(self) -> None:
@@ -46,7 +47,8 @@ class SqsBroker:
         return f"sqs://{REGION}/{queue or self.queue}?visibility=2&endpoint={self.endpoint(proxied=proxied)}"
 
     def endpoint(self, *, proxied: bool = False) -> str:
-        return f"http://127.0.0.1:{self.proxy.port if proxied else self.server.port}"
+        where = f"127.0.0.1:{self.proxy.port}" if proxied else f"{self.server.host}:{self.server.port}"
+        return f"http://{where}"
 
     def publish(self, body: bytes, *, id: str | None = None, type: str | None = None, **headers: str) -> None:  # noqa: A002
         names = {name: value for name, value in (("id", id), ("type", type)) if value is not None}
@@ -65,7 +67,7 @@ class SqsBroker:
         self.client.send_message(MessageBody=text, MessageAttributes=attributes, **options)
 
     def unsettled(self, queue_url: str = "") -> int:
-        time.sleep(0.1)  # a look costs more than the wait for what is looked for
+        time.sleep(0.1)  # paces those who ask again and again: a look costs more than the wait. It decides nothing
         answer = self.client.get_queue_attributes(QueueUrl=queue_url or self.queue_url, AttributeNames=["All"])
         counts = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
         return sum(int(answer["Attributes"][name]) for name in counts)
@@ -78,4 +80,6 @@ class SqsBroker:
         self.make_queue()
 
     def close(self) -> None:
+        if isinstance(self.server, ForeignServer):
+            self.client.delete_queue(QueueUrl=self.queue_url)
         self.proxy.close()

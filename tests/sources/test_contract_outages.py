@@ -20,11 +20,13 @@ from tests.sources.conftest import started
 from tests.sources.test_contract import names, publish, settled
 from tests.waiting import wait_until
 
+WAITING = "waits for the database"
+
 # Trouble with the database
 
 
 def test_while_the_database_is_away_nothing_is_settled(
-    broker: Broker, postgres_proxy: FaultProxy, proxied_postgres_url: str
+    broker: Broker, postgres_proxy: FaultProxy, proxied_postgres_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Reading pauses with a batch in hand; when the database is back, all of it is there, once."""
     inbox = Inbox(proxied_postgres_url)
@@ -38,7 +40,7 @@ def test_while_the_database_is_away_nothing_is_settled(
     wait_until(lambda: all(inbox.find("broker", one) for one in names(20)))  # nothing is in hand any more
     postgres_proxy.cut()
     publish(broker, *names(20, "n"))
-    time.sleep(1.0)
+    wait_until(lambda: caplog.text.count(WAITING) >= 2)  # tried, and tried again
     assert broker.unsettled() == 20
     postgres_proxy.heal()
     settled(broker)
@@ -50,7 +52,7 @@ def test_while_the_database_is_away_nothing_is_settled(
 
 
 def test_a_stop_while_the_database_is_away_leaves_the_batch_to_the_broker(
-    broker: Broker, postgres_proxy: FaultProxy, proxied_postgres_url: str
+    broker: Broker, postgres_proxy: FaultProxy, proxied_postgres_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     inbox = Inbox(proxied_postgres_url)
     inbox.migrate()
@@ -59,7 +61,7 @@ def test_a_stop_while_the_database_is_away_leaves_the_batch_to_the_broker(
     postgres_proxy.cut()
     publish(broker, *names(5))
     stopping, thread = _reading_alone(inbox)
-    time.sleep(0.5)
+    wait_until(lambda: WAITING in caplog.text)
     stopping()
     thread.join(20)
     assert not thread.is_alive()
@@ -150,7 +152,7 @@ def test_killed_again_and_again(environment: dict[str, str], broker: Broker, sto
     try:
         for turn in range(3):
             publish(broker, *names(25, f"t{turn}"))
-            time.sleep(0.7)
+            time.sleep(0.7)  # the moment of the kill is anybody's: while it starts, reads, handles or has nothing to do
             victim = processes.pop(0)
             victim.kill()
             victim.wait()

@@ -8,7 +8,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 from onceward import Message
 from onceward.sources.protocol import Arrival, BrokerUnavailable, Source, open_source
@@ -17,9 +19,6 @@ from tests.sources.brokers import Broker
 from tests.sources.conftest import reading, taken
 from tests.sources.test_contract import PAID, names, publish, settled
 from tests.waiting import wait_until
-
-if TYPE_CHECKING:
-    import pytest
 
 
 async def taken_again(source: Source, count: int) -> list[Arrival]:
@@ -73,6 +72,7 @@ def test_what_a_reader_leaves_unsettled_comes_to_the_next(broker: Broker) -> Non
     settled(broker)
 
 
+@pytest.mark.needs("proxy")
 def test_what_a_reader_had_whose_connection_is_cut_comes_to_the_next(broker: Broker) -> None:
     publish(broker, *names(4))
 
@@ -123,6 +123,7 @@ def test_a_delivery_of_a_lost_connection_settles_itself_or_nothing(broker: Broke
     assert sorted(map(str, asyncio.run(rest(left)))) == names(4)[:left]
 
 
+@pytest.mark.needs("proxy")
 def test_a_connection_lost_with_a_committed_batch_in_hand(
     shop: Shop, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,7 +137,7 @@ def test_a_connection_lost_with_a_committed_batch_in_hand(
         if not cuts:
             cuts.append(ids(arrivals))
             broker.proxy.cut()
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.1)  # a while without a connection; not every client tells that it has noticed
             broker.proxy.heal()
         await accept(arrivals)
 
@@ -149,6 +150,7 @@ def test_a_connection_lost_with_a_committed_batch_in_hand(
     assert cuts
 
 
+@pytest.mark.needs("proxy")
 def test_a_connection_that_stalls_goes_on(shop: Shop, broker: Broker) -> None:
     shop.inbox.source(broker.url(proxied=True), source="broker")
     with reading(shop):
@@ -156,7 +158,7 @@ def test_a_connection_that_stalls_goes_on(shop: Shop, broker: Broker) -> None:
         wait_until(lambda: shop.effects() == ["m-1"])
         broker.proxy.freeze()
         publish(broker, "m-2")
-        time.sleep(0.3)
+        time.sleep(0.3)  # a connection that stalls has no sign but time
         broker.proxy.thaw()
         wait_until(lambda: shop.effects() == ["m-1", "m-2"])
         settled(broker)
@@ -178,7 +180,7 @@ def test_one_batch_at_a_time_while_the_store_is_slow(
     publish(broker, *names(70))
     with reading(shop):
         wait_until(lambda: sizes)
-        time.sleep(0.3)
+        time.sleep(0.3)  # that nothing more comes has no other sign
         assert (len(sizes), sizes[0] <= 5, broker.unsettled()) == (1, True, 70)
         slow.set()
         settled(broker)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from onceward import ConfigurationError, Message
+from onceward.doctor import Finding, examine
 from onceward.sources.kafka import KafkaTopic
 from onceward.sources.protocol import Arrival, open_source
 from tests.contract.harness import QUICK, Shop
@@ -17,7 +18,7 @@ from tests.servers import KafkaServer
 from tests.sources.conftest import reading, taken
 from tests.sources.kafka_broker import PARTITIONS, KafkaBroker
 from tests.sources.test_contract import PAID, names, publish, settled
-from tests.waiting import wait_until
+from tests.waiting import wait_until, wait_until_async
 
 
 def test_partitions_that_move_lose_and_double_nothing_and_keep_the_order(shop: Shop, kafka_broker: KafkaBroker) -> None:
@@ -159,6 +160,42 @@ def test_a_reader_that_was_silent_for_too_long_reads_again(shop: Shop, kafka_bro
         wait_until(lambda: Counter(shop.effects()) == Counter(names(4)))
 
 
+@pytest.mark.parametrize("inline", [False, True])
+def test_the_doctor_counts_readers_and_partitions(shop: Shop, kafka_server: KafkaServer, *, inline: bool) -> None:
+    broker = KafkaBroker(kafka_server, partitions=1)
+    shop.inbox.source(broker.url(), source="broker", inline=inline)
+
+    def found() -> list[Finding]:
+        return [finding for finding in examine(shop.inbox) if broker.topic in finding.what]
+
+    (nobody,) = found()
+    assert (nobody.level, nobody.what.endswith("has 1 partition, shared by 0 readers")) == ("ok", True)
+
+    async def crowd() -> None:
+        readers = [KafkaTopic(broker.url()) for _ in range(2)]
+        for reader in readers:
+            await reader.open()
+
+        async def joined() -> bool:
+            for reader in readers:
+                await reader.next(1, 0.1)
+            return readers[0].shares().readers == 2
+
+        await wait_until_async(joined)
+        (crowded,) = found()
+        assert crowded.level == "warning"
+        assert f"1 of them get {'and handle nothing' if inline else 'nothing, they only handle'}" in crowded.what
+        for reader in readers:
+            await reader.close()
+
+    asyncio.run(crowd())
+    broker.delete_topic()
+    (gone,) = found()
+    assert (gone.level, f"there is no topic {broker.topic}" in gone.what) == ("error", True)
+    broker.close()
+
+
+@pytest.mark.needs("passwords")
 @pytest.mark.parametrize("password", ["s3%3Acret", "wrong"])
 def test_users_and_passwords(shop: Shop, kafka_broker: KafkaBroker, kafka_server: KafkaServer, password: str) -> None:
     """A wrong one is waited out like a broker that is away; both are in no name."""

@@ -1,4 +1,4 @@
-"""What only Pub/Sub has: deadlines, its own ids, and ordering keys."""
+"""What only Pub/Sub has: its own ids, and ordering keys."""
 
 from __future__ import annotations
 
@@ -10,51 +10,10 @@ from onceward import ConfigurationError
 from onceward.sources.protocol import open_source
 from onceward.sources.pubsub import PubsubSubscription
 from tests.contract.harness import Shop
-from tests.sources.conftest import reading, taken
+from tests.sources.conftest import reading
 from tests.sources.pubsub_broker import PubsubBroker
-from tests.sources.test_contract import PAID, names, publish, settled
+from tests.sources.test_contract import PAID, publish, settled
 from tests.waiting import wait_until
-
-
-def test_what_is_in_hand_is_given_to_nobody_else(pubsub_broker: PubsubBroker) -> None:
-    """For longer than its deadline, since that is extended; when its reader is gone, it comes to others."""
-    publish(pubsub_broker, *names(12))
-
-    async def hold() -> None:
-        url = pubsub_broker.url().replace("deadline=2", "deadline=4")
-        first, second = PubsubSubscription(url), PubsubSubscription(url)
-        await first.open()
-        held = await taken(first, 12)
-        await second.open()
-        for _ in range(5):
-            assert await second.next(100, 1) == []
-        await first.close()
-        theirs = await taken(second, 12)
-        assert {arrival.id for arrival in theirs} == set(names(12))
-        assert {arrival.position for arrival in theirs} == {arrival.position for arrival in held}
-        await second.accept(theirs)
-        await second.close()
-
-    asyncio.run(hold())
-    assert pubsub_broker.unsettled() == 0
-
-
-def test_what_is_released_is_there_at_once(pubsub_broker: PubsubBroker) -> None:
-    publish(pubsub_broker, *names(3))
-
-    async def release() -> None:
-        source = PubsubSubscription(pubsub_broker.url().replace("deadline=2", "deadline=600"))
-        await source.open()
-        given = await taken(source, 3)
-        await source.accept(given[:1])
-        await source.release(given[1:])
-        again = await taken(source, 2)
-        assert {arrival.id for arrival in again} == {arrival.id for arrival in given[1:]}
-        await source.accept(again)
-        await source.close()
-
-    asyncio.run(release())
-    assert pubsub_broker.unsettled() == 0
 
 
 def test_its_own_message_id_is_the_place_and_the_ordering_key_a_header(shop: Shop, pubsub_broker: PubsubBroker) -> None:

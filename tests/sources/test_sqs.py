@@ -1,4 +1,4 @@
-"""What only SQS has: visibility, receipt handles, two kinds of queue and of ids, and bodies that must be text."""
+"""What only SQS has: receipt handles, two kinds of queue and of ids, and bodies that must be text."""
 
 from __future__ import annotations
 
@@ -16,51 +16,6 @@ from tests.sources.conftest import reading, taken
 from tests.sources.sqs_broker import REGION, SqsBroker
 from tests.sources.test_contract import PAID, names, publish, settled
 from tests.waiting import wait_until
-
-
-def test_what_is_in_hand_stays_out_of_others_sight(sqs_broker: SqsBroker) -> None:
-    """For longer than its visibility, since that is extended; when its reader is gone, it comes to others."""
-    publish(sqs_broker, *names(12))
-
-    async def hold() -> None:
-        url = sqs_broker.url().replace("visibility=2", "visibility=4")
-        first, second = SqsQueue(url), SqsQueue(url)
-        await first.open()
-        await second.open()
-        held = await first.next(100, 1)
-        assert len(held) == 12
-        for _ in range(5):
-            assert await second.next(100, 1) == []
-        await first.close()
-        theirs = await taken(second, 12)
-        assert {arrival.id for arrival in theirs} == set(names(12))
-        # The same messages under other handles.
-        assert not {arrival.handle for arrival in theirs} & {arrival.handle for arrival in held}
-        assert {arrival.position for arrival in theirs} == {arrival.position for arrival in held}
-        await second.accept(theirs)
-        await second.close()
-
-    asyncio.run(hold())
-    assert sqs_broker.unsettled() == 0
-
-
-def test_what_is_released_is_there_at_once(sqs_broker: SqsBroker) -> None:
-    publish(sqs_broker, *names(3))
-    url = sqs_broker.url().replace("visibility=2", "visibility=3600")
-
-    async def release() -> None:
-        source = SqsQueue(url)
-        await source.open()
-        given = await taken(source, 3)
-        await source.accept(given[:1])
-        await source.release(given[1:])
-        again = await taken(source, 2)
-        assert {arrival.id for arrival in again} == {arrival.id for arrival in given[1:]}
-        await source.accept(again)
-        await source.close()
-
-    asyncio.run(release())
-    assert sqs_broker.unsettled() == 0
 
 
 def test_a_deletion_that_fails_in_part_is_trouble_with_the_broker(sqs_broker: SqsBroker) -> None:

@@ -13,6 +13,7 @@ import pytest
 from onceward import Inbox, InvalidMessage, Message, Settings, StoreUnavailable, payload, upkeep
 from onceward.archive import Archive
 from onceward.blobs.protocol import open_blobs
+from onceward.doctor import Finding, examine
 from onceward.errors import ConfigurationError
 from onceward.message import Delivery
 from onceward.reference import HEADER
@@ -220,6 +221,17 @@ def test_the_blob_store_is_away_when_a_body_comes(store_url: str, place: Place, 
             spooling.inbox.drain_spool()
         assert shop.drain() == 1
         assert len(place.names()) == 1
+
+
+def test_the_doctor_tries_the_blob_store(shop: Shop, place: Place) -> None:
+    def found() -> Finding:
+        (finding,) = [finding for finding in examine(shop.inbox) if "bodies of more than 200 bytes" in finding.what]
+        return finding
+
+    assert found().level == "ok"
+    assert place.names() == []
+    with place.away():
+        assert (found().level, "cannot write the blob" in found().what) == ("error", True)
 
 
 def test_a_program_without_the_blob_store(shop: Shop) -> None:

@@ -17,16 +17,15 @@ from typing import Any
 
 import standardwebhooks
 import stripe
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from slack_sdk.signature import SignatureVerifier
 
 from onceward.webhooks import GitHub, Hmac, Shopify, Slack, StandardWebhooks, Stripe
 from onceward.webhooks.paypal import PayPal
 from onceward.webhooks.request import Headers, Request
+from tests.servers.certificates import Root
 
 NOW = 1_800_000_000
 SECRET = "a-secret-of-the-tests"
@@ -147,8 +146,7 @@ class Authority:
     """A certificate authority, and PayPal's server of certificates, as the tests need them."""
 
     def __init__(self, *, bits: int = 2048) -> None:
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._root = self._issue("root of the tests", self._key, None)
+        self._root = Root(datetime.fromtimestamp(NOW, UTC))
         self.key = rsa.generate_private_key(public_exponent=65537, key_size=bits)
         self.served = self.chain()
         self.fetches: list[tuple[str, str]] = []
@@ -156,50 +154,19 @@ class Authority:
     @property
     def roots(self) -> bytes:
         """The root, as PEM."""
-        return bytes(self._root.public_bytes(serialization.Encoding.PEM))
+        return self._root.pem
 
-    def chain(self, name: str = "messageverificationcerts.paypal.com", **options: Any) -> bytes:
+    def chain(
+        self, name: str = "messageverificationcerts.paypal.com", *, begin: float = NOW - 86_400, days: int = 90
+    ) -> bytes:
         """A certificate for a name, as PEM."""
-        return bytes(self._issue(name, self.key, self._root, **options).public_bytes(serialization.Encoding.PEM))
+        start = datetime.fromtimestamp(begin, UTC)
+        return self._root.issue(name, self.key, start, start + timedelta(days=days))
 
     def fetch(self, host: str, path: str) -> bytes:
         """Instead of the network."""
         self.fetches.append((host, path))
         return self.served
-
-    def _issue(self, name: str, key: Any, issuer: Any, *, begin: float = NOW - 86_400, days: int = 90) -> Any:
-        start = datetime.fromtimestamp(begin, UTC)
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(issuer.subject if issuer else subject)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(start if issuer else start - timedelta(days=1000))
-            .not_valid_after(start + timedelta(days=days if issuer else 1000))
-            .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
-        )
-        if issuer:
-            builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-            builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        else:
-            usage = dict.fromkeys(
-                [
-                    "digital_signature",
-                    "content_commitment",
-                    "key_encipherment",
-                    "data_encipherment",
-                    "key_agreement",
-                    "encipher_only",
-                    "decipher_only",
-                ],
-                False,
-            )
-            builder = builder.add_extension(x509.KeyUsage(key_cert_sign=True, crl_sign=True, **usage), critical=True)
-        return builder.sign(self._key, hashes.SHA256())
 
 
 AUTHORITY = Authority()

@@ -6,22 +6,25 @@ Raw bytes to a real server, so that nothing between the test and the code repair
 from __future__ import annotations
 
 import contextlib
+import json
 import resource
 import socket
 import time
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from onceward import ConfigurationError, Inbox, serve
 from onceward.webhooks import Limits, Stripe
 from tests.waiting import wait_until
+from tests.webhooks.__main__ import main as fuzz_main
 from tests.webhooks.conftest import Caller, endpoints, parse, read_answer, served, small, traces
-from tests.webhooks.senders import SECRET, Signed, event, sign_stripe
+from tests.webhooks.fuzz import JSON, head, strangers_requests
+from tests.webhooks.senders import SECRET, SENDERS, Signed, event, sign_stripe
 
 MIB = 1024 * 1024
 
@@ -53,14 +56,6 @@ def nothing_stored(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def genuine(message_id: str = "evt_1", **more: Any) -> Signed:
     return sign_stripe(event(message_id, **more), message_id, now=time.time())
-
-
-def head(*lines: str, method: str = "POST", path: str = "/stripe", version: str = "1.1") -> bytes:
-    host = ["host: x"] if not any(line.lower().startswith("host:") for line in lines) else []
-    return "\r\n".join([f"{method} {path} HTTP/{version}", *host, *lines, "", ""]).encode("latin-1")
-
-
-JSON = "content-type: application/json"
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW", "post"])
@@ -246,40 +241,20 @@ def test_what_is_hardly_http(stranger: Caller, raw: bytes) -> None:
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    path=st.sampled_from([*endpoints(), "/", "/x"]),
-    lines=st.lists(
-        st.tuples(
-            st.sampled_from(
-                [
-                    *(
-                        "content-type",
-                        "content-length",
-                        "transfer-encoding",
-                        "content-encoding",
-                        "expect",
-                        "connection",
-                    ),
-                    *("stripe-signature", "x-hub-signature-256", "x-slack-signature", "x-slack-request-timestamp"),
-                    *("x-shopify-hmac-sha256", "webhook-id", "webhook-timestamp", "webhook-signature", "x-signature"),
-                    *("x-id", "x-time", "paypal-transmission-id", "paypal-transmission-time", "paypal-cert-url"),
-                    *("paypal-auth-algo", "paypal-transmission-sig", "x-github-event", "x-github-delivery"),
-                ]
-            ),
-            st.one_of(
-                st.sampled_from(["application/json", "0", "2", "5", "chunked", "100-continue", "close", "gzip"]),
-                st.binary(max_size=40).map(lambda raw: raw.decode("latin-1")),
-                st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=60),
-            ),
-        ),
-        max_size=8,
-    ),
-    body=st.binary(max_size=200),
-)
-def test_nothing_random_is_taken(stranger: Caller, path: str, lines: list[tuple[str, str]], body: bytes) -> None:
-    raw = head(JSON, *(f"{name}: {value}" for name, value in lines), path=path) + body
+@given(raw=strangers_requests())
+def test_nothing_random_is_taken(stranger: Caller, raw: bytes) -> None:
     answer = stranger.send(raw, finish=True)
     assert answer == b"" or 400 <= parse(answer).status < 500, answer[:300]
+
+
+def test_many_requests_are_counted_and_none_is_taken(tmp_path: Path) -> None:
+    """`make fuzz`, in short."""
+    file = tmp_path / "fuzz.json"
+    assert fuzz_main(["--requests", "20", "--forgeries", "20", "--json", str(file)]) == 0
+    figures = json.loads(file.read_text())
+    assert (figures["run"], figures["requests"] >= 20, figures["violations"]) == ("fuzz", True, 0)
+    assert sum(figures["answers"].values()) == figures["requests"]
+    assert figures["forgeries"] == dict.fromkeys((sender.name for sender in SENDERS), 20)
 
 
 def test_the_process_stays_small(stranger: Caller) -> None:

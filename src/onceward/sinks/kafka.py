@@ -12,7 +12,7 @@ from typing import Any
 
 from onceward.address import Address
 from onceward.errors import ConfigurationError
-from onceward.librdkafka import client_configuration
+from onceward.librdkafka import Hearing, client_configuration
 from onceward.message import Message
 from onceward.retry import Reject
 from onceward.sinks.headers import fields_of
@@ -24,8 +24,10 @@ except ImportError as error:
 
 CONFIRM_SECONDS = 5.0
 FORM = "kafka://host:9092?topic=&sasl=plain"
+REFUSED = (KafkaError._AUTHENTICATION, KafkaError._SSL)  # noqa: SLF001 - so the client spells its own errors
+"""What a client goes on trying by itself, though no patience helps."""
 _NEVER = (
-    KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001 - so the client spells its own errors
+    KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001 - as above
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError.TOPIC_EXCEPTION,
     KafkaError.MSG_SIZE_TOO_LARGE,
@@ -43,8 +45,9 @@ class KafkaSink:
     def __init__(self, url: str) -> None:
         address = Address.of(url, FORM)
         self._topic, self._where = address["topic"], address.shown
+        self._hearing = Hearing(*REFUSED)
         self._settings = {
-            **client_configuration(address),
+            **client_configuration(address, self._hearing),
             "enable.idempotence": True,
             "acks": "all",
             "linger.ms": 0,
@@ -76,7 +79,9 @@ class KafkaSink:
         error = answers[0] if answers else "no answer"
         if error is not None:
             self._judge(error, topic)
-            raise ConnectionError(f"{self._where} did not confirm: {error}")
+            # "Timed out" is all that it says of a connection that was refused.
+            raise ConnectionError(f"{self._where} did not confirm: {self._hearing.hopeless or error}")
+        self._hearing.hopeless = ""
 
     def close(self) -> None:
         with self._guard:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 from onceward.address import Address
 from onceward.errors import ConfigurationError
@@ -65,13 +66,26 @@ async def connected(url: str) -> Client:
         """Whatever it is, the next call says it."""
 
     return await nats.connect(
-        url,
+        **_credentials(url),
         allow_reconnect=False,
         max_reconnect_attempts=1,
         reconnect_time_wait=0,
         connect_timeout=CONNECT_SECONDS,
         error_cb=heard,
     )
+
+
+def _credentials(url: str) -> dict[str, Any]:
+    """The server, and who we are: the client takes what is in a URL as it stands, escapes and all."""
+    parts = urlsplit(url)
+    who, _, host = parts.netloc.rpartition("@")
+    found: dict[str, Any] = {"servers": parts._replace(netloc=host).geturl()}
+    user, is_pair, password = who.partition(":")
+    if is_pair:
+        found |= {"user": unquote(user), "password": unquote(password)}
+    elif user:
+        found |= {"token": unquote(user)}
+    return found
 
 
 async def _is_taken(stream: JetStreamContext, subject: str) -> bool:

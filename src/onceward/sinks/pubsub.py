@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from typing import Any
-from urllib.parse import urlsplit
 
 from onceward.address import Address
 from onceward.errors import ConfigurationError
@@ -35,11 +34,7 @@ class PubsubSink:
 
     def __init__(self, url: str) -> None:
         address = Address.of(url, FORM)
-        parts = urlsplit(address.server)
-        name = parts.path.strip("/")
-        if not parts.netloc or not name:
-            raise ConfigurationError(f"this address should be like {FORM}, but a part of it is missing")
-        self._topic, self._where = f"projects/{parts.netloc}/topics/{name}", address.shown
+        self._topic, self._where = f"projects/{address.host}/topics/{address.path}", address.shown
         self._endpoint = address["endpoint"] or os.environ.get("PUBSUB_EMULATOR_HOST")
         self._guard = threading.Lock()
         self._client: Any = None

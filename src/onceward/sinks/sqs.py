@@ -8,7 +8,6 @@ import json
 import re
 import threading
 from typing import Any
-from urllib.parse import urlsplit
 
 from onceward.address import Address
 from onceward.errors import ConfigurationError
@@ -43,10 +42,7 @@ class SqsSink:
 
     def __init__(self, url: str) -> None:
         address = Address.of(url, FORM)
-        parts = urlsplit(address.server)
-        self._region, self._queue = parts.netloc, parts.path.strip("/")
-        if not self._region or not self._queue:
-            raise ConfigurationError(f"this address should be like {FORM}, but the region or the queue is missing")
+        self._region, self._queue = address.host, address.path
         self._endpoint, self._where = address["endpoint"] or None, address.shown
         self._guard = threading.Lock()
         self._client: Any = None

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -18,11 +19,13 @@ from typing import Any, NamedTuple, TypeVar
 
 from onceward.address import Address
 from onceward.errors import ConfigurationError
-from onceward.librdkafka import client_configuration, log
-from onceward.sources.protocol import Arrival, BrokerUnavailable
+from onceward.librdkafka import Hearing, client_configuration, log
+from onceward.sinks.kafka import REFUSED
+from onceward.sources.protocol import Arrival, BrokerUnavailable, Shares
 
 try:
     from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, TopicPartition
+    from confluent_kafka.admin import AdminClient
 except ImportError as error:
     raise ConfigurationError("Kafka needs: pip install 'onceward[kafka]'") from error
 
@@ -30,6 +33,8 @@ T = TypeVar("T")
 
 MORE_SECONDS = 0.05
 """How long a batch that has begun waits to become larger."""
+ASK_SECONDS, TRY_SECONDS = 10.0, 1.0
+"""How long a question beside the reading may take, and how long until we look why there is no answer yet."""
 ORDERS = ("arrival", "offset")
 FORM = "kafka://host:9092?topic=NAME&group=onceward&session=45&order=arrival&sasl=plain"
 # The group is changing: what was to be committed is when it has settled, or by whoever has the partition then.
@@ -40,6 +45,7 @@ _NOT_NOW = (
     KafkaError.FENCED_MEMBER_EPOCH,
     KafkaError.STALE_MEMBER_EPOCH,
 )
+_AWAY = (KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE)  # noqa: SLF001 - so the client spells its own errors
 
 
 class Place(NamedTuple):
@@ -68,9 +74,11 @@ class KafkaTopic:
         if address["order"] not in ORDERS:
             raise ConfigurationError(f"order={address['order']} must be one of {', '.join(ORDERS)}")
         self._by_offset = address["order"] == "offset"
+        self._address, self._group = address, address["group"]
+        self._hearing = Hearing(*REFUSED)
         self._settings = {
-            **client_configuration(address),
-            "group.id": address["group"],
+            **client_configuration(address, self._hearing),
+            "group.id": self._group,
             "session.timeout.ms": int(address.seconds("session") * 1000),
             "heartbeat.interval.ms": int(address.seconds("session") * 1000 / 4),
             "partition.assignment.strategy": "cooperative-sticky",
@@ -109,6 +117,19 @@ class KafkaTopic:
         finally:
             thread.shutdown(wait=False)
 
+    def shares(self) -> Shares:
+        # Not as a member of the group, whose partitions would move.
+        hearing = Hearing(*REFUSED, *_AWAY)
+        asking = AdminClient(client_configuration(self._address, hearing))
+        try:
+            known = _topics(asking, hearing)
+            group = asking.describe_consumer_groups([self._group], request_timeout=ASK_SECONDS)[self._group].result()
+        except KafkaException as trouble:
+            raise BrokerUnavailable(str(trouble.args[0])) from trouble
+        if missing := [topic for topic in self._topics if topic not in known]:
+            raise BrokerUnavailable(f"there is no topic {', '.join(missing)}")
+        return Shares(sum(len(known[topic].partitions) for topic in self._topics), len(group.members))
+
     async def _do(self, call: Callable[[], T]) -> T:
         """In the source's thread; seen through when we are cancelled, for the client is in use until it answers."""
         if self._thread is None:
@@ -125,6 +146,7 @@ class KafkaTopic:
     # In the thread
 
     def _open(self) -> None:
+        self._hearing.hopeless = ""
         self._consumer = Consumer(self._settings)
         self._ours, self._to_commit = {}, {}
         self._consumer.subscribe(self._topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
@@ -147,6 +169,8 @@ class KafkaTopic:
     def _next(self, limit: int, seconds: float) -> list[Arrival]:
         self._commit()
         first = self._consumer.poll(seconds)
+        if first is None and self._hearing.hopeless:
+            raise BrokerUnavailable(self._hearing.hopeless)
         records = [] if first is None else [first]
         if records and limit > 1:
             records += self._consumer.consume(limit - 1, MORE_SECONDS)
@@ -214,6 +238,20 @@ class KafkaTopic:
             id=headers.get("id"),
             type=headers.get("type"),
         )
+
+
+def _topics(asking: Any, hearing: Hearing) -> dict[str, Any]:
+    """What topics there are."""
+    deadline = time.monotonic() + ASK_SECONDS
+    while True:
+        try:
+            found: dict[str, Any] = asking.list_topics(timeout=TRY_SECONDS).topics
+        except KafkaException as trouble:
+            asking.poll(0)
+            if hearing.hopeless or time.monotonic() > deadline:
+                raise BrokerUnavailable(hearing.first or str(trouble)) from trouble
+        else:
+            return found
 
 
 def _text(value: bytes | str | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from onceward.address import opened
 
@@ -61,6 +61,21 @@ class Source(Protocol):
 
     async def close(self) -> None:
         """Disconnect; fine when not connected."""
+
+
+class Shares(NamedTuple):
+    """In how many parts a source is, and how many readers share them now."""
+
+    parts: int
+    readers: int
+
+
+@runtime_checkable
+class Shared(Protocol):
+    """A source in parts, each of which has one reader at a time: more readers than parts are idle."""
+
+    def shares(self) -> Shares:
+        """Asked without reading, beside those who read; blocks, and raises `BrokerUnavailable`."""
 
 
 _KINDS = {

@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
-from urllib.parse import urlsplit
 
 from onceward.address import Address
 from onceward.errors import ConfigurationError
@@ -50,11 +49,7 @@ class PubsubSubscription:
 
     def __init__(self, url: str) -> None:
         address = Address.of(url, FORM)
-        parts = urlsplit(address.server)
-        name = parts.path.strip("/")
-        if not parts.netloc or not name:
-            raise ConfigurationError(f"this address should be like {FORM}, but a part of it is missing")
-        self._subscription = f"projects/{parts.netloc}/subscriptions/{name}"
+        self._subscription = f"projects/{address.host}/subscriptions/{address.path}"
         self._deadline = int(address.seconds("deadline", highest=LONGEST_DEADLINE))
         self._endpoint = address["endpoint"] or os.environ.get("PUBSUB_EMULATOR_HOST")
         self._client: Any = None

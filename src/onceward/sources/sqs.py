@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
 from typing import Any
-from urllib.parse import urlsplit
 
 from onceward.address import Address
 from onceward.errors import ConfigurationError
@@ -51,10 +50,7 @@ class SqsQueue:
 
     def __init__(self, url: str) -> None:
         address = Address.of(url, FORM)
-        parts = urlsplit(address.server)
-        self._region, self._queue = parts.netloc, parts.path.strip("/")
-        if not self._region or not self._queue:
-            raise ConfigurationError(f"this address should be like {FORM}, but the region or the queue is missing")
+        self._region, self._queue = address.host, address.path
         self._visibility = int(address.seconds("visibility", highest=LONGEST_VISIBILITY))
         self._endpoint = address["endpoint"] or None
         self._session = get_session()  # it remembers the descriptions of services, which are large

@@ -24,6 +24,9 @@ try:
 except ImportError as missing:
     raise ConfigurationError("PayPal's webhooks need: pip install 'onceward[webhooks]'") from missing
 
+# No page of PayPal's documentation says whom its certificates are for; its own SDKs do. PayPal-Java-SDK (SSLUtil,
+# validateCertificateChain) asks for a name "messageverificationcerts...paypal.com", PayPal-Python-SDK
+# (notifications.py) for one in ".paypal.com" that leads to DigiCert's root. These two are stricter than either.
 _NAME = "messageverificationcerts.paypal.com"
 _SANDBOX_NAME = "messageverificationcerts.sandbox.paypal.com"
 LIVE = {"api.paypal.com": _NAME, "api-m.paypal.com": _NAME}

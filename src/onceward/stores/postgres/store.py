@@ -25,6 +25,8 @@ from onceward.stores.statements import load
 
 _POOL_WAIT = 5.0
 _POOL_SIZE = 16
+_MOST_CONNECTIONS = _POOL_SIZE + 4
+"""Of a process with one lane: the pool, the lane's, the lease's, and two to ring and to hear the bell."""
 # Find a peer that has vanished without a word; values a user puts into the URL win.
 _DEAD_PEER = {
     "connect_timeout": "10",
@@ -274,12 +276,14 @@ class PostgresStore:
         self._checked = True
 
     def findings(self) -> Sequence[tuple[str, str, str]]:
+        self.check_schema()
         try:
             with self._plain() as connection:
                 row = connection.execute(self._statements["settings"].sql).fetchall()[0]
+                pid = connection.info.backend_pid
         except psycopg.OperationalError as error:
             unreachable(error, migrate.masked(self.url))
-        version, fsync, synchronous, full_pages, isolation, recovery, _ = row
+        version, fsync, synchronous, full_pages, isolation, recovery, answering, *connections = row
         found = [("ok", f"PostgreSQL {version}, fsync {fsync}, synchronous_commit {synchronous}", "")]
         if fsync != "on" or full_pages != "on":
             found.append(
@@ -293,6 +297,8 @@ class PostgresStore:
             found.append(("error", "this server is a read-only replica", "connect to the primary"))
         if isolation != "read committed":
             found.append(("ok", f"default isolation is {isolation}; onceward sets READ COMMITTED itself", ""))
+        if answering == pid:  # a pooler in between has few connections for many of ours
+            found.append(_room(*connections))
         return found
 
     def close(self) -> None:
@@ -308,6 +314,22 @@ class PostgresStore:
         pool = self._pools.pop(asyncio.get_running_loop(), None)
         if pool:
             await pool.close()
+
+
+def _room(allowed: int, others: int, processes: int) -> tuple[str, str, str]:
+    """Whether the server has room for every connection that our processes may open."""
+    # One that only receives is not registered: count at least the process that asks.
+    ours = max(processes, 1)
+    wanted = ours * _MOST_CONNECTIONS
+    what = (
+        f"{ours} {'process' if ours == 1 else 'processes'} may open up to {wanted} connections, others have {others} "
+        f"now, and the server lets in {allowed}"
+    )
+    if wanted + others <= allowed:
+        return "ok", what, ""
+    lacking = wanted + others - allowed
+    advice = f"raise max_connections by {lacking} or more, run fewer processes, or connect through a PgBouncer"
+    return "warning", f"{what}: under load connections will be refused", advice
 
 
 _WHO_ANSWERS = "SELECT pg_backend_pid()"

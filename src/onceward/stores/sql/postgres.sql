@@ -875,10 +875,16 @@ WHERE (q.state = 'waiting' AND NOT EXISTS (
    OR (q.token IS NOT NULL AND NOT EXISTS (SELECT FROM {prefix}worker w WHERE w.id = q.worker))
 
 -- name: settings
--- What the server really uses, for the doctor.
+-- What the server really uses, for the doctor; the connections it lets in, those that others have, and our processes.
 SELECT current_setting('server_version'), current_setting('fsync'), current_setting('synchronous_commit'),
        current_setting('full_page_writes'), current_setting('default_transaction_isolation'),
-       pg_is_in_recovery()::text, current_setting('max_connections')
+       pg_is_in_recovery()::text, pg_backend_pid(),
+       current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
+           - coalesce(current_setting('reserved_connections', true)::int, 0),
+       (SELECT count(*) FROM pg_stat_activity a
+        WHERE a.datid IS NOT NULL AND coalesce(a.backend_type, 'client backend') = 'client backend'
+          AND a.application_name <> current_setting('application_name')),
+       (SELECT count(*) FROM {prefix}worker w WHERE w.alive_until > clock_timestamp())
 
 -- name: ring
 -- For a receive inside the caller's transaction: delivered when that commits. Elsewhere a connection of its own rings, debounced.
