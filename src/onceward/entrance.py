@@ -90,7 +90,7 @@ class Entrance(Desk):
         self._intakes.append(intake.Intake(opened, names, batch, inline, None if rate is None else pace.Pace(rate)))
 
     @property
-    def intakes(self) -> Sequence[Intake]:
+    def intakes(self) -> Sequence[intake.Intake]:
         """The brokers it reads from while `run` runs."""
         return tuple(self._intakes)
 

@@ -18,8 +18,10 @@ from onceward.registry import Handler
 
 T = TypeVar("T")
 
+# What a step makes for every message is not frozen: a frozen one takes five times as long to make.
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class Query:
     """Run a named statement; the answer is its rows, as tuples."""
 
@@ -27,7 +29,7 @@ class Query:
     params: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Each:
     """Run a named statement once per record, in one go where the database can; the answer is all rows."""
 
@@ -36,7 +38,7 @@ class Each:
     shared: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Begin:
     """Start a transaction at the next statement, with limits in seconds."""
 
@@ -62,7 +64,7 @@ class Reconnect:
     """Replace a broken connection; answers whether the database is back."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call:
     """Call a handler inside the current transaction; the answer is an `Outcome`, never an exception."""
 
@@ -102,7 +104,7 @@ ROLLBACK = Rollback()
 RECONNECT = Reconnect()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Outcome:
     """What a handler did: returned a value or raised an error."""
 

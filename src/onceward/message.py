@@ -16,6 +16,7 @@ from onceward import identity, payload
 from onceward.errors import ContractViolation, InvalidMessage
 from onceward.reference import HEADER, Reference
 
+_EPOCH = datetime.fromtimestamp(0, UTC)
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -250,10 +251,9 @@ def passed_on(message_id: str, headers: Mapping[str, str]) -> dict[str, str]:
 
 def moment(stored: int) -> datetime:
     """A time as stored (microseconds since 1970, UTC) as a datetime."""
-    seconds, rest = divmod(stored, 1_000_000)
-    return datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest)
+    return _EPOCH + timedelta(microseconds=stored)
 
 
 def microseconds(time: datetime) -> int:
     """A datetime as it is stored; one without a zone is local time."""
-    return (time.astimezone(UTC) - datetime.fromtimestamp(0, UTC)) // timedelta(microseconds=1)
+    return (time.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1)

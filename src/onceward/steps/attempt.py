@@ -106,7 +106,7 @@ def _call(lane: Lane, part: list[Claimed]) -> Flow[Outcome]:
         if message.draft:
             message.draft.end()
     outcome = lane.end_call(outcome)
-    if outcome.error is None:
+    if outcome.error is None and any(message.draft and message.draft.deliveries for message in fresh):
         put = yield from put_sent(lane.context, fresh)
         return outcome if put.error is None else put
     return outcome

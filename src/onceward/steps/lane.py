@@ -84,7 +84,7 @@ class Absent:
     reference: Reference
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Claimed:
     """A message that this lane has noted."""
 
