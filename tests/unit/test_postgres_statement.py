@@ -22,7 +22,18 @@ def test_parameters_are_numbered() -> None:
 def test_records_become_columns() -> None:
     """What is the same for all stays what it is."""
     statement = Statement.of("some", "SELECT %(at)s, unnest(%(seq)b::bigint[])")
-    assert statement.of_records([{"seq": 1, "x": 0}, {"seq": 2, "x": 0}], {"at": 5}) == {"at": 5, "seq": [1, 2]}
+    many = statement.of_records([{"seq": 1, "x": 0}, {"seq": 2, "x": 0}], {"at": 5})
+    assert many == (statement, {"at": 5, "seq": [1, 2]})
+
+
+def test_one_record_is_a_row_of_values() -> None:
+    """The same statement, said of one."""
+    statement = Statement.of(
+        "some", "SELECT i.a FROM unnest(%(a)b::bigint[],\n %(b)b::text[]) AS i (a, b) WHERE %(at)s = 1"
+    )
+    single, params = statement.of_records([{"a": 1, "b": "x"}], {"at": 5})
+    assert single.sql == b"SELECT i.a FROM (VALUES ($1::bigint,\n $2::text)) AS i (a, b) WHERE $3 = 1"
+    assert (single.name, single.values(params)) == ("some_of_one", [1, "x", 5])
 
 
 @pytest.mark.parametrize(

@@ -74,8 +74,7 @@ class _PostgresSession:
         if isinstance(request, Query):
             return self._statements[request.name], request.params
         if isinstance(request, Each):
-            statement = self._statements[request.name]
-            return statement, statement.of_records(request.records, request.shared)
+            return self._statements[request.name].of_records(request.records, request.shared)
         if self._joined:
             return None
         if isinstance(request, Begin):
