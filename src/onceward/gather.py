@@ -11,6 +11,7 @@ import asyncio
 import itertools
 import os
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -21,7 +22,10 @@ from onceward.message import Arguments, Delivery, Receipt
 SHARED = 500
 """How many messages share a transaction at most: 1000 was no faster."""
 LEADERS = 2
-"""How many transactions `receive` may have under way where the database takes several writers."""
+"""How many transactions `receive` may have under way where the database takes several writers: the second when the
+first is slow, as behind a lock. Two at all times were slower, for each had half as many to share its commit."""
+SLOW = 0.05
+"""From how many seconds on the next ones do not wait for it."""
 
 
 def batches(messages: Iterable[Arguments]) -> Iterator[list[Delivery]]:
@@ -54,29 +58,59 @@ class Gathering:
         self._store, self._leaders = store, leaders
         self._lock = threading.Lock()
         self._waiting: list[_Place] = []
-        self._leading = 0
+        self._leading: dict[_Place, float] = {}
+        """Who stores for the others, and since when."""
 
     def receive(self, delivery: Delivery) -> Receipt:
         """Store one delivery, together with whatever else waits to be stored."""
         place = _Place(delivery)
         with self._lock:
             self._waiting.append(place)
-            if self._leading < self._leaders:
-                self._leading += 1
-                place.leads = True
-        while True:
-            if place.leads:
-                place.leads = False
-                self._lead()
-            if place.answered:
-                break
-            place.woken.wait()
-            place.woken.clear()
+            self._appoint(place)
+        try:
+            self._take_part(place)
+        except BaseException:  # interrupted, perhaps when it was just to lead
+            self._leave(place)
+            raise
         if place.error is not None:
             raise place.error
         return place.receipt or self._store([delivery])[0]
 
-    def _lead(self) -> None:
+    def _take_part(self, place: _Place) -> None:
+        """Wait until it is answered, and lead when it is its turn."""
+        while True:
+            if place.leads:
+                place.leads = False
+                self._lead(place)
+            if place.answered:
+                return
+            if place.woken.wait(SLOW):
+                place.woken.clear()
+            else:
+                with self._lock:
+                    self._appoint(place)
+
+    def _leave(self, place: _Place) -> None:
+        with self._lock:
+            if place in self._waiting:
+                self._waiting.remove(place)
+        self._hand_on(place)
+
+    def _hand_on(self, leader: _Place) -> None:
+        with self._lock:
+            self._leading.pop(leader, None)
+            if self._waiting:
+                self._appoint(self._waiting[0])
+                self._waiting[0].woken.set()
+
+    def _appoint(self, place: _Place) -> None:
+        """Let it lead, unless others do and are quick, or it is being stored already."""
+        quick = any(time.monotonic() - since < SLOW for since in self._leading.values())
+        if not quick and len(self._leading) < self._leaders and place in self._waiting:
+            self._leading[place] = time.monotonic()
+            place.leads = True
+
+    def _lead(self, leader: _Place) -> None:
         """Store for everyone who waits now, and let the first who came meanwhile lead the next."""
         with self._lock:
             shared, self._waiting = self._waiting[:SHARED], self._waiting[SHARED:]
@@ -91,13 +125,7 @@ class Gathering:
             for place in shared:
                 place.answered = True
                 place.woken.set()
-            with self._lock:
-                successor = next((place for place in self._waiting if not place.leads), None)
-                if successor is None:
-                    self._leading -= 1
-                else:
-                    successor.leads = True
-                    successor.woken.set()
+            self._hand_on(leader)
 
 
 class AsyncGathering:
@@ -106,7 +134,9 @@ class AsyncGathering:
     def __init__(self, store: Callable[[list[Delivery]], Coroutine[Any, Any, list[Receipt]]], leaders: int) -> None:
         self._store, self._leaders = store, leaders
         self._waiting: list[_Caller] = []
-        self._storing: dict[asyncio.Future[list[Receipt]], list[_Caller]] = {}
+        self._storing: dict[asyncio.Future[list[Receipt]], tuple[float, list[_Caller]]] = {}
+        """What is under way, the oldest first: since when, and for whom."""
+        self._later: asyncio.TimerHandle | None = None
 
     async def receive(self, delivery: Delivery) -> Receipt:
         """Store one delivery, together with whatever else waits to be stored."""
@@ -126,14 +156,23 @@ class AsyncGathering:
             await asyncio.wait(self._storing)
 
     def _begin(self) -> None:
-        if self._waiting and len(self._storing) < self._leaders:
-            shared, self._waiting = self._waiting[:SHARED], self._waiting[SHARED:]
-            task = asyncio.get_running_loop().create_task(self._store([delivery for delivery, _ in shared]))
-            self._storing[task] = shared
-            task.add_done_callback(self._end)
+        now = asyncio.get_running_loop().time()
+        if not self._waiting or len(self._storing) == self._leaders:
+            return
+        if any(now - since < SLOW for since, _ in self._storing.values()):
+            self._later = self._later or asyncio.get_running_loop().call_later(SLOW, self._look_again)
+            return
+        shared, self._waiting = self._waiting[:SHARED], self._waiting[SHARED:]
+        task = asyncio.get_running_loop().create_task(self._store([delivery for delivery, _ in shared]))
+        self._storing[task] = now, shared
+        task.add_done_callback(self._end)
+
+    def _look_again(self) -> None:
+        self._later = None
+        self._begin()
 
     def _end(self, task: asyncio.Future[list[Receipt]]) -> None:
-        shared = self._storing.pop(task)
+        _, shared = self._storing.pop(task)
         error = None if task.cancelled() else task.exception()
         receipts: list[Receipt | None] = [None] * len(shared)
         if not task.cancelled() and error is None:
@@ -151,7 +190,7 @@ class AsyncGathering:
         """A caller was cancelled: what is stored for nobody else is given up, and is at rest when this returns."""
         if caller in self._waiting:
             self._waiting.remove(caller)
-        for task, shared in list(self._storing.items()):
+        for task, (_, shared) in list(self._storing.items()):
             if caller in shared and all(answer.cancelled() for _, answer in shared):
                 task.cancel()
                 await asyncio.wait([task])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from onceward.errors import StoreError, StoreUnavailable
-from onceward.gather import SHARED, AsyncGathering, Gathering
+from onceward.gather import SHARED, AsyncGathering, Gathering, _Place
 from onceward.message import Receipt
 from tests.unit.builders import delivery
 
@@ -50,9 +50,9 @@ def names(count: int) -> list[str]:
     return ["x" * (number + 1) for number in range(count)]
 
 
-def together(store: Store, ids: list[str], leaders: int = 1) -> list[Receipt | StoreError]:
+def together(store: Store, ids: list[str]) -> list[Receipt | StoreError]:
     """Everybody calls while the first is being stored."""
-    gathering = Gathering(store, leaders)
+    gathering = Gathering(store, 1)
 
     def call(one: str) -> Receipt | StoreError:
         try:
@@ -64,7 +64,7 @@ def together(store: Store, ids: list[str], leaders: int = 1) -> list[Receipt | S
         first = pool.submit(call, ids[0])
         assert store.entered.wait(10)
         others = [pool.submit(call, one) for one in ids[1:]]
-        while len(gathering._waiting) < len(others) - leaders + 1:
+        while len(gathering._waiting) < len(others):
             pass
         store.gate.set()
         return [future.result(10) for future in [first, *others]]
@@ -101,10 +101,38 @@ def test_a_failure_alone_is_not_tried_again() -> None:
     assert store.calls == [[BAD]]
 
 
-def test_several_may_lead() -> None:
-    store = Store()
-    answers = together(store, names(10), leaders=3)
-    assert [answer.seq for answer in answers if isinstance(answer, Receipt)] == list(range(1, 11))
+def test_nobody_waits_for_one_that_is_slow() -> None:
+    """The first is held; the second stores for all who came meanwhile, and they are answered before it is."""
+    store, free = Store(), Store(held=False)
+    gathering = Gathering(lambda some: (store if some[0].id == "x" else free)(some), 2)
+    with ThreadPoolExecutor(8) as pool:
+        first = pool.submit(gathering.receive, delivery(id="x"))
+        assert store.entered.wait(10)
+        others = [pool.submit(gathering.receive, delivery(id=one)) for one in names(8)[1:]]
+        assert [future.result(10).seq for future in others] == list(range(2, 9))
+        assert not first.done()
+        store.gate.set()
+        assert first.result(10).seq == 1
+
+
+async def test_no_task_waits_for_one_that_is_slow() -> None:
+    """The same for tasks."""
+    held = asyncio.Event()
+
+    async def store(deliveries: list[Delivery]) -> list[Receipt]:
+        if deliveries[0].id == "x":
+            await held.wait()
+        return [Receipt("accepted", len(one.id)) for one in deliveries]
+
+    gathering = AsyncGathering(store, 2)
+    async with asyncio.timeout(30):
+        first = asyncio.create_task(gathering.receive(delivery(id="x")))
+        await asyncio.sleep(0)
+        answers = await asyncio.gather(*(gathering.receive(delivery(id=one)) for one in names(8)[1:]))
+        assert [answer.seq for answer in answers] == list(range(2, 9))
+        assert not first.done()
+        held.set()
+        assert (await first).seq == 1
 
 
 def test_a_crowd_is_stored_in_parts() -> None:
@@ -128,6 +156,30 @@ def test_an_interrupted_leader_leaves_the_others_to_themselves() -> None:
     with pytest.raises(KeyboardInterrupt):
         gathering.receive(delivery(id=BAD))
     assert gathering.receive(delivery(id="x")).seq == 1
+
+
+def test_one_that_is_interrupted_when_it_is_to_lead_hands_on() -> None:
+    """It waited, was woken to lead, and never came to it."""
+    gathering = Gathering(store := Store(), 1)
+
+    class Interrupted(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            super().wait(timeout)
+            raise KeyboardInterrupt
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(gathering.receive, delivery(id="x"))
+        assert store.entered.wait(10)
+        place = _Place(delivery(id="xx"))
+        place.woken = Interrupted()
+        gathering._waiting.append(place)
+        second = pool.submit(gathering._take_part, place)
+        store.gate.set()
+        assert first.result(10).seq == 1
+        with pytest.raises(KeyboardInterrupt):
+            second.result(10)
+    gathering._leave(place)
+    assert gathering.receive(delivery(id="xxx")).seq == 3
 
 
 async def test_tasks_share_too() -> None:
