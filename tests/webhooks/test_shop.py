@@ -77,6 +77,13 @@ class Service:
         self.process.send_signal(number)
         return self.process.wait(60)
 
+    def bury(self) -> None:
+        """Let the leases of killed processes be over now, which takes a quarter of a minute otherwise."""
+        assert self.process is not None
+        over = "0" if self.url.startswith("sqlite") else "'epoch'"
+        with self.inbox.transaction() as tx:
+            tx.execute(f"UPDATE onceward_worker SET alive_until = {over} WHERE pid <> {self.process.pid}")
+
     def orders(self) -> dict[str, tuple[Any, ...]]:
         with self.inbox.transaction() as tx:
             rows = tx.execute("SELECT id, amount, status, paid, payments, confirmations FROM orders").fetchall()
@@ -163,6 +170,7 @@ def test_killed_again_and_again_each_event_takes_effect_once(service: Service) -
     sender.join(120)
     assert not sender.is_alive()
     assert kills >= 2
+    service.bury()
     assert sender.tries > 120  # some had to come again
     expected = dict.fromkeys(orders, (AMOUNT, "paid", AMOUNT, 1, 1))
     wait_until(lambda: service.orders() == expected, timeout=90, message=f"{len(orders)} orders, paid once")
