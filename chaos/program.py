@@ -81,6 +81,7 @@ class Deliverer:
                 self._deliver(self._parcels[self._next : released])
             except StoreError:
                 time.sleep(0.05)
+        self._call(self._inbox.close, self._inbox.aclose)  # the threads of open connections would keep the process
 
     def _deliver(self, waiting: list[load.Parcel]) -> None:
         first = waiting[0]

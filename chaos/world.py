@@ -146,7 +146,7 @@ def run(store: str, messages: int, faults: int, seed: int, say: Callable[[str], 
                 _torment(nemesis, faults, folder / "released", store, say)
                 _settle(fleet, verifier, store, say)
             finally:
-                alarms = watch.end()
+                alarms = watch.end() + ([] if fleet.delivered else ["a deliverer did not come to its end"])
                 fleet.end()
             seen = fleet.said() + verifier.seen()
             doubles = [word for word in seen if word.startswith("ACCEPTED-TWICE")]

@@ -59,12 +59,18 @@ with Inbox("sqlite://") as inbox:
     assert inbox.drain() == 1
 print(json.dumps([*sys.modules]))
 """
+_HELPED = """
+import json, sys
+from onceward.cli.app import application
+application(["--help"], standalone_mode=False)
+print(json.dumps([*sys.modules]))
+"""
 
 
 def loaded(program: str) -> set[str]:
     """The modules that a fresh interpreter has loaded at the end of a program."""
     answer = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
-    return set(json.loads(answer.stdout))
+    return set(json.loads(answer.stdout.splitlines()[-1]))
 
 
 def test_import_brings_only_what_every_program_needs() -> None:
@@ -77,6 +83,12 @@ def test_import_brings_only_what_every_program_needs() -> None:
 
 def test_handling_a_message_brings_nothing_of_the_rest() -> None:
     assert loaded(_STARTED) & FOR_SOME == {"onceward.stores.sqlite"}
+
+
+def test_help_brings_no_command_and_nothing_that_draws() -> None:
+    found = loaded(_HELPED)
+    assert "click" in found
+    assert not found & (FOR_SOME | {"rich", "onceward.demo", "onceward.cli.status", "onceward.cli.processes"})
 
 
 def test_what_is_for_some_is_there() -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from onceward import Inbox
+from tests.leases import bury
 from tests.sources.brokers import RabbitBroker
 from tests.waiting import wait_until
 
@@ -87,7 +88,8 @@ def test_both_killed_at_random_and_one_effect_in_each(services: Services) -> Non
         services.kill(victim)
         services.processes[victim] = services.start(victim)
     expected = Counter(f"o-{number}" for number in range(ORDERS))
-    # What a killed worker had noted as its own is taken over when its lease is over.
+    for name, inbox in services.inboxes.items():
+        bury(inbox, alive=services.processes[name].pid)
     wait_until(lambda: services.effects("billing") == expected, timeout=120)
     wait_until(lambda: services.inboxes["orders"].stats().outbox_unsent == 0, timeout=60)
     wait_until(lambda: services.broker.unsettled() == 0, timeout=60)

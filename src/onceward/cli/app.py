@@ -16,31 +16,31 @@ import onceward
 from onceward.cli.failure import NOT_SO, UNAVAILABLE, WRONG_USAGE, Failure
 from onceward.errors import ConfigurationError, InvalidMessage, OncewardError, StoreError
 
-# Where each command is, in the order in which they are needed. Each is imported when it is used: a worker process
-# starts twice as fast without the packages that draw tables.
+# Where each command is and what it does, in the order in which they are needed. Each is imported when it is used: a
+# worker process starts twice as fast without the packages that draw tables, and help needs none of them.
 COMMANDS = {
-    "demo": "demonstration:demo",
-    "migrate": "schema:migrate",
-    "run": "processes:run",
-    "status": "status:status",
-    "list": "messages:list_messages",
-    "show": "messages:show",
-    "explain": "explain:explain",
-    "try": "trying:try_message",
-    "redrive": "dead_letters:redrive",
-    "release": "dead_letters:release",
-    "discard": "dead_letters:discard",
-    "quarantine": "quarantine:quarantine",
-    "resolve": "quarantine:resolve",
-    "effects": "effects:effects",
-    "prune": "upkeep:prune",
-    "archive": "archives:archive",
-    "replay": "archives:replay",
-    "erase": "erasure:erase",
-    "doctor": "health:doctor",
-    "bench": "bench:bench",
-    "dashboard": "dashboard:dashboard",
-    "completion": "completion:completion",
+    "demo": ("demonstration:demo", "Watch messages take effect exactly once, through duplicates, kill -9 and poison."),
+    "migrate": ("schema:migrate", "Create or update the tables, or print them as SQL."),
+    "run": ("processes:run", "Run the handlers until stopped, in one process or several."),
+    "status": ("status:status", "Show the inbox in numbers."),
+    "list": ("messages:list_messages", "List messages, newest first."),
+    "show": ("messages:show", "Show everything known about one message."),
+    "explain": ("explain:explain", "Tell one message's whole story, in order of time."),
+    "try": ("trying:try_message", "Run a message's handler, show what it does, and undo it."),
+    "redrive": ("dead_letters:redrive", "Run dead messages again, with a new budget."),
+    "release": ("dead_letters:release", "Let a key go on without its dead message."),
+    "discard": ("dead_letters:discard", "Take messages out for good."),
+    "quarantine": ("quarantine:quarantine", "Look at ids that came again with other bytes, and decide."),
+    "resolve": ("quarantine:resolve", "Decide about a case."),
+    "effects": ("effects:effects", "Look at external calls with unknown outcome, and say what became of them."),
+    "prune": ("upkeep:prune", "Remove what is older than the retention."),
+    "archive": ("archives:archive", "Move old finished messages to files."),
+    "replay": ("archives:replay", "Give finished messages to the inbox again."),
+    "erase": ("erasure:erase", "Erase a person's data from messages."),
+    "doctor": ("health:doctor", "Check settings, tables and messages, and say what to do."),
+    "bench": ("bench:bench", "Measure what an inbox does in a second on this very store."),
+    "dashboard": ("dashboard:dashboard", "Serve the dashboard in a browser."),
+    "completion": ("completion:completion", "Print the completion script for a shell."),
 }
 
 
@@ -55,9 +55,16 @@ class Application(click.Group):
         """Import the command that is asked for."""
         if cmd_name not in COMMANDS:
             return None
-        module, _, attribute = COMMANDS[cmd_name].partition(":")
+        place, purpose = COMMANDS[cmd_name]
+        module, _, attribute = place.partition(":")
         command: click.Command = getattr(importlib.import_module(f"onceward.cli.{module}"), attribute)
+        command.short_help = purpose
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
+        """List them without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, purpose) for name, (_, purpose) in COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; an error of onceward's own becomes one sentence and an exit code."""

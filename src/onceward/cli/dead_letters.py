@@ -73,7 +73,6 @@ def _selecting(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.command(
-    short_help="Run dead messages again, with a new budget.",
     epilog=examples(
         'onceward redrive shop:inbox 17 18 --reason "the bank is back"',
         'onceward redrive shop:inbox --type order.paid --reason "fixed in 1.4.2"',
@@ -94,7 +93,6 @@ def redrive(target: Target, words: list[str], *, out_of_order: bool, **options: 
 
 
 @click.command(
-    short_help="Let a key go on without its dead message.",
     epilog=examples(
         'onceward release shop:inbox 17 --reason "order cancelled by phone"',
         'onceward release shop:inbox --key 4711 --reason "fixed by hand" --yes',
@@ -111,7 +109,6 @@ def release(target: Target, words: list[str], **options: Any) -> None:
 
 
 @click.command(
-    short_help="Take messages out for good.",
     epilog=examples(
         'onceward discard shop:inbox 17 --reason "test order"',
         'onceward discard shop:inbox --source old-shop --reason "closed in May" --yes',

@@ -28,7 +28,6 @@ Show = Callable[[Scene], None]
 
 
 @click.command(
-    short_help="Watch messages take effect exactly once, through duplicates, kill -9 and poison.",
     epilog=examples(
         "onceward demo",
         "onceward demo --messages 20000 --kills 30",

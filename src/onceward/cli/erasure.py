@@ -18,7 +18,6 @@ from onceward.steps.erase import Match
 
 
 @click.command(
-    short_help="Erase a person's data from messages.",
     epilog=examples(
         "onceward erase shop:inbox --field customer.email=ann@example.com --preview",
         'onceward erase shop:inbox --key customer-17 --reason "request 4711"',

@@ -21,7 +21,6 @@ COLUMNS = ("seq", "status", "type", "source", "id", "key", "tries", "received", 
 
 @click.command(
     "list",
-    short_help="List messages, newest first.",
     epilog=examples(
         "onceward list shop:inbox --status dead",
         "onceward list --store sqlite:///shop.db --type order.paid --limit 10",
@@ -65,7 +64,6 @@ def _cells(row: Row) -> tuple[object, ...]:
 
 
 @click.command(
-    short_help="Show everything known about one message.",
     epilog=examples(
         "onceward show shop:inbox 17",
         "onceward show --store sqlite:///shop.db 17",

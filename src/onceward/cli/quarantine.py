@@ -25,7 +25,7 @@ discard        forget this case; should the other body come again, it is a new c
 """
 
 
-@click.group(short_help="Look at ids that came again with other bytes, and decide.")
+@click.group()
 def quarantine() -> None:
     """Look at ids that came again with other bytes, and decide about them.
 
@@ -88,7 +88,6 @@ def _short(value: Any) -> str:
 
 
 @quarantine.command(
-    short_help="Decide about a case.",
     epilog=MEANINGS
     + examples(
         'onceward resolve shop:inbox 3 keep-first --reason "sender bug, ticket 81"',
