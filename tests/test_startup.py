@@ -1,4 +1,4 @@
-"""How a program starts: `import onceward` brings what receiving and handling need, and the rest comes when it is used.
+"""How a program starts and ends: `import onceward` brings what receiving and handling need, and the rest comes when it is used.
 
 Invariant: what is named here is loaded by nothing that every program does; a time would depend on the machine.
 """
@@ -104,3 +104,19 @@ def test_every_deferred_module_is_what_the_types_say() -> None:
     for kind in Inbox.__mro__:
         for function in filter(inspect.isfunction, vars(kind).values()):
             typing.get_type_hints(function)
+
+
+def test_a_program_ends_without_closing_its_inbox(store_url: str) -> None:
+    """Whatever threads and pools `areceive` has left, they do not keep the process."""
+    lines = (
+        "import asyncio, sys",
+        "from onceward import Inbox",
+        "inbox = Inbox(sys.argv[1])",
+        "inbox.migrate()",
+        "asyncio.run(inbox.areceive(source='s', id='m1', type='t', data={}))",
+        "inbox.receive(source='s', id='m2', type='t', data={})",
+        "print('over')",
+    )
+    command = [sys.executable, "-W", "ignore", "-c", "\n".join(lines), store_url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.returncode) == ("over\n", 0), done.stderr

@@ -17,6 +17,8 @@ class AsyncHandlerConnection(aiosqlite.Connection):
 
     def __init__(self, connector: Callable[[], sqlite3.Connection]) -> None:
         super().__init__(connector, iter_chunk_size=64)
+        # A program that ends without `aclose` is not kept alive by it; what is not committed rolls back, as at a crash.
+        self._thread.daemon = True
 
     @property
     def guarded(self) -> HandlerConnection:
