@@ -55,7 +55,7 @@ class SqsBroker:
         try:
             text, data = body.decode(), json.loads(body)
         except ValueError:
-            text, data = base64.b64encode(body).decode(), {}
+            text, data = f"{base64.b64encode(body).decode()}\n", {}  # SQS takes no body of nothing
             names["onceward-base64"] = "true"
         key = data.get("key") or uuid.uuid4().hex
         # A dedupe id of its own: the queue itself would drop what is sent twice soon after.

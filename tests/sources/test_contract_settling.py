@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 import time
 from collections import Counter
@@ -79,7 +78,7 @@ def test_what_a_reader_had_whose_connection_is_cut_comes_to_the_next(broker: Bro
     async def read() -> None:
         dead, living = open_source(broker.url(proxied=True)), open_source(broker.url())
         await dead.open()
-        assert ids(await taken(dead, 4)) == names(4)
+        assert sorted(map(str, ids(await taken(dead, 4)))) == names(4)
         broker.proxy.cut()
         await living.open()
         found = await taken_again(living, 4)
@@ -284,8 +283,8 @@ def test_an_inline_message_waits_with_its_handler(shop: Shop, broker: Broker) ->
 
     shop.inbox.on("slow")(slow)
     shop.inbox.source(broker.url(), source="broker", inline=True)
-    broker.publish(json.dumps({}).encode(), id="s-1", type="slow")
-    publish(broker, *names(3))
+    broker.publish(b'{"key": "k"}', id="s-1", type="slow")
+    publish(broker, *names(3), key="k")  # some brokers keep an order within a key alone
     with reading(shop):
         wait_until(begun.is_set)
         assert (broker.unsettled(), shop.effects()) == (4, [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 import uuid
 from concurrent.futures import Future
@@ -47,11 +48,11 @@ class MqttSink:
         try:
             line = self._connected()
             answer = line.publish(topic, message)
-        except ValueError as wrong:  # wildcards in a topic, and the like
-            raise Reject(f"{self._where}: {topic!r} cannot be published to: {wrong}") from wrong
-        except (OSError, TimeoutError) as trouble:
+        except (OSError, TimeoutError) as trouble:  # first: a certificate that is not known is a ValueError, too
             self._drop(line)
             raise ConnectionError(f"{self._where} did not confirm: {type(trouble).__name__}: {trouble}") from trouble
+        except ValueError as wrong:  # wildcards in a topic, and the like
+            raise Reject(f"{self._where}: {topic!r} cannot be published to: {wrong}") from wrong
         if answer in _NEVER:
             raise Reject(f"{self._where}: {answer} for the topic {topic!r}; cure that, then redrive")
         if answer != "Success":
@@ -127,6 +128,17 @@ class _Line:
                 waiting.set_exception(ConnectionError(str(reason)))
 
 
+class _Closed(ssl.SSLSocket):
+    """A socket that is closed when the other side is not trusted: the client forgets it then, open as it is."""
+
+    def do_handshake(self, block: bool = False) -> None:  # noqa: FBT001, FBT002 - as its base has it
+        try:
+            super().do_handshake(block)
+        except BaseException:
+            self.close()
+            raise
+
+
 def prepared(server: str, name: str, *, manual_ack: bool = False) -> Client:
     """A client with a name, that connects once."""
     parts = urlsplit(server)
@@ -137,7 +149,9 @@ def prepared(server: str, name: str, *, manual_ack: bool = False) -> Client:
     if parts.username is not None:
         client.username_pw_set(unquote(parts.username), unquote(parts.password or ""))
     if parts.scheme == "mqtts":
-        client.tls_set()
+        context = ssl.create_default_context()
+        context.sslsocket_class = _Closed
+        client.tls_set_context(context)
     return client
 
 

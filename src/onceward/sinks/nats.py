@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
@@ -13,7 +15,6 @@ from onceward.sinks.headers import fields_of, header_text
 from onceward.sinks.loop import Link
 
 try:
-    import nats
     from nats.aio.client import Client
     from nats.errors import Error
     from nats.js.errors import NoStreamResponseError, NotFoundError
@@ -23,7 +24,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from nats.js import JetStreamContext
 
-CONNECT_SECONDS = 5
+CONNECT_SECONDS, CLOSE_SECONDS = 5, 0.5
 FORM = "nats://host:4222?subject="
 
 
@@ -65,14 +66,23 @@ async def connected(url: str) -> Client:
     async def heard(_: Exception) -> None:
         """Whatever it is, the next call says it."""
 
-    return await nats.connect(
-        **_credentials(url),
-        allow_reconnect=False,
-        max_reconnect_attempts=1,
-        reconnect_time_wait=0,
-        connect_timeout=CONNECT_SECONDS,
-        error_cb=heard,
-    )
+    client = Client()
+    try:
+        await client.connect(
+            **_credentials(url),
+            allow_reconnect=False,
+            max_reconnect_attempts=1,
+            reconnect_time_wait=0,
+            connect_timeout=CONNECT_SECONDS,
+            error_cb=heard,
+        )
+    except BaseException:
+        # It may have left the connection open on which it was refused; one without TLS yet never says that it closed.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await client.close()
+        raise
+    return client
 
 
 def _credentials(url: str) -> dict[str, Any]:

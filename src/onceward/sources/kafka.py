@@ -169,7 +169,8 @@ class KafkaTopic:
     def _next(self, limit: int, seconds: float) -> list[Arrival]:
         self._commit()
         first = self._consumer.poll(seconds)
-        if first is None and self._hearing.hopeless:
+        # Who has partitions is connected all the same; one broker of several may speak so while it restarts.
+        if first is None and self._hearing.hopeless and not self._ours:
             raise BrokerUnavailable(self._hearing.hopeless)
         records = [] if first is None else [first]
         if records and limit > 1:

@@ -8,6 +8,7 @@ Invariant: a consumer with pending entries is never deleted, since Redis would f
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 import uuid
@@ -25,7 +26,7 @@ try:
 except ImportError as error:
     raise ConfigurationError("Redis Streams need: pip install 'onceward[redis]'") from error
 
-CONNECT_SECONDS = 5.0
+CONNECT_SECONDS, GOODBYE_SECONDS = 5.0, 0.05
 BODY = b"body"
 START = b"0-0"
 FORM = "redis://host:6379/0?stream=NAME&group=onceward&claim_after=30"
@@ -61,6 +62,10 @@ class RedisStream:
             await self._ask("xgroup_create", self._stream, self._group, "0", mkstream=True)
         except BrokerUnavailable as unavailable:
             if "BUSYGROUP" not in str(unavailable):
+                leaving, self._client = self._client, None
+                await leaving.aclose()
+                # TLS takes leave in its own time, which the client does not wait for; the loop may end right after us.
+                await asyncio.sleep(GOODBYE_SECONDS)
                 raise
 
     async def next(self, limit: int, seconds: float) -> list[Arrival]:
