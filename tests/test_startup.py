@@ -1,4 +1,4 @@
-"""How a program starts and ends: `import onceward` brings what receiving and handling need, and the rest comes when it is used.
+"""How a program starts and ends: `import onceward` brings what receiving and handling need, the rest comes when used.
 
 Invariant: what is named here is loaded by nothing that every program does; a time would depend on the machine.
 """
