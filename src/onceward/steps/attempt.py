@@ -92,30 +92,28 @@ def _calls(group: list[Claimed]) -> Iterator[list[Claimed]]:
 
 def _call(lane: Lane, part: list[Claimed]) -> Flow[Outcome]:
     """Call the handler for these messages, unless they are stale."""
-    requests = [message.request for message in part if not message.stale]
-    if not requests:
+    calls = [message.request for message in part if not message.stale]
+    if not calls:
         return Outcome()
-    fresh = [request.message for request in requests]
-    for message in fresh:
-        if message.draft:
-            message.draft.begin()
+    drafts = [call.message.draft for call in calls if call.message.draft]
+    for draft in drafts:
+        draft.begin()
     lane.begin_call()
-    first = requests[0]
+    first, fresh = calls[0], [call.message for call in calls]
     outcome: Outcome = yield Call(first.handler, fresh) if first.handler.batch else first
-    for message in fresh:
-        if message.draft:
-            message.draft.end()
+    for draft in drafts:
+        draft.end()
     outcome = lane.end_call(outcome)
-    if outcome.error is None and any(message.draft and message.draft.deliveries for message in fresh):
+    if outcome.error is None and any(draft.deliveries for draft in drafts):
         put = yield from put_sent(lane.context, fresh)
         return outcome if put.error is None else put
     return outcome
 
 
 def _keep_results(part: list[Claimed], value: Any, results: list[dict[str, Any]]) -> ContractViolation | None:
-    fresh = [message for message in part if not message.stale]
-    if not fresh:
+    if value is None:
         return None
+    fresh = [message for message in part if not message.stale]
     try:
         texts = result_texts(fresh[0].request.handler, len(fresh), value)
     except ContractViolation as violation:

@@ -47,6 +47,7 @@ class Guard:
     info: psycopg.ConnectionInfo
     row_factory: Any
     prepare_threshold: int | None
+    _habits: tuple[Any, int | None] = (None, None)
     prepared: set[str]
     """The names of our own statements that the server has prepared."""
 
@@ -70,16 +71,16 @@ class Guard:
                 f"the handler called {what}; the transaction belongs to onceward: returning commits, raising rolls back"
             )
 
-    @contextmanager
-    def handling(self) -> Iterator[None]:
-        """While a handler has the connection; what it set for itself is forgotten afterwards."""
-        row_factory, threshold = self.row_factory, self.prepare_threshold
+    def hand_over(self) -> None:
+        """A handler gets the connection."""
+        self._habits = self.row_factory, self.prepare_threshold
         self.in_handler, self.overrun = True, False
-        try:
-            yield
-        finally:
-            self.in_handler = False
-            self.row_factory, self.prepare_threshold = row_factory, threshold
+
+    def take_back(self) -> None:
+        """The handler has ended; what it set for itself is forgotten."""
+        self.in_handler = False
+        if self._habits != (self.row_factory, self.prepare_threshold):
+            self.row_factory, self.prepare_threshold = self._habits
 
     def take_armed(self) -> list[Asked]:
         """The statements that begin the transaction, once."""

@@ -157,8 +157,11 @@ class PostgresSession(_PostgresSession):
         return []
 
     def _call(self, call: Call) -> Outcome:
-        with self.connection.handling():
+        self.connection.hand_over()
+        try:
             return outcome(call, self.connection, self._is_infrastructure)
+        finally:
+            self.connection.take_back()
 
     def _rehearse(self, request: Rehearse) -> Rehearsal:
         notes = self.connection.notes = []
@@ -239,8 +242,11 @@ class AsyncPostgresSession(_PostgresSession):
         return []
 
     async def _call(self, call: Call) -> Outcome:
-        with self.connection.handling():
+        self.connection.hand_over()
+        try:
             return await awaited_outcome(call, self.connection, self._is_infrastructure)
+        finally:
+            self.connection.take_back()
 
     async def _rehearse(self, request: Rehearse) -> Rehearsal:
         notes = self.connection.notes = []

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from onceward.errors import (
@@ -90,14 +90,14 @@ class HandlerConnection(sqlite3.Connection):
                 "the transaction has ended before the handler did, perhaps because the disk is full"
             )
 
-    @contextmanager
-    def handling(self) -> Iterator[None]:
-        """While a handler has the connection; what it set for itself is forgotten afterwards."""
+    def hand_over(self) -> None:
+        """A handler gets the connection."""
         self.in_handler = True
-        try:
-            yield
-        finally:
-            self.in_handler = False
+
+    def take_back(self) -> None:
+        """The handler has ended; what it set for itself is forgotten."""
+        self.in_handler = False
+        if self.row_factory is not None or self.text_factory is not str:
             self.row_factory, self.text_factory = None, str
 
     def start(self) -> None:
@@ -240,8 +240,11 @@ class SqliteSession:
     def _call(self, call: Call) -> Outcome:
         connection = self.connection
         assert isinstance(connection, HandlerConnection)  # noqa: S101 - handlers never run on joined sessions
-        with connection.handling():
+        connection.hand_over()
+        try:
             return outcome(call, connection, is_infrastructure)
+        finally:
+            connection.take_back()
 
     def _rehearse(self, request: Rehearse) -> Rehearsal:
         notes = self.listen(request)
@@ -312,8 +315,11 @@ class AsyncSqliteSession:
     async def _call(self, call: Call) -> Outcome:
         connection = self._session.connection
         assert isinstance(connection, HandlerConnection)  # noqa: S101 - handlers never run on joined sessions
-        with connection.handling():
+        connection.hand_over()
+        try:
             outcome = await awaited_outcome(call, self._tx, is_infrastructure)
+        finally:
+            connection.take_back()
         if isinstance(outcome.error, HandlerTimeout):
             connection.interrupt()  # the thread may still be busy with a statement nobody waits for
         return outcome
