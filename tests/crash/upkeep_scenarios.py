@@ -12,7 +12,10 @@ from unittest import mock
 from onceward import identity
 from onceward.archive import Archive
 from onceward.flow import Query
+from onceward.message import Delivery
 from onceward.reference import split
+from onceward.spool import Spool
+from onceward.spooling import Spooling
 from onceward.steps import prune
 from onceward.steps.context import once
 from onceward.steps.sight import sight
@@ -192,7 +195,44 @@ def _erase_large(service: Service, _: Tell) -> None:
     assert service.inbox.erase(*(match.seq for match in found), reason="a test") == []
 
 
+SPOOLED = [M1, message("m2"), M1]
+
+
+def _spooled(stage: Stage) -> None:
+    """They came while the database was away, one of them twice."""
+    Spool(stage.ground.folder / "spool").append([Delivery.of(**one) for one in SPOOLED])
+
+
+def _drain_the_spool(service: Service, _: Tell) -> None:
+    Spooling(Path(service.folder, "spool"), service.inbox._store_first, 1.0).drain()
+
+
+def _drain_what_is_left(service: Service) -> None:
+    """As the next process does that opens the spool."""
+    Spooling(Path(service.folder, "spool"), service.inbox._store_first, 1.0).drain()
+    service.drain()
+
+
+def _in_the_spool_or_the_database(ground: Ground) -> None:
+    """A message is in one of them at every moment."""
+    waiting = {delivery.id for delivery in Spool(ground.folder / "spool").read(0, len(SPOOLED))[0]}
+    assert waiting | {name for (name,) in ground.rows("SELECT id FROM onceward_body")} == {"m1", "m2"}
+
+
+def _the_spool_is_gone(ground: Ground) -> None:
+    assert not (ground.folder / "spool").exists()
+
+
 UPKEEP: dict[str, Scenario] = {
+    "drain the spool": Scenario(
+        _drain_the_spool,
+        ends("done", "m1", "m2"),
+        _spooled,
+        ("sync",),
+        aftercare=_drain_what_is_left,
+        check=_the_spool_is_gone,
+        always=_in_the_spool_or_the_database,
+    ),
     "receive large": Scenario(
         receives(*LARGE),
         ends("done", "m1", "m2"),
