@@ -94,6 +94,8 @@ class Presence:
 
     def start(self, *, inline: bool = False) -> None:
         """Register and begin to renew; fine when started already."""
+        if self._thread is not None and (self._inline or not inline):
+            return  # past the lock, which a renewal holds for as long as the database takes
         with self._lock:
             if self._thread is None:
                 self._inline = inline
