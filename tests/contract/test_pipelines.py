@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from onceward.errors import StoreConflict, StoreError
+from onceward.errors import StoreConflict, StoreError, StoreUnavailable
 from onceward.flow import COMMIT, ROLLBACK, Query
 from onceward.message import Message
 from tests.contract.behaviour import Do, Steps, wrote
@@ -37,6 +37,20 @@ def test_one_statement_may_travel_twice(postgres_shop: Shop) -> None:
     try:
         session.perform((begin, *names, COMMIT))
         assert {name for _, name in session.perform((begin, Query("names"), COMMIT))[1]} >= {"a", "b"}
+    finally:
+        session.close()
+
+
+def test_a_value_that_cannot_travel_is_refused(postgres_shop: Shop) -> None:
+    """Before anything is sent: it is no trouble with the database, which would be tried again and again."""
+    session = postgres_shop.inbox.store.connect()
+    begin, names = postgres_shop.inbox.context.short(), [Query("add_name", {"name": name}) for name in ("a", "b\0c")]
+    try:
+        with pytest.raises(StoreError, match="NUL") as refused:
+            session.perform((begin, *names, COMMIT))
+        assert not isinstance(refused.value, StoreUnavailable)
+        session.perform(ROLLBACK)
+        assert session.perform((begin, Query("workers"), COMMIT))[1] == []
     finally:
         session.close()
 

@@ -23,7 +23,7 @@ import signal
 import sqlite3
 import threading
 import zlib
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -222,7 +222,8 @@ def _wrap_async(owner: type, name: str, label: Callable[[Any], str]) -> None:
 def _refused(request: Any) -> Any:
     """What is asked of the database in place of a statement, for it to refuse."""
     if isinstance(request, tuple) and isinstance(request[0], Statement):
-        return Statement.of("refusal", _REFUSAL), {}
+        statement = Statement.of("refusal", _REFUSAL)
+        return statement, ({} if isinstance(request[1], Mapping) else statement.encoded({}))
     raise StoreUnavailable("the SQLite database is busy: database is locked, as the test asks")
 
 

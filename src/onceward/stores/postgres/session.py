@@ -131,11 +131,12 @@ class PostgresSession(_PostgresSession):
         """Over a connection of ours: together."""
         if not plan:
             return []
+        encoded = [(statement, statement.encoded(params)) for statement, params in plan]
         with self.connection.lock:
             try:
                 exchange = Exchange(self.connection)
-                for asked in plan:
-                    exchange.queue(asked)
+                for one in encoded:
+                    exchange.queue(one)
                 answers = self.connection.wait(exchange.answers())
             except BaseException:
                 self.connection.pgconn.finish()
@@ -219,11 +220,12 @@ class AsyncPostgresSession(_PostgresSession):
     async def _send(self, plan: list[Asked]) -> list[list[Any]]:
         if not plan:
             return []
+        encoded = [(statement, statement.encoded(params)) for statement, params in plan]
         async with self.connection.lock:
             try:
                 exchange = Exchange(self.connection)
-                for asked in plan:
-                    exchange.queue(asked)
+                for one in encoded:
+                    exchange.queue(one)
                 answers = await self.connection.wait(exchange.answers())
             except BaseException:
                 self.connection.pgconn.finish()

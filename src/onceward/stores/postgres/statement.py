@@ -25,6 +25,9 @@ _HEAD = struct.Struct("!iiIii")
 _SIZE = struct.Struct("!i")
 _NULL = _SIZE.pack(-1)
 
+Encoded = tuple[list[bytes | None], list[int]]
+"""Values as they travel, and the format of each."""
+
 
 @dataclass(frozen=True, slots=True)
 class Statement:
@@ -65,7 +68,7 @@ class Statement:
         """The values in their order, for a driver that looks after the rest."""
         return [params[name] for name, _ in self.slots]
 
-    def encoded(self, params: Mapping[str, Any]) -> tuple[list[bytes | None], list[int]]:
+    def encoded(self, params: Mapping[str, Any]) -> Encoded:
         """The values as they travel, and in which format each."""
         values: list[bytes | None] = []
         formats: list[int] = []

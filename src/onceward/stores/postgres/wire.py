@@ -9,7 +9,6 @@ statements the server has prepared is remembered with the connection, and a stat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from psycopg import errors as pg
@@ -17,7 +16,7 @@ from psycopg import generators
 from psycopg.adapt import Transformer
 from psycopg.pq import ExecStatus, Format
 
-from onceward.stores.postgres.statement import Statement
+from onceward.stores.postgres.statement import Encoded, Statement
 
 if TYPE_CHECKING:
     from psycopg.abc import PQGen
@@ -38,10 +37,9 @@ class Exchange:
         """Each is answered in turn: a statement that ran, or (True) that was prepared."""
         self._libpq.enter_pipeline_mode()
 
-    def queue(self, statement: tuple[Statement, Mapping[str, Any]]) -> None:
+    def queue(self, encoded: tuple[Statement, Encoded]) -> None:
         """Add a statement to what will be sent."""
-        what, params = statement
-        values, formats = what.encoded(params)
+        what, (values, formats) = encoded
         if not self._prepares or not what.slots:  # what takes no parameters is read faster than it is looked up
             self._libpq.send_query_params(what.sql, values, None, formats, Format.BINARY)
         else:
