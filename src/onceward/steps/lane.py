@@ -7,7 +7,7 @@ lost answer was, the rows can be found and let go.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -15,12 +15,12 @@ from typing import Any
 from onceward import identity
 from onceward.errors import InvalidMessage, NeedsAlone, OutcomeUnknown
 from onceward.flow import Call, Do, Flow, Outcome
-from onceward.message import NO_HEADERS, Delivery
+from onceward.message import NO_HEADERS, Delivery, Draft, Message, moment
 from onceward.reference import Reference, split
 from onceward.registry import Handler, Subscription
 from onceward.retry import RetryPolicy, VersionGap
 from onceward.steps.context import Context
-from onceward.steps.receive import message_of
+from onceward.steps.receive import data_of
 
 
 def _nobody() -> None:
@@ -228,33 +228,41 @@ def fetched(lane: Lane, group: list[Claimed]) -> Flow[list[Claimed]]:
 def claimed(lane: Lane, token: int, row: tuple[Any, ...], verdict: Verdict, fetched: bytes | None = None) -> Claimed:
     """A claimed row, with the call of its handler; without it while the body is elsewhere."""
     seq, subscription, key_hash, place, sequence, attempts, *content, received_at, age = row
+    source, message_id, kind, version, key, stored, body, destination = content
     catalog = lane.context.cache.catalog
     consumer = catalog.subscriptions[subscription].consumer
     handler = call = problem = absent = None
     try:
-        headers, reference = split(content[5])
-        delivery = _delivery(catalog.numbers, content, headers, content[6] if fetched is None else fetched)
-        handler, upcasters = lane.context.registry.find(consumer, delivery.type, delivery.version)
+        headers, reference = split(stored)
+        handler, upcasters = lane.context.registry.find(consumer, kind, version)
         check_sequence(handler, sequence, verdict)
         if reference is not None and fetched is None and not verdict.stale:
             absent = Absent(row, verdict, reference)
         else:
-            message = message_of(
-                handler,
-                delivery,
+            raw = bytes(body) if fetched is None else fetched
+            message = Message(
+                id=message_id,
+                source=catalog.numbers[source],
+                type=kind,
+                version=version + len(upcasters),
+                data=data_of(handler, raw, upcasters),
+                body=raw,
+                headers=headers or NO_HEADERS,
+                key=key,
                 seq=seq,
-                received_at=received_at,
                 attempt=attempts + 1,
-                upcasters=upcasters,
-                service=lane.context.service,
+                received_at=moment(received_at),
+                consumer=consumer,
+                to=destination,
+                draft=Draft(lane.context.service),
                 effects=lane.effects,
             )
-            if delivery.key is None and callable(handler.key):
+            if key is None and callable(handler.key):
                 identity.key_text(handler.key(message))  # what fails here failed at receive; say why
             call = Call(handler, message)
     except Exception as error:  # noqa: BLE001 - whatever is wrong with it is recorded as its attempt
         problem = None if verdict.stale else error  # what is skipped need not be readable
-        handler = handler or lane.context.registry.of_type(consumer, content[2])  # its type's policy holds all the same
+        handler = handler or lane.context.registry.of_type(consumer, kind)  # its type's policy holds all the same
     note = (seq, lane.owner, token, key_hash, place, sequence, attempts, age)
     return Claimed(*note, handler, call, problem, verdict.stale, absent)
 
@@ -265,18 +273,3 @@ def check_sequence(handler: Handler, sequence: int | None, verdict: Verdict = PA
         raise VersionGap(verdict.late)
     if handler.sequence is not None and (sequence is None or sequence < 1):
         raise InvalidMessage(f"there is no whole number at {handler.sequence!r}, by which its key is counted")
-
-
-def _delivery(numbers: Mapping[int, str], content: list[Any], headers: Mapping[str, str], body: bytes) -> Delivery:
-    source, message_id, kind, version, key, _, _, destination = content
-    return Delivery(
-        source=numbers[source],
-        id=message_id,
-        type=kind,
-        version=version,
-        key=key,
-        headers=headers or NO_HEADERS,
-        body=bytes(body),
-        hash=b"",
-        destination=destination,
-    )

@@ -205,15 +205,12 @@ def message_of(  # noqa: PLR0913 - what a message is made of
     effects: Callable[..., Any] | None = None,
 ) -> Message:
     """A delivery as its handler will see it; raises `InvalidMessage` when it cannot be read."""
-    data = None if handler.raw else payload.decode(delivery.body)
-    for upcaster in upcasters:
-        data = upcaster(data)
     return Message(
         id=delivery.id,
         source=delivery.source,
         type=delivery.type,
         version=delivery.version + len(upcasters),
-        data=data,
+        data=data_of(handler, delivery.body, upcasters),
         body=delivery.body,
         headers=delivery.headers,
         key=delivery.key,
@@ -225,6 +222,14 @@ def message_of(  # noqa: PLR0913 - what a message is made of
         draft=Draft(service),
         effects=effects,
     )
+
+
+def data_of(handler: Handler, body: bytes, upcasters: Sequence[Upcaster]) -> Any:
+    """A body as its handler gets it; raises `InvalidMessage` when it cannot be read."""
+    data = None if handler.raw else payload.decode(body)
+    for upcaster in upcasters:
+        data = upcaster(data)
+    return data
 
 
 def record(ordinal: int, delivery: Delivery, target: Target, source: int) -> dict[str, Any]:
