@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onceward.errors import ContractViolation
-from onceward.stores.calls import refuse_transaction_control
+from onceward.stores.calls import LONG, refuse_transaction_control, remembered
 from onceward.stores.postgres.script import statements
 from onceward.stores.sqlite.session import statement
 
@@ -205,3 +205,20 @@ def test_any_text_is_answered(sql: str) -> None:
     for judge in (on_sqlite, on_postgres):
         with suppress(ContractViolation):
             judge(sql)
+
+
+@pytest.mark.parametrize("length", [0, LONG])
+def test_a_check_is_remembered_and_a_refusal_repeated(length: int) -> None:
+    """What is harmless is looked at once, unless it is long; what is refused is refused every time."""
+    seen = []
+
+    def check(sql: str) -> None:
+        seen.append(sql)
+        refuse_transaction_control(sql)
+
+    again, padding = remembered(check), " " * length
+    for _ in range(2):
+        again("SELECT 1" + padding)
+        with pytest.raises(ContractViolation):
+            again("COMMIT" + padding)
+    assert seen.count("SELECT 1" + padding) == (2 if length else 1)

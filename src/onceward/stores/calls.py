@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from onceward.errors import ContractViolation, HandlerTimeout
 from onceward.flow import Call, Outcome
 
 Judge = Callable[[BaseException], bool]
+LONG = 1000
+"""From how many characters on SQL is long."""
 
 
 def outcome(call: Call, tx: Any, is_infrastructure: Judge) -> Outcome:
@@ -68,3 +71,12 @@ def refuse_transaction_control(statement: str) -> None:
             f"the handler ran {word.upper()}; the transaction belongs to onceward: returning commits, "
             "raising rolls back. Remove it, or use a savepoint"
         )
+
+
+def remembered(check: Callable[[str], None]) -> Callable[[str], None]:
+    """A check of a handler's SQL that is made once for each text: the same few are sent again and again.
+
+    Long ones are looked at each time, for they would be kept.
+    """
+    known = lru_cache(maxsize=500)(check)
+    return lambda sql: known(sql) if len(sql) <= LONG else check(sql)

@@ -24,7 +24,7 @@ from onceward.errors import (
     TransactionAborted,
 )
 from onceward.flow import Statement as Noted
-from onceward.stores.calls import refuse_transaction_control
+from onceward.stores.calls import refuse_transaction_control, remembered
 from onceward.stores.postgres.script import statements
 from onceward.stores.postgres.statement import Statement
 
@@ -33,6 +33,12 @@ Asked = tuple[Statement, Mapping[str, Any]]
 
 _CONFLICT = (pg.SerializationFailure, pg.DeadlockDetected)
 _AWAY_STATES = ("08", "53", "57P", "25006", "25P03")
+
+
+@remembered
+def _check(script: str) -> None:
+    for statement in statements(script):
+        refuse_transaction_control(statement)
 
 
 class Guard:
@@ -59,8 +65,7 @@ class Guard:
             raise ContractViolation("tx was used outside of its handler; its transaction is over")
         if self.overrun:
             raise HandlerTimeout("the handler has run longer than its timeout")
-        for statement in statements(_text(query)):
-            refuse_transaction_control(statement)
+        _check(_text(query))
         if self.armed is None and self.info.transaction_status == TransactionStatus.IDLE:
             raise ContractViolation("the transaction has ended before the handler did")
 

@@ -22,7 +22,7 @@ from onceward.errors import (
     TransactionAborted,
 )
 from onceward.flow import Begin, Call, Commit, Each, Outcome, Query, Reconnect, Rehearsal, Rehearse, Rollback, Statement
-from onceward.stores.calls import awaited_outcome, outcome, refuse_transaction_control
+from onceward.stores.calls import awaited_outcome, outcome, refuse_transaction_control, remembered
 from onceward.stores.sqlite import rehearsal
 
 # What may stand before a statement; SQLite's comments do not nest. Atomic and possessive: what was read as a comment is
@@ -41,6 +41,9 @@ _AWAY = {
 def statement(sql: str) -> str:
     """The statement in a query string, without what stands before its first word."""
     return _BEFORE.sub("", sql, count=1)
+
+
+_check = remembered(lambda sql: refuse_transaction_control(statement(sql)))
 
 
 def own_cursor(connection: sqlite3.Connection) -> sqlite3.Cursor:
@@ -83,7 +86,7 @@ class HandlerConnection(sqlite3.Connection):
             self.notes.append(Statement.of(sql, parameters))
         if not self.in_handler:
             raise ContractViolation("tx was used outside of its handler; its transaction is over")
-        refuse_transaction_control(statement(sql))
+        _check(sql)
         self.start()
         if not self.in_transaction:
             raise ContractViolation(
