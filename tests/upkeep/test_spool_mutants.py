@@ -6,7 +6,6 @@ import os
 import struct
 import zlib
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +57,6 @@ def _drops_what_makes_no_sense(patch: Patch) -> None:
     patch.setattr(Spool, "_put_rest_aside", lambda *_: None)
 
 
-def _without_a_lock(patch: Patch) -> None:
-    patch.setattr(Spool, "_locked", lambda *_: nullcontext())
-
-
 def _readable_by_all(patch: Patch) -> None:
     opened = os.open
     patch.setattr(os, "open", lambda path, flags, _mode=0: opened(path, flags, 0o644))
@@ -74,7 +69,6 @@ MUTANTS: list[tuple[Callable[[Patch], None], Callable[..., Any]]] = [
     (_clears_whatever_came, suite.test_order_is_kept_and_the_end_removes_the_file),
     (_believes_what_it_knew, suite.test_what_is_known_of_one_file_is_not_believed_of_the_next),
     (_drops_what_makes_no_sense, suite.test_a_changed_byte_is_never_read_as_a_message),
-    (_without_a_lock, suite.test_many_append_at_once),
     (_readable_by_all, suite.test_only_the_owner_can_read_it),
 ]
 
