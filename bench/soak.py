@@ -38,6 +38,13 @@ SETTINGS = Settings(
     lease=timedelta(seconds=3), upkeep=timedelta(seconds=1), body_retention=KEPT / 2, dedupe_retention=KEPT
 )
 TABLES = ("ledger", "body", "queue", "run", "result", "attempt", "duplicate", "audit", "quarantine")
+SIZE = {
+    "postgres": "SELECT coalesce(sum(pg_total_relation_size(oid)), 0) FROM pg_class "
+    "WHERE relkind = 'r' AND relname LIKE 'onceward%'",
+    "sqlite": "SELECT (SELECT sum(pgsize) FROM dbstat WHERE name LIKE '%onceward%') + freelist_count * page_size "
+    "FROM pragma_freelist_count(), pragma_page_size()",
+}
+"""What is stored, but for the effects, which stay; in a file, what is free counts too."""
 EVERY = 5.0
 GROWTH = {"memory": 1.05, "descriptors": 1.1}
 """The second half may have so much more than the first."""
@@ -111,13 +118,7 @@ class Soak:
             for table in TABLES:
                 found[table] = tx.execute(f"SELECT count(*) FROM onceward_{table}").fetchone()[0]
             found["effects"] = tx.execute("SELECT count(*) FROM effects").fetchone()[0]
-            if not self.lite:
-                size = "SELECT coalesce(sum(pg_total_relation_size(oid)), 0) FROM pg_class"
-                found["bytes"] = float(
-                    tx.execute(f"{size} WHERE relkind = 'r' AND relname LIKE 'onceward%'").fetchone()[0]
-                )
-        if self.lite:
-            found["bytes"] = float(Path(self.url.removeprefix("sqlite:///")).stat().st_size)
+            found["bytes"] = float(tx.execute(SIZE["sqlite" if self.lite else "postgres"]).fetchone()[0])
         return found
 
     def run(self, seconds: float) -> dict[str, Any]:
