@@ -36,6 +36,7 @@ class Observer:
         self._redriven: set[int] = set()
         self._forgotten: set[tuple[str, bytes]] = set()
         self._looks: dict[str, Look] = {
+            "receive_inline": self._receive_inline,
             "park": self._park,
             "claim_solo": self._claim_solo,
             "promote": self._promote,
@@ -202,11 +203,16 @@ class Observer:
         if part.shared.get("token") is not None and answer:
             self._claiming.add(session)
             self.sometimes("inline: stored first")
-        outdated = part.shared.get("catalog")
-        if not answer and outdated is not None and outdated != self._database.catalog_version():
-            self.sometimes("outdated catalog")
-        if part.shared["state"] is None and answer:
+        self._inserted(part.shared.get("catalog"), answer)
+
+    def _receive_inline(self, _task: Task, _session: Any, part: Query, answer: Any) -> None:
+        self._inserted(part.params["catalog"], answer)
+        if answer:
             self.sometimes("inline: in one transaction")
+
+    def _inserted(self, catalog: int | None, answer: Any) -> None:
+        if not answer and catalog is not None and catalog != self._database.catalog_version():
+            self.sometimes("outdated catalog")
 
     def received(self, reception: Reception, seq: int) -> None:
         """A receipt was returned."""

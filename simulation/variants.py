@@ -164,7 +164,10 @@ VARIANTS: tuple[Variant, ...] = (
     Variant(
         "insert without the unique key",
         ("double effect", "accepted twice"),
-        edits={"receive": ("ON CONFLICT (consumer, source, id) DO NOTHING", "ON CONFLICT (seq) DO NOTHING")},
+        edits=dict.fromkeys(
+            ("receive", "receive_inline"),
+            ("ON CONFLICT (consumer, source, id) DO NOTHING", "ON CONFLICT (seq) DO NOTHING"),
+        ),
         schema=("UNIQUE (consumer, source, id)", "CHECK (1)"),
         theme=Theme(("plain", "keyed")),
     ),

@@ -136,13 +136,14 @@ class AsyncGathering:
         self._waiting: list[_Caller] = []
         self._storing: dict[asyncio.Future[list[Receipt]], tuple[float, list[_Caller]]] = {}
         """What is under way, the oldest first: since when, and for whom."""
+        self._coming = False
         self._later: asyncio.TimerHandle | None = None
 
     async def receive(self, delivery: Delivery) -> Receipt:
         """Store one delivery, together with whatever else waits to be stored."""
         caller: _Caller = delivery, asyncio.get_running_loop().create_future()
         self._waiting.append(caller)
-        self._begin()
+        self._soon()
         try:
             receipt = await caller[1]
         except asyncio.CancelledError:
@@ -152,19 +153,26 @@ class AsyncGathering:
 
     async def finish(self) -> None:
         """Wait until nothing is being stored."""
-        if self._storing:
-            await asyncio.wait(self._storing)
+        while self._waiting or self._storing:
+            await (asyncio.wait(self._storing) if self._storing else asyncio.sleep(0))
+
+    def _soon(self) -> None:
+        """Begin when the loop has gone round: who was answered together comes again together, and shares the next."""
+        if not self._coming:
+            self._coming = True
+            asyncio.get_running_loop().call_soon(self._begin)
 
     def _begin(self) -> None:
-        now = asyncio.get_running_loop().time()
+        self._coming = False
+        loop = asyncio.get_running_loop()
         if not self._waiting or len(self._storing) == self._leaders:
             return
-        if any(now - since < SLOW for since, _ in self._storing.values()):
-            self._later = self._later or asyncio.get_running_loop().call_later(SLOW, self._look_again)
+        if any(loop.time() - since < SLOW for since, _ in self._storing.values()):
+            self._later = self._later or loop.call_later(SLOW, self._look_again)
             return
         shared, self._waiting = self._waiting[:SHARED], self._waiting[SHARED:]
         task = asyncio.get_running_loop().create_task(self._store([delivery for delivery, _ in shared]))
-        self._storing[task] = now, shared
+        self._storing[task] = loop.time(), shared
         task.add_done_callback(self._end)
 
     def _look_again(self) -> None:
@@ -184,7 +192,7 @@ class AsyncGathering:
                 answer.set_result(receipt)
             else:
                 answer.set_exception(error)
-        self._begin()
+        self._soon()
 
     async def _leave(self, caller: _Caller) -> None:
         """A caller was cancelled: what is stored for nobody else is given up, and is at rest when this returns."""

@@ -60,7 +60,13 @@ def run(here: Lane, script: Script, one: Delivery | None = None, *, is_async: bo
 
 def answers(**more: Any) -> dict[str, Any]:
     """A new message, stored as number 5; whatever comes again is not in the ledger."""
-    return {"receive": STORED, "key_is_free": [(True,)], "key_has_rows": [(False,)], **more}
+    return {
+        "receive": STORED,
+        "receive_inline": [STORED[0][1:]],
+        "key_is_free": [(True,)],
+        "key_has_rows": [(False,)],
+        **more,
+    }
 
 
 def known(one: Delivery, **changes: Any) -> list[tuple[Any, ...]]:
@@ -76,7 +82,7 @@ class TestSuccess:
         """The ledger row first, the handler inside, the guarded finish, the commit; then the receipt."""
         script = Script(answers(call=Outcome(value={"a": 1})))
         assert run(working(handler()), script) == {SERVICE: Receipt("accepted", 5, finished=True, result={"a": 1})}
-        assert script.story == ["begin receive call store_results finish_inline commit"]
+        assert script.story == ["begin receive_inline call store_results finish_inline commit"]
         assert script.params("finish_inline") == [
             {"worker": WORKER, "code_version": "v1", "seq": 5, "mark": f"{WORKER}.inline.1"}
         ]
@@ -88,8 +94,7 @@ class TestSuccess:
         """It is inserted without a state: only ledger and body."""
         script = Script(answers())
         run(working(handler()), script)
-        assert script.params("receive")[0]["state"] is None
-        assert script.story == ["begin receive call finish_inline commit"]
+        assert script.story == ["begin receive_inline call finish_inline commit"]
 
     def test_the_handler_sees_the_message(self) -> None:
         """With its number, its first attempt, and what was sent."""
@@ -105,7 +110,7 @@ class TestSuccess:
         here = working(handler(), handler(consumer="mail"), handler(consumer="late", function=do_nothing_async))
         script = Script(answers())
         assert set(run(here, script)) == {SERVICE, "mail"}
-        assert script.story == ["begin receive call finish_inline commit"] * 2
+        assert script.story == ["begin receive_inline call finish_inline commit"] * 2
         script = Script(answers())
         assert set(run(here, script, is_async=True)) == {"late"}
 
@@ -121,7 +126,7 @@ class TestSuccess:
         one = delivery()
         script = Script(answers())
         run(working(handler(keep_body=False)), script, one)
-        (row,) = script.params("receive")
+        (row,) = script.params("receive_inline")
         forgotten = [params["seqs"] for params in script.params("forget_bodies")]
         assert row["body"] is None or forgotten == [[5]]
         assert row["hash"] == one.hash
@@ -135,8 +140,8 @@ class TestSuccess:
 
         script = Script(answers(call=call))
         run(working(handler()), script)
-        assert script.story == ["begin receive call receive finish_inline commit"]
-        sent = script.params("receive")[1]
+        assert script.story == ["begin receive_inline call receive finish_inline commit"]
+        sent = script.params("receive")[0]
         assert (sent["type"], sent["destination"], sent["cause"], sent["outgoing"]) == ("shipped", "sink", 5, True)
 
 
@@ -156,7 +161,7 @@ class TestKeys:
         script = Script(answers())
         assert run(working(self.BY), script)[SERVICE].finished
         assert script.all(Call)[0].message.key == "7"
-        assert script.story == ["begin key_is_free key_has_rows receive call finish_inline commit"]
+        assert script.story == ["begin key_is_free key_has_rows receive_inline call finish_inline commit"]
         assert script.params("key_is_free") == script.params("key_has_rows") == [{"key_hash": HASH}]
 
     @pytest.mark.parametrize("busy", [{"key_is_free": [(False,)]}, {"key_has_rows": [(True,)]}])
@@ -202,7 +207,7 @@ class TestNumbers:
         script, receipt = self.run(number, applied)
         assert receipt.finished
         assert script.story == [
-            "begin key_is_free key_has_rows progress_of receive call advance_inline finish_inline commit"
+            "begin key_is_free key_has_rows progress_of receive_inline call advance_inline finish_inline commit"
         ]
         assert script.params("advance_inline") == [{"consumer": 1, "key": "7", "sequence": number}]
 
@@ -234,37 +239,37 @@ class TestAgain:
     def test_it_is_not_run_again(self) -> None:
         """Nothing inserted: looked up, counted."""
         one = delivery()
-        script = Script(answers(receive=[], known=known(one, result='{"a":1}')))
+        script = Script(answers(receive_inline=[], known=known(one, result='{"a":1}')))
         assert run(working(handler()), script, one) == {
             SERVICE: Receipt("duplicate", 5, finished=True, result={"a": 1})
         }
-        assert script.story == ["begin receive commit", "begin known commit", "begin count_duplicates commit"]
+        assert script.story == ["begin receive_inline commit", "begin known commit", "begin count_duplicates commit"]
 
     def test_other_bytes_go_to_quarantine(self) -> None:
         """Never run, never overwritten."""
-        script = Script(answers(receive=[], known=known(delivery(), hash=b"x" * 32), quarantine=[(None, None)]))
+        script = Script(answers(receive_inline=[], known=known(delivery(), hash=b"x" * 32), quarantine=[(None, None)]))
         assert run(working(handler()), script) == {SERVICE: Receipt("mismatch", 5)}
         assert script.params("count_duplicates") == []
 
     def test_an_old_catalog_is_read_again(self) -> None:
         """Neither inserted nor known: under the new catalog it is tried again."""
         later = catalog(handler(), handler("sent"), version=2)
-        script = Script(answers(receive=Turns([], STORED), known=[], **catalog_answers(later)))
+        script = Script(answers(receive_inline=Turns([], [STORED[0][1:]]), known=[], **catalog_answers(later)))
         assert run(working(handler()), script)[SERVICE].finished
         assert script.story[2] == RELOADED
-        assert [row["catalog"] for row in script.params("receive")] == [1, 2]
+        assert [row["catalog"] for row in script.params("receive_inline")] == [1, 2]
 
     def test_under_a_new_catalog_the_key_is_found_anew(self) -> None:
         """A changed subscription decides under which key it runs; the old one is not used."""
         later = catalog(handler(key="order"), version=2)
-        script = Script(answers(receive=Turns([], STORED), known=[], **catalog_answers(later)))
+        script = Script(answers(receive_inline=Turns([], [STORED[0][1:]]), known=[], **catalog_answers(later)))
         run(working(handler()), script)
-        assert script.params("receive")[-1]["key"] == "7"
+        assert script.params("receive_inline")[-1]["key"] == "7"
         assert script.params("key_is_free") == [{"key_hash": HASH}]
 
     def test_it_gives_up_in_the_end(self) -> None:
         """The caller hears of it and must not acknowledge."""
-        script = Script(answers(receive=[], known=[], **catalog_answers(catalog(handler()))))
+        script = Script(answers(receive_inline=[], known=[], **catalog_answers(catalog(handler()))))
         with pytest.raises(StoreConflict, match="try again"):
             run(working(handler()), script)
 
@@ -274,7 +279,7 @@ class TestAgain:
         script = Script({**answers(), **catalog_answers(catalog(handler())), "names": names})
         run(working(handler()), script, delivery(source="new"))
         assert script.story[:2] == ["begin add_name commit", RELOADED]
-        assert script.params("receive")[0]["source"] == 9
+        assert script.params("receive_inline")[0]["source"] == 9
 
 
 class TestFailure:
@@ -282,10 +287,10 @@ class TestFailure:
 
     def test_it_is_undone_then_stored_and_charged(self) -> None:
         """In a second transaction, as a failed first attempt; the caller may acknowledge."""
-        script = Script(answers(call=Outcome(error=Retry("busy", after=9)), receive=Turns(STORED, [(0, 6, NOW)])))
+        script = Script(answers(call=Outcome(error=Retry("busy", after=9)), receive=[(0, 6, NOW)]))
         assert run(working(handler()), script) == {SERVICE: Receipt("accepted", 6)}
-        assert script.story == ["begin receive call rollback", "begin receive add_attempt keep_effects commit"]
-        row = script.params("receive")[1]
+        assert script.story == ["begin receive_inline call rollback", "begin receive add_attempt keep_effects commit"]
+        row = script.params("receive")[0]
         assert (row["state"], row["delay"], row["attempts"], row["body"]) == ("retry", 9.0, 1, delivery().body)
         (story,) = script.params("add_attempt")
         assert (story["seq"], story["attempt"], story["error"], story["worker"]) == (6, 1, "Retry: busy", WORKER)
@@ -295,14 +300,14 @@ class TestFailure:
         one = delivery()
         script = Script(answers(call=Outcome(error=Reject("no"))))
         run(working(handler(keep_body=False)), script, one)
-        row = script.params("receive")[1]
+        row = script.params("receive")[0]
         assert (row["state"], row["body"]) == ("dead", one.body)
 
     def test_a_dead_message_leaves_its_key_where_the_handler_says_so(self) -> None:
         """on_dead="continue" holds for inline work too: what comes after it is not held up."""
         script = Script(answers(call=Outcome(error=Reject("no")), detach=[(5,)]))
         run(working(handler(key="order", on_dead="continue")), script)
-        assert script.params("receive")[1]["key_hash"] is None or "detach" in script.story[1]
+        assert script.params("receive")[0]["key_hash"] is None or "detach" in script.story[1]
 
     def test_its_number_is_given_up_with_it(self) -> None:
         """So that the next number of its key does not wait for one that will not come."""
@@ -316,13 +321,13 @@ class TestFailure:
         """One attempt may be the whole budget."""
         script = Script(answers(call=Outcome(error=ValueError("x"))))
         run(working(handler(retry=RetryPolicy(attempts=1))), script)
-        assert script.params("receive")[1]["state"] == "dead"
+        assert script.params("receive")[0]["state"] == "dead"
 
     def test_a_version_nobody_handles_is_stored_dead(self) -> None:
         """It is somebody's type, so it is kept; the story lists the versions."""
         script = Script(answers())
         assert run(working(handler()), script, delivery(version=9)) == {SERVICE: Receipt("accepted", 5)}
-        assert script.story == ["begin receive rollback", "begin receive add_attempt keep_effects commit"]
+        assert script.story == ["begin receive_inline rollback", "begin receive add_attempt keep_effects commit"]
         assert "handled versions: 1" in script.params("add_attempt")[0]["error"]
 
     def test_a_body_that_cannot_be_read_is_stored_dead(self) -> None:
@@ -330,15 +335,15 @@ class TestFailure:
         script = Script(answers())
         run(working(handler()), script, delivery(data=None, body=b"{"))
         assert script.all(Call) == []
-        assert script.params("receive")[1]["state"] == "dead"
+        assert script.params("receive")[0]["state"] == "dead"
 
     @pytest.mark.parametrize("value", [object(), float("nan"), {1, 2}])
     def test_a_result_that_cannot_be_stored_breaks_the_contract(self, value: Any) -> None:
         """Undone and dead."""
         script = Script(answers(call=Outcome(value=value)))
         assert not run(working(handler()), script)[SERVICE].finished
-        assert script.story[0] == "begin receive call rollback"
-        assert script.params("receive")[1]["state"] == "dead"
+        assert script.story[0] == "begin receive_inline call rollback"
+        assert script.params("receive")[0]["state"] == "dead"
 
     @pytest.mark.parametrize("value", ["\x00", {"a": ["\x00"]}, {1: "a", "1": "b"}])
     def test_a_result_that_is_stored_can_be_read(self, value: Any) -> None:
@@ -347,7 +352,7 @@ class TestFailure:
         script = Script(answers(call=Outcome(value=value)))
         run(here, script, one)
         for stored in script.params("store_results"):
-            again = Script(answers(receive=[], known=known(one, result=stored["result"])))
+            again = Script(answers(receive_inline=[], known=known(one, result=stored["result"])))
             assert run(here, again, one)[SERVICE].status == "duplicate"
 
     @pytest.mark.parametrize("error", [StoreError("a deferred constraint"), TransactionAborted("swallowed")])
@@ -356,7 +361,7 @@ class TestFailure:
         script = Script(answers(finish_inline=error))
         assert not run(working(handler()), script)[SERVICE].finished
         assert script.story[0].endswith("finish_inline rollback")
-        assert script.params("receive")[1]["state"] == "retry"
+        assert script.params("receive")[0]["state"] == "retry"
 
     def test_an_unknown_effect_counts_though_it_was_swallowed(self) -> None:
         """Dead until a person says what happened."""
@@ -368,7 +373,7 @@ class TestFailure:
 
         script = Script(answers(call=call))
         assert not run(here, script)[SERVICE].finished
-        assert script.params("receive")[1]["state"] == "dead"
+        assert script.params("receive")[0]["state"] == "dead"
 
     def test_somebody_else_was_faster(self) -> None:
         """Between the undo and the storing another copy was received: that one counts."""
@@ -376,7 +381,7 @@ class TestFailure:
         script = Script(
             answers(
                 call=Outcome(error=ValueError("x")),
-                receive=Turns(STORED, []),
+                receive=[],
                 requeue_own=[],
                 known=known(one, finished=0),
             )
@@ -389,7 +394,7 @@ class TestFailure:
         later = catalog(handler(), handler("sent"), version=2)
 
         def receive(request: Each) -> list[Any]:
-            return STORED if request.shared["state"] is None or request.shared["catalog"] == 2 else []
+            return STORED if request.shared["catalog"] == 2 else []
 
         script = Script(
             answers(
@@ -406,7 +411,7 @@ class TestFailure:
         So where it is given back at all, it is named by its identity, and only if no run has finished it.
         """
         one = delivery()
-        script = Script(answers(call=Outcome(error=error), receive=Turns(STORED, []), requeue_own=[], known=known(one)))
+        script = Script(answers(call=Outcome(error=error), receive=[], requeue_own=[], known=known(one)))
         run(working(handler()), script, one)
         for params in script.params("requeue_own"):
             assert {"consumer", "source", "stored_id"} <= params.keys()
@@ -419,10 +424,10 @@ class TestContract:
 
     def test_what_it_committed_is_queued_dead(self) -> None:
         """The ledger row is there already: it gets its queue row back, with the story."""
-        script = Script(answers(finish_inline=GuardFailed("x"), receive=Turns(STORED, []), requeue_own=[(5,)]))
+        script = Script(answers(finish_inline=GuardFailed("x"), receive=[], requeue_own=[(5,)]))
         assert run(working(handler()), script) == {SERVICE: Receipt("accepted", 5)}
         assert script.story == [
-            "begin receive call finish_inline rollback",
+            "begin receive_inline call finish_inline rollback",
             "begin receive requeue_own add_attempt keep_effects commit",
         ]
         (own,) = script.params("requeue_own")
@@ -431,15 +436,15 @@ class TestContract:
 
     def test_what_it_rolled_back_is_stored_anew(self) -> None:
         """The ledger row went with it."""
-        script = Script(answers(finish_inline=GuardFailed("x"), receive=Turns(STORED, [(0, 6, NOW)])))
+        script = Script(answers(finish_inline=GuardFailed("x"), receive=[(0, 6, NOW)]))
         assert run(working(handler()), script) == {SERVICE: Receipt("accepted", 6)}
 
     def test_its_body_is_not_lost(self) -> None:
         """What it committed may be the row without a body: a dead message must have one, to be redriven."""
-        script = Script(answers(finish_inline=GuardFailed("x"), receive=Turns(STORED, []), requeue_own=[(5,)]))
+        script = Script(answers(finish_inline=GuardFailed("x"), receive=[], requeue_own=[(5,)]))
         one = delivery()
         run(working(handler(keep_body=False)), script, one)
-        assert script.params("receive")[0]["body"] == one.body
+        assert script.params("receive_inline")[0]["body"] == one.body
 
 
 class TestInfrastructure:
@@ -451,7 +456,7 @@ class TestInfrastructure:
         with pytest.raises(StoreUnavailable, match="'e1' was processed: reset") as caught:
             run(working(handler()), script)
         assert isinstance(caught.value.__cause__, OSError)
-        assert script.story == ["begin receive call rollback"]
+        assert script.story == ["begin receive_inline call rollback"]
 
     @pytest.mark.parametrize("error", [StoreConflict("deadlock"), StoreUnavailable("busy")])
     @pytest.mark.parametrize("place", ["finish_inline", "commit"])
@@ -463,7 +468,7 @@ class TestInfrastructure:
         assert script.story[0].endswith("rollback")
         assert script.params("add_attempt") == []
 
-    @pytest.mark.parametrize("place", ["receive", "finish_inline", "commit"])
+    @pytest.mark.parametrize("place", ["receive_inline", "finish_inline", "commit"])
     def test_a_lost_connection_comes_out(self, place: str) -> None:
         """Nothing more is sent over it; a repeated call finds what was committed."""
         script = Script(answers(**{place: Lost()}))
@@ -569,7 +574,7 @@ class TestCareful:
         here.context.clock.now += 60
         script = Script(answers())
         run(here, script)
-        assert script.story == ["begin receive call finish_inline commit"]
+        assert script.story == ["begin receive_inline call finish_inline commit"]
 
     @pytest.mark.parametrize("place", ["receive", "commit"])
     def test_a_lost_answer_keeps_the_claim_open(self, place: str) -> None:

@@ -42,8 +42,6 @@ from onceward.steps.receive import (
 )
 from onceward.steps.settle import attempt_row, columns, log_failure
 
-INLINE: dict[str, Any] = {**READY, "state": None}
-
 
 def process(lane: Lane, delivery: Delivery, *, is_async: bool) -> Flow[dict[str, Receipt]]:
     """Handle a delivery now, for each consumer whose handler is of this kind, each in its own transaction."""
@@ -94,11 +92,11 @@ def _handle_inline(lane: Lane, delivery: Delivery, target: Target) -> Flow[Recei
         fresh = yield Each("receive", [row], {**READY, **shared})
         yield COMMIT
         return Receipt("accepted", fresh[0][1]) if fresh else (yield from _known_receipt(context, delivery, row))
-    fresh = yield Each("receive", [row], {**INLINE, **shared})
+    fresh = yield Query("receive_inline", {**row, **shared})
     if not fresh:
         yield COMMIT  # of nothing; after a rollback the driver would prepare every statement anew
         return (yield from _known_receipt(context, delivery, row, keeps_mismatch=not _forgets(handler)))
-    _, seq, received_at = fresh[0]
+    seq, received_at = fresh[0]
     if turn == "stale":  # what is skipped need not be readable
         outcome, beside, sends = Outcome(), _skip(handler, target, seq), False
     else:

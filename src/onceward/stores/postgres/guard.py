@@ -50,7 +50,7 @@ class Guard:
     """The handler that has it now was interrupted."""
     notes: list[Noted] | None = None
     """Where the handler's statements are noted, in a rehearsal."""
-    info: psycopg.ConnectionInfo
+    pgconn: Any
     row_factory: Any
     prepare_threshold: int | None
     _habits: tuple[Any, int | None] = (None, None)
@@ -66,7 +66,7 @@ class Guard:
         if self.overrun:
             raise HandlerTimeout("the handler has run longer than its timeout")
         _check(_text(query))
-        if self.armed is None and self.info.transaction_status == TransactionStatus.IDLE:
+        if self.armed is None and self.pgconn.transaction_status == TransactionStatus.IDLE:
             raise ContractViolation("the transaction has ended before the handler did")
 
     def refuse(self, what: str) -> None:

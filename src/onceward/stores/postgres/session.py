@@ -55,14 +55,14 @@ class _PostgresSession:
     @property
     def idle(self) -> bool:
         """Whether the connection is proven usable and no transaction is open."""
-        return bool(self.connection.info.transaction_status == TransactionStatus.IDLE)
+        return bool(self.connection.pgconn.transaction_status == TransactionStatus.IDLE)
 
     def _plan(self, requests: tuple[Any, ...]) -> tuple[list[Asked], list[int | None]]:
         """The statements to send, and for each request which of them answers it."""
         plan: list[Asked] = []
         answered_by: list[int | None] = []
         for request in requests:
-            asked = self._asked(request, nothing=self.idle and not plan)
+            asked = self._asked(request, plan)
             if asked and isinstance(self.connection, Guard) and (armed := self.connection.take_armed()):
                 plan += [(BEGIN, {}), *armed]  # they travel with the first statement
             answered_by.append(len(plan) if asked else None)
@@ -70,7 +70,7 @@ class _PostgresSession:
                 plan.append(asked)
         return plan, answered_by
 
-    def _asked(self, request: Any, *, nothing: bool) -> Asked | None:
+    def _asked(self, request: Any, before: list[Asked]) -> Asked | None:
         if isinstance(request, Query):
             return self._statements[request.name], request.params
         if isinstance(request, Each):
@@ -83,7 +83,8 @@ class _PostgresSession:
         if not isinstance(request, Commit):
             raise TypeError(f"a session cannot perform {request!r}")
         self.connection.armed = None
-        return None if nothing else (COMMIT, {})  # where nothing was sent since Begin there is nothing to commit
+        # Where nothing was sent since Begin there is nothing to commit.
+        return None if not before and self.idle else (COMMIT, {})
 
     def _opening(self, begin: Begin) -> list[Asked]:
         limits = {

@@ -78,9 +78,25 @@ WITH input AS MATERIALIZED (
            clock_timestamp() + make_interval(secs => %(delay)s::float8),
            %(worker)s::bigint, %(token)s::bigint, %(attempts)s::integer, %(solo)s::boolean
     FROM input JOIN fresh USING (seq)
-    WHERE %(state)s::text IS NOT NULL
 )
 SELECT ordinal, seq, (extract(epoch FROM received_at) * 1000000)::bigint FROM input JOIN fresh USING (seq)
+
+-- name: receive_inline
+-- Guard: unique (consumer, source, id), as for receive. One message that this very transaction handles, so it has no row in the queue.
+-- Inserts nothing under an outdated catalog.
+WITH fresh AS (
+    INSERT INTO {prefix}ledger (seq, consumer, source, id, hash, received_at)
+    SELECT nextval('{prefix}seq'), %(consumer)s::integer, %(source)s::integer, %(stored_id)s::bytea, %(hash)s::bytea, clock_timestamp()
+    FROM {prefix}catalog WHERE version = %(catalog)s::bigint
+    ON CONFLICT (consumer, source, id) DO NOTHING
+    RETURNING seq, received_at
+), stored AS (
+    INSERT INTO {prefix}body (seq, source, id, type, version, key, headers, body, destination, cause, received_at)
+    SELECT seq, %(source)s::integer, %(id)s::text, %(type)s::text, %(version)s::integer, %(key)s::text, %(headers)s::text,
+           %(body)s::bytea, %(destination)s::text, %(cause)s::bigint, received_at
+    FROM fresh
+)
+SELECT seq, (extract(epoch FROM received_at) * 1000000)::bigint FROM fresh
 
 -- name: known
 -- What is known of messages that were not inserted. Relies on the unique key of the ledger.

@@ -57,7 +57,18 @@ INSERT INTO {prefix}queue (seq, subscription, key_hash, place, sequence, outgoin
 SELECT last_insert_rowid(), :subscription, :key_hash, coalesce(:place, last_insert_rowid()), :sequence, :outgoing,
        CASE WHEN :subscription IS NULL THEN 'unhandled' ELSE :state END,
        :now + CAST(:delay * 1000000 AS integer), :worker, :token, :attempts, :solo
-WHERE changes() > 0 AND :state IS NOT NULL
+WHERE changes() > 0
+
+-- name: receive_inline
+-- Guard: unique (consumer, source, id), as for receive. One message that this very transaction handles, so it has no row in the queue.
+-- Inserts nothing under an outdated catalog.
+INSERT INTO {prefix}ledger (consumer, source, id, hash, received_at)
+SELECT :consumer, :source, :stored_id, :hash, :now FROM {prefix}catalog WHERE version = :catalog
+ON CONFLICT (consumer, source, id) DO NOTHING
+RETURNING seq, received_at;
+INSERT INTO {prefix}body (seq, source, id, type, version, key, headers, body, destination, cause, received_at)
+SELECT last_insert_rowid(), :source, :id, :type, :version, :key, :headers, :body, :destination, :cause, :now
+WHERE changes() > 0
 
 -- name: known
 -- What is known of messages that were not inserted. Relies on the unique key of the ledger.
