@@ -302,10 +302,11 @@ FROM (SELECT unnest(%(key_hashes)b::bigint[]) AS key_hash ORDER BY 1) AS sorted
 
 -- name: finish
 -- Guard: every row still carries this claim, and the transaction still carries its mark; else `messages` is null, the insert
--- fails, and everything the handlers did rolls back. The deletion is "done".
+-- fails, and everything the handlers did rolls back. The deletion is "done". Compared so that only the primary key can find the rows: while
+-- an old transaction keeps row versions, the index of notes holds every message that this worker has finished since.
 WITH done AS (
     DELETE FROM {prefix}queue
-    WHERE seq = ANY(%(seqs)b::bigint[]) AND worker = %(worker)s AND token = %(token)s
+    WHERE seq = ANY(%(seqs)b::bigint[]) AND (worker, token) IS NOT DISTINCT FROM (%(worker)s::bigint, %(token)s::bigint)
       AND current_setting('onceward.mark', true) = %(mark)s
     RETURNING seq, outgoing
 )
@@ -353,7 +354,7 @@ UPDATE {prefix}queue
 SET state = %(state)s, due_at = clock_timestamp() + make_interval(secs => %(delay)s::float8),
     attempts = attempts + 1, worker = NULL, token = NULL,
     key_hash = CASE WHEN %(detach)s::boolean THEN NULL ELSE key_hash END
-WHERE seq = %(seq)s AND worker = %(worker)s AND token = %(token)s
+WHERE seq = %(seq)s AND (worker, token) IS NOT DISTINCT FROM (%(worker)s::bigint, %(token)s::bigint)
 RETURNING seq
 
 -- name: add_attempt
@@ -366,7 +367,7 @@ VALUES (%(seq)s, %(attempt)s, %(kind)s, %(charged)s, %(error)s, %(traceback)s, %
 -- Guard: the row still carries this claim. An infrastructure error: try again soon, nobody is charged.
 UPDATE {prefix}queue
 SET state = 'retry', due_at = clock_timestamp() + make_interval(secs => %(delay)s::float8), worker = NULL, token = NULL
-WHERE seq = ANY(%(seqs)b::bigint[]) AND worker = %(worker)s AND token = %(token)s
+WHERE seq = ANY(%(seqs)b::bigint[]) AND (worker, token) IS NOT DISTINCT FROM (%(worker)s::bigint, %(token)s::bigint)
 RETURNING seq
 
 -- name: release
@@ -378,7 +379,7 @@ RETURNING seq
 -- name: release_some
 -- Guard: the row still carries this claim. Nobody is charged.
 UPDATE {prefix}queue SET worker = NULL, token = NULL
-WHERE seq = ANY(%(seqs)b::bigint[]) AND worker = %(worker)s AND token = %(token)s
+WHERE seq = ANY(%(seqs)b::bigint[]) AND (worker, token) IS NOT DISTINCT FROM (%(worker)s::bigint, %(token)s::bigint)
 RETURNING seq
 
 -- name: add_worker
@@ -544,7 +545,7 @@ SELECT applied FROM {prefix}progress WHERE consumer = %(consumer)s AND key = %(k
 -- Guard: the row carries this claim. A number is missing before it: wait for that, until the deadline.
 UPDATE {prefix}queue
 SET state = 'waiting', due_at = clock_timestamp() + make_interval(secs => %(delay)s::float8), worker = NULL, token = NULL
-WHERE seq = %(seq)s AND worker = %(worker)s AND token = %(token)s
+WHERE seq = %(seq)s AND (worker, token) IS NOT DISTINCT FROM (%(worker)s::bigint, %(token)s::bigint)
 RETURNING seq
 
 -- name: intend
