@@ -9,7 +9,7 @@ import pytest
 from onceward.errors import StoreConflict, StoreError, StoreUnavailable
 from onceward.flow import COMMIT, ROLLBACK, Query
 from onceward.message import Message
-from tests.contract.behaviour import Do, Steps, wrote
+from tests.contract.behaviour import Do, Sql, Steps, wrote
 from tests.contract.harness import Shop
 
 WRONG = {"seqs": [1], "worker": 1, "token": 1, "code_version": "", "mark": "", "expected": 1}
@@ -102,3 +102,24 @@ def _savepoint(tx: Any) -> None:
 async def _async_savepoint(tx: Any) -> None:
     async with tx.transaction(force_rollback=True):
         await tx.execute("SELECT 2")
+
+
+@pytest.mark.parametrize("how", ["receive", "process"])
+@pytest.mark.parametrize("begun", [True, False])
+def test_the_plans_of_a_handler_are_its_own(postgres_shop: Shop, how: str, begun: bool) -> None:  # noqa: FBT001 - a parameter
+    """Ours use their indexes whatever the server thinks of a small queue; what a handler runs is planned as ever."""
+    shop, seen = postgres_shop, []
+    shop.sql("CREATE TABLE plan (scans text)")
+
+    def behaviour(message: Message) -> Steps:
+        if begun:
+            yield Sql("INSERT INTO plan SELECT current_setting('enable_seqscan')")
+            yield wrote(message)
+        seen.append(message.id)
+
+    shop.handle(behaviour=behaviour)
+    for number in range(3):
+        shop.receive(f"m{number}") if how == "receive" else shop.process(f"m{number}")
+    shop.drain()
+    assert sorted(seen) == ["m0", "m1", "m2"]
+    assert {scans for (scans,) in shop.sql("SELECT scans FROM plan")} == ({"on"} if begun else set())

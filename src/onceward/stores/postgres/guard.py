@@ -46,6 +46,8 @@ class Guard:
 
     armed: list[Asked] | None = None
     in_handler: bool = False
+    handled: bool = False
+    """A handler has had it since our last statement."""
     overrun: bool = False
     """The handler that has it now was interrupted."""
     notes: list[Noted] | None = None
@@ -83,7 +85,7 @@ class Guard:
 
     def take_back(self) -> None:
         """The handler has ended; what it set for itself is forgotten."""
-        self.in_handler = False
+        self.in_handler, self.handled = False, True
         if self._habits != (self.row_factory, self.prepare_threshold):
             self.row_factory, self.prepare_threshold = self._habits
 

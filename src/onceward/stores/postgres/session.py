@@ -32,9 +32,9 @@ from onceward.flow import (
 )
 from onceward.stores.calls import awaited_outcome, outcome
 from onceward.stores.postgres import rehearsal
-from onceward.stores.postgres.guard import Asked, Guard, is_infrastructure, translated
+from onceward.stores.postgres.guard import Asked, is_infrastructure, translated
 from onceward.stores.postgres.statement import Statement
-from onceward.stores.postgres.wire import BEGIN, COMMIT, Exchange
+from onceward.stores.postgres.wire import BEGIN, COMMIT, OWN_PLANS, Exchange
 
 
 class _PostgresSession:
@@ -63,12 +63,18 @@ class _PostgresSession:
         answered_by: list[int | None] = []
         for request in requests:
             asked = self._asked(request, plan)
-            if asked and isinstance(self.connection, Guard) and (armed := self.connection.take_armed()):
-                plan += [(BEGIN, {}), *armed]  # they travel with the first statement
+            if asked and not self._joined:
+                plan += self._before()  # they travel with the first statement
             answered_by.append(len(plan) if asked else None)
             if asked:
                 plan.append(asked)
         return plan, answered_by
+
+    def _before(self) -> list[Asked]:
+        """What must come before our next statement: the beginning, or what a handler is not to see."""
+        armed = self.connection.take_armed()
+        handled, self.connection.handled = self.connection.handled, False
+        return [*([(BEGIN, {}), *armed] if armed else []), *([(OWN_PLANS, {})] if handled else [])]
 
     def _asked(self, request: Any, before: list[Asked]) -> Asked | None:
         if isinstance(request, Query):
@@ -78,7 +84,7 @@ class _PostgresSession:
         if self._joined:
             return None
         if isinstance(request, Begin):
-            self.connection.armed = self._opening(request)
+            self.connection.armed, self.connection.handled = self._opening(request), False
             return None
         if not isinstance(request, Commit):
             raise TypeError(f"a session cannot perform {request!r}")
