@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 BEGIN = Statement.of("begin", "BEGIN ISOLATION LEVEL READ COMMITTED")
 COMMIT = Statement.of("commit", "COMMIT")
-OWN_PLANS = Statement.of("own_plans", "SELECT set_config('enable_seqscan', 'off', true)")
+OWN_PLANS = Statement.of("own_plans", "SET LOCAL enable_seqscan = off")
 """Before what finishes messages: a plan that was kept since the queue was small would read all of it, and while an old
 transaction keeps row versions it is not small. After the handlers, whose plans are their own business."""
 
