@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,60 +16,52 @@ from tests.contract.harness import Shop
 WRONG = {"seqs": [1], "worker": 1, "token": 1, "code_version": "", "mark": "", "expected": 1}
 
 
-def test_a_commit_that_the_server_passed_over_can_be_sent_again(postgres_shop: Shop) -> None:
+@pytest.fixture
+def session(postgres_shop: Shop) -> Iterator[Any]:
+    """A connection of a worker, without the worker."""
+    session = postgres_shop.inbox.store.connect()
+    yield session
+    session.close()
+
+
+def test_a_commit_that_the_server_passed_over_can_be_sent_again(postgres_shop: Shop, session: Any) -> None:
     """HZ-23: behind one that failed, at its first time and later."""
     begin = postgres_shop.inbox.context.short()
-    session = postgres_shop.inbox.store.connect()
-    try:
-        for _ in range(2):
-            with pytest.raises(StoreError):
-                session.perform((begin, Query("finish", WRONG), Query("workers"), COMMIT))
-            session.perform(ROLLBACK)
-            for _ in range(5):
-                assert session.perform((begin, Query("workers"), COMMIT))[1] == []
-    finally:
-        session.close()
+    for _ in range(2):
+        with pytest.raises(StoreError):
+            session.perform((begin, Query("finish", WRONG), Query("workers"), COMMIT))
+        session.perform(ROLLBACK)
+        for _ in range(5):
+            assert session.perform((begin, Query("workers"), COMMIT))[1] == []
 
 
-def test_one_statement_may_travel_twice(postgres_shop: Shop) -> None:
+def test_one_statement_may_travel_twice(postgres_shop: Shop, session: Any) -> None:
     """It is prepared once, and runs as often as it was asked for."""
-    session = postgres_shop.inbox.store.connect()
     begin, names = postgres_shop.inbox.context.short(), [Query("add_name", {"name": name}) for name in ("a", "b")]
-    try:
-        session.perform((begin, *names, COMMIT))
-        assert {name for _, name in session.perform((begin, Query("names"), COMMIT))[1]} >= {"a", "b"}
-    finally:
-        session.close()
+    session.perform((begin, *names, COMMIT))
+    assert {name for _, name in session.perform((begin, Query("names"), COMMIT))[1]} >= {"a", "b"}
 
 
-def test_a_value_that_cannot_travel_is_refused(postgres_shop: Shop) -> None:
+def test_a_value_that_cannot_travel_is_refused(postgres_shop: Shop, session: Any) -> None:
     """Before anything is sent: it is no trouble with the database, which would be tried again and again."""
-    session = postgres_shop.inbox.store.connect()
     begin, names = postgres_shop.inbox.context.short(), [Query("add_name", {"name": name}) for name in ("a", "b\0c")]
-    try:
-        with pytest.raises(StoreError, match="NUL") as refused:
-            session.perform((begin, *names, COMMIT))
-        assert not isinstance(refused.value, StoreUnavailable)
-        session.perform(ROLLBACK)
-        assert session.perform((begin, Query("workers"), COMMIT))[1] == []
-    finally:
-        session.close()
+    with pytest.raises(StoreError, match="NUL") as refused:
+        session.perform((begin, *names, COMMIT))
+    assert not isinstance(refused.value, StoreUnavailable)
+    session.perform(ROLLBACK)
+    assert session.perform((begin, Query("workers"), COMMIT))[1] == []
 
 
-def test_what_was_prepared_may_be_gone(postgres_shop: Shop) -> None:
+def test_what_was_prepared_may_be_gone(postgres_shop: Shop, session: Any) -> None:
     """Discarded behind our back: repeated as after a conflict, and nothing is prepared from then on."""
-    session: Any = postgres_shop.inbox.store.connect()
     begin, name = postgres_shop.inbox.context.short(), Query("add_name", {"name": "a"})
-    try:
+    session.perform((begin, name, COMMIT))
+    session.connection.pgconn.exec_(b"DEALLOCATE ALL")
+    with pytest.raises(StoreConflict):
         session.perform((begin, name, COMMIT))
-        session.connection.pgconn.exec_(b"DEALLOCATE ALL")
-        with pytest.raises(StoreConflict):
-            session.perform((begin, name, COMMIT))
-        session.perform(ROLLBACK)
-        for _ in range(2):
-            session.perform((begin, name, COMMIT))
-    finally:
-        session.close()
+    session.perform(ROLLBACK)
+    for _ in range(2):
+        session.perform((begin, name, COMMIT))
 
 
 def test_a_handler_may_discard_what_is_prepared(postgres_shop: Shop) -> None:
