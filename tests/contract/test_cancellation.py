@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from onceward import Message
+from onceward.stores.postgres.store import PostgresStore
 from tests.contract.behaviour import Steps, wrote
 from tests.contract.harness import Shop, arguments
 from tests.contract.health import assert_connections_idle
@@ -215,3 +216,33 @@ def test_a_worker_that_is_cancelled_while_it_starts(async_shop: Shop) -> None:
         wait_until(lambda: async_shop.inbox.workers() == [], timeout=5, message=f"nobody left after {turns} turns")
     async_shop.drain()
     assert async_shop.effects() == ["m1"]
+
+
+def test_a_connection_that_is_cancelled_while_it_is_made_is_closed() -> None:
+    """HZ-26: at once, also while somebody still holds the cancellation and nothing is collected."""
+
+    async def cancelled() -> None:
+        here, gone = asyncio.Event(), asyncio.Event()
+
+        async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            here.set()
+            await reader.read()
+            gone.set()
+            writer.close()
+
+        async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            connecting = asyncio.ensure_future(
+                PostgresStore(f"postgresql://127.0.0.1:{port}/shop", "onceward_").open_async_connection()
+            )
+            await here.wait()
+            connecting.cancel()
+            (held,) = await asyncio.gather(connecting, return_exceptions=True)
+            await asyncio.wait_for(gone.wait(), 10)
+            assert isinstance(held, asyncio.CancelledError)
+
+    gc.disable()
+    try:
+        asyncio.run(cancelled())
+    finally:
+        gc.enable()

@@ -91,7 +91,7 @@ class PostgresBell(threading.Thread):
         while not self._stopping.is_set():
             for _ in connection.notifies(timeout=0):
                 self._wake()
-            selector.select(0.5)  # no word can be missed for long
+            selector.select()
 
     def close(self) -> None:
         """Stop listening; fine when stopped already."""

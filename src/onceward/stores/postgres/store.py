@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import traceback
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -107,6 +108,7 @@ class PostgresStore:
         except BaseException as error:  # also a cancellation: nobody else knows the connection yet
             if connection is not None:
                 connection.force_close()
+            traceback.clear_frames(error.__traceback__)  # psycopg's hold a connection that was only half made
             if isinstance(error, psycopg.Error):
                 unreachable(error, migrate.masked(self.url))
             raise
