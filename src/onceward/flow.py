@@ -47,6 +47,8 @@ class Begin:
     idle_limit: float
     mark: str = ""
     """Set inside the transaction and gone with it, so that a guard can tell whether it is still the same one."""
+    durable: bool = True
+    """Not where a crash of the database may undo it without harm: then the commit need not wait for the disk."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,27 @@ def test_one_statement_may_travel_twice(postgres_shop: Shop, session: Any) -> No
     assert {name for _, name in session.perform((begin, Query("names"), COMMIT))[1]} >= {"a", "b"}
 
 
+def test_only_a_note_does_not_wait_for_the_disk(postgres_shop: Shop) -> None:
+    """Whatever else commits is as durable as the server was told: a handler's work, and a note on what it publishes."""
+    shop = postgres_shop
+
+    def looks(message: Message) -> Steps:
+        (setting,) = yield Sql("SHOW synchronous_commit")
+        yield wrote(message, setting[0])
+
+    shop.handle(behaviour=looks)
+    shop.receive("m1")
+    shop.drain()
+    assert shop.notes() == [("m1", "on")]
+    context, setting = shop.inbox.context, []
+    for begin in (context.note(durable=False), context.note(durable=True), context.short()):
+        with shop.inbox.store.session() as session:
+            session.perform((begin, Query("workers")))
+            setting.append(session.connection.pgconn.exec_(b"SHOW synchronous_commit").get_value(0, 0))
+            session.perform(COMMIT)
+    assert setting == [b"off", b"on", b"on"]
+
+
 def test_a_value_that_cannot_travel_is_refused(postgres_shop: Shop, session: Any) -> None:
     """Before anything is sent: it is no trouble with the database, which would be tried again and again."""
     begin, names = postgres_shop.inbox.context.short(), [Query("add_name", {"name": name}) for name in ("a", "b\0c")]

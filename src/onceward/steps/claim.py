@@ -27,7 +27,7 @@ def next_batch(lane: Lane) -> Flow[list[Claimed]]:
     passed = 0
     while lane.gate.enter(lane):
         token = lane.token()
-        yield lane.context.short()
+        yield lane.context.note(durable=lane.outgoing)  # what is published outlives a crash of the database
         query = claim_query(lane, token, passed)
         rows = yield query
         kept, parked = yield from heads(lane, token, rows)

@@ -58,6 +58,13 @@ class Context:
         limit = self.settings.statement_limit.total_seconds()
         return Begin(limit, self.settings.lock_wait.total_seconds(), limit * 2)
 
+    def note(self, *, durable: bool) -> Begin:
+        """A transaction that only notes what is ours.
+
+        It need not be durable where all that follows from it commits after it: a crash that undoes the note undoes that.
+        """
+        return replace(self.short(), durable=durable)
+
     def long(self, seconds: float, mark: str) -> Begin:
         """A transaction in which a handler runs for up to so many seconds."""
         # The watch over the handler is the first to notice; the server's own limits are for a process that is stuck.

@@ -14,6 +14,9 @@ from contextlib import suppress
 
 import psycopg
 
+_RING = "SELECT set_config('synchronous_commit', 'off', true), pg_notify(%s, '')"
+"""A notification is a transaction, and would wait for the disk."""
+
 Connect = Callable[[], "psycopg.Connection[tuple[object, ...]]"]
 
 
@@ -53,7 +56,7 @@ class Ringer(threading.Thread):
         try:
             if self._connection is None or self._connection.closed:
                 self._connection = self._connect()
-            self._connection.execute("SELECT pg_notify(%s, '')", [self._channel])
+            self._connection.execute(_RING, [self._channel])
         except psycopg.Error:  # a hint only: the poll of the workers is the fallback
             self._stopping.wait(1)
 

@@ -98,6 +98,7 @@ class _PostgresSession:
             "lock_limit": f"{begin.lock_limit * 1000:.0f}",
             "idle_limit": f"{begin.idle_limit * 1000:.0f}",
             "mark": begin.mark,
+            "durable": begin.durable,
         }
         # BEGIN is sent before it, by the wire or, where a handler is the first to use the connection, by psycopg: the
         # connection is never in autocommit mode, so no statement of a handler can be outside of a transaction.

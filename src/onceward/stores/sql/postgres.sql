@@ -6,7 +6,8 @@
 SELECT set_config('statement_timeout', %(statement_limit)s, true),
        set_config('lock_timeout', %(lock_limit)s, true),
        set_config('idle_in_transaction_session_timeout', %(idle_limit)s, true),
-       set_config('onceward.mark', %(mark)s, true)
+       set_config('onceward.mark', %(mark)s, true),
+       set_config('synchronous_commit', CASE WHEN %(durable)s THEN current_setting('synchronous_commit') ELSE 'off' END, true)
 
 -- name: catalog
 -- One row; the version changes whenever names a receiver relies on have changed.

@@ -4,7 +4,7 @@
 
 -- name: begin_limits
 -- Limits are the connection's own here, and the session watches the transaction itself.
-SELECT :statement_limit, :lock_limit, :idle_limit, :mark
+SELECT :statement_limit, :lock_limit, :idle_limit, :mark, :durable
 
 -- name: catalog
 -- One row; the version changes whenever names a receiver relies on have changed.
