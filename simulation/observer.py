@@ -136,6 +136,8 @@ class Observer:
             self.sometimes("circuit open")
         elif name == "receive":
             self._receive(session, part, answer)
+        elif name == "back_to_point":
+            self.sometimes("group stepped back")
         look = self._looks.get(name)
         if look is not None:
             look(task, session, part, answer)

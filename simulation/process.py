@@ -17,7 +17,7 @@ from onceward.message import Delivery, Message, Receipt
 from onceward.steps import presence
 from onceward.steps.context import Context
 from onceward.steps.handle import work
-from onceward.steps.lane import Gate, Lane
+from onceward.steps.lane import WARY, Gate, Lane
 from onceward.steps.process import process as process_step
 from onceward.steps.prune import Sweep, upkeep
 from onceward.steps.receive import merged, receive
@@ -149,6 +149,7 @@ def lane_of(process: Process, *, outgoing: bool) -> Lane:
         gate=process.gate,
         outgoing=outgoing,
         effects=_effect,
+        wary=WARY * (process.worker % 2),  # every second process makes points from the beginning
     )
 
 

@@ -49,6 +49,7 @@ WANTED = (
     "rest of a batch released",
     "claim rides with a finish",
     "group of several",
+    "group stepped back",
     "batch of several",
     "postponed, not charged",
     "attempt charged",

@@ -171,6 +171,13 @@ VARIANTS: tuple[Variant, ...] = (
         schema=("UNIQUE (consumer, source, id)", "CHECK (1)"),
         theme=Theme(("plain", "keyed")),
     ),
+    Variant(
+        "stepping back undoes nothing",
+        ("effect without done", "effect without result", "double effect"),
+        edits={"back_to_point": ("ROLLBACK TO SAVEPOINT onceward_point", "SELECT 1")},
+        theme=Theme(("plain", "keyed"), trouble=True, inline=0.0),
+        seed=12,
+    ),
     Variant("settle without the guard", ("old token",), edits={"settle": (NOTE, "")}, theme=ZOMBIES, seed=3),
     Variant("finish by id only", ("old token", "double effect"), edits={"finish": (NOTE, "")}, seed=9),
     Variant("postpone without the guard", ("old token",), edits={"postpone": (NOTE, "")}, theme=CONFLICTS, seed=10),

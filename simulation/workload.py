@@ -158,6 +158,7 @@ THEMES = (
     Theme(("sender", "teller"), {"publish_crash": 0.3, "operators": BUSY}),
     Theme(("flaky", "batch"), {"operators": 0.02}, trouble=True),
     Theme(("keyed", "single", "plain"), {"cut_after": 0.02}, trouble=True, inline=0.9, copies=3),
+    Theme(("plain", "keyed", "flaky"), {"crash": 0.0, "away": 0.0}, trouble=True, inline=0.0),
     Theme(("keyed", "single", "moving"), {"conflict": 0.02, "operators": BUSY}, trouble=True),
     Theme(
         ("plain", "keyed", "shared", "batch"),

@@ -6,9 +6,11 @@ import json
 import random
 from collections import Counter
 from typing import Any
+from unittest.mock import patch
 
 from onceward.errors import StoreError
 from onceward.registry import OUTBOX, Registry
+from onceward.steps import attempt
 from onceward.steps.context import Context
 from onceward.steps.lane import Lane
 from simulation.broker import Broker
@@ -70,6 +72,7 @@ class World:
                     history.continuing.add((consumer, kind.type))
         history.budgets[OUTBOX, "note"] = 4
 
+    @patch.object(attempt, "SPACING", 1)  # groups are small here
     def run(self) -> History:
         """Let it happen."""
         for _ in range(self.scenario.processes):

@@ -213,21 +213,28 @@ def test_a_swallowed_database_error(shop: Shop, how: str) -> None:
     assert (shop.status("bad"), shop.effects()) == ("dead", ["good"])
 
 
-def test_a_swallowed_error_in_a_group_harms_nobody(postgres_shop: Shop) -> None:
-    """HZ-21, HZ-51: the error shows only at the commit of the group; the culprit is found, the others are done."""
+@pytest.mark.parametrize("others", [0, 1], ids=["at the commit", "at a savepoint"])
+def test_a_swallowed_error_in_a_group_harms_nobody(postgres_shop: Shop, others: int) -> None:
+    """HZ-21, HZ-51: the error shows later, at the commit or at a savepoint; the culprit is found."""
     shop = postgres_shop
+    ids = [f"m{number:02}" for number in range(25)]
+    bad = ["m05", *["m03"] * others]
 
     def behaviour(message: Message) -> Steps:
         yield wrote(message)
-        if message.id == "m5":
+        if message.id == "m05":
             with suppress(psycopg.Error):
                 yield Sql("SELECT 1 / 0")
+        elif message.id in bad:
+            raise RuntimeError("no")
 
     shop.handle(behaviour=behaviour)
-    shop.receive_many(arguments(f"m{number}") for number in range(10))
+    shop.receive_many(arguments(message_id) for message_id in ids)
     shop.drain()
-    assert shop.effects() == [f"m{number}" for number in range(10) if number != 5]
-    assert [(row.id, row.attempts) for row in shop.inbox.messages(status="retrying")] == [("m5", 1)]
+    assert shop.effects() == [message_id for message_id in ids if message_id not in bad]
+    assert sorted((row.id, row.attempts) for row in shop.inbox.messages(status="retrying")) == [
+        (message_id, 1) for message_id in sorted(bad)
+    ]
 
 
 @pytest.mark.parametrize("how", ["drain", "process"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -58,7 +58,7 @@ def test_only_a_note_does_not_wait_for_the_disk(postgres_shop: Shop) -> None:
     for begin in (context.note(durable=False), context.note(durable=True), context.short()):
         with shop.inbox.store.session() as session:
             session.perform((begin, Query("workers")))
-            setting.append(session.connection.pgconn.exec_(b"SHOW synchronous_commit").get_value(0, 0))
+            setting.append(cast("Any", session).connection.pgconn.exec_(b"SHOW synchronous_commit").get_value(0, 0))
             session.perform(COMMIT)
     assert setting == [b"off", b"on", b"on"]
 

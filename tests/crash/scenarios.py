@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 from onceward import ConfigurationError, Inbox, Receipt, Response, identity, payload
 from onceward.presence import Presence
@@ -171,7 +172,14 @@ FAILING = message("m1", do={"raise": 2})
 HOPELESS = message("m1", do={"raise": 3})
 REJECTED = message("m1", do={"reject": True})
 FLAWED_GROUP = [message("m1"), message("m2", do={"raise": 1}), message("m3")]
+FLAWED_TWICE = [message("m1"), *(message(name, do={"raise": 1}) for name in ("m2", "m3")), message("m4")]
 FLAWED_KEY = [keyed("a", 1, do={"raise": 1}), keyed("a", 2), keyed("a", 3)]
+
+
+def _drains_warily(service: Service, _: Tell) -> None:
+    """After the first failure, with a point after every message, so that the second one steps back."""
+    with patch("onceward.steps.attempt.SPACING", 1):
+        service.drain()
 
 
 def _parked(stage: Stage) -> None:
@@ -491,6 +499,9 @@ SCENARIOS: dict[str, Scenario] = {
     "settle as dead": Scenario(drains, ends("dead", "m1"), has(HOPELESS), errors={"m1": 3}),
     "settle a reject": Scenario(drains, ends("dead", "m1"), has(REJECTED), errors={"m1": 1}),
     "settle one of a group": Scenario(drains, ends("done", "m1", "m2", "m3"), has(*FLAWED_GROUP), errors={"m2": 1}),
+    "step back in a group": Scenario(
+        _drains_warily, ends("done", "m1", "m2", "m3", "m4"), has(*FLAWED_TWICE), errors={"m2": 1, "m3": 1}
+    ),
     "settle the head of a key": Scenario(
         drains, ends("done", "a1", "a2", "a3"), has(*FLAWED_KEY), errors={"a1": 1}, always=_in_order
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -13,6 +14,7 @@ from onceward.errors import (
     ContractViolation,
     GuardFailed,
     HandlerNotFound,
+    HandlerTimeout,
     InvalidMessage,
     NeedsAlone,
     StoreConflict,
@@ -27,7 +29,7 @@ from onceward.retry import Reject
 from onceward.settings import Settings
 from onceward.steps.attempt import outgoing_key_hash, reconnect, undo
 from onceward.steps.handle import handle
-from onceward.steps.lane import Claimed, Lane
+from onceward.steps.lane import WARY, Claimed, Lane
 from onceward.steps.receive import receive
 from tests.unit.builders import (
     WORKER,
@@ -64,6 +66,19 @@ def holding(
     here.gate.enter(here)
     here.token()
     return here
+
+
+@pytest.fixture
+def wary(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Lane]:
+    """A lane that has seen a failure and makes a point after every second message."""
+    monkeypatch.setattr("onceward.steps.attempt.SPACING", 2)
+
+    def lane() -> Lane:
+        here = holding()
+        here.wary = WARY
+        return here
+
+    return lane
 
 
 def called(script: Script) -> list[int]:
@@ -259,20 +274,70 @@ class TestFailure:
         assert 3 not in called(script)
         assert script.params("release_some")[0]["seqs"] == [3]
 
-    def test_after_two_failures_what_ran_before_is_kept(self) -> None:
-        """As a group of its own; then it goes on in groups; at the end those put aside, in order."""
-        here, script = holding(), Script(answers(call=outcomes(m2=FAILED, m4=FAILED)))
-        script.run(handle(here, batch(1, 2, 3, 4, 5)))
-        assert called(script) == [1, 2, 1, 3, 4, 1, 3, 5, 2, 4]
-        assert finished(script) == [[1, 3], [5]]
-        assert [one["seq"] for one in script.params("settle")] == [2, 4]
+    def test_a_wary_lane_keeps_what_ran_before_the_last_point(self, wary: Callable[[], Lane]) -> None:
+        """It commits that, and runs the others again without the one that failed, which runs alone at the end."""
+        here, script = wary(), Script(answers(call=outcomes(m6=FAILED)))
+        script.run(handle(here, batch(1, 2, 3, 4, 5, 6, 7)))
+        assert called(script) == [1, 2, 3, 4, 5, 6, 5, 7, 6]
+        assert finished(script) == [[1, 2, 3, 4], [5, 7]]
+        assert [one["seq"] for one in script.params("settle")] == [6]
+        assert here.finished == 6
+        assert here.group == here.largest_group, "it lost little: a smaller group would not lose less"
 
-    def test_after_two_failures_at_the_front_one_by_one(self) -> None:
-        """Nothing ran before them that could be kept; after the first success the rest is a group again."""
+    def test_only_what_is_kept_has_a_result(self, wary: Callable[[], Lane]) -> None:
+        """What was undone returns another one when it runs again."""
+        here = wary()
+        script = Script(answers(call=outcomes(m1=Outcome(value=1), m3=[Outcome(value=2), Outcome(value=3)], m4=FAILED)))
+        script.run(handle(here, batch(1, 2, 3, 4)))
+        assert finished(script) == [[1, 2], [3]]
+        assert [(one["seq"], one["result"]) for one in script.params("store_results")] == [(1, "1"), (3, "3")]
+
+    def test_a_lane_is_wary_after_a_failure_and_for_a_while(self) -> None:
+        """Points cost a round trip, so there are none while all goes well."""
+        here = holding()
+        script = Script(answers(call=outcomes(m1=FAILED)))
+        script.run(handle(here, batch(1, *range(2, 25))))
+        assert len(script.params("make_point")) == 2, "one after ten and one after twenty, in the second go"
+        for token in range(2, WARY + 3):
+            here.token()
+            script = Script(answers())
+            script.run(handle(here, [claimed(seq, BY, token=token) for seq in range(1, 13)]))
+        assert (here.wary, script.params("make_point")) == (0, [])
+
+    @pytest.mark.parametrize(
+        "outcome", [INFRASTRUCTURE, Outcome(error=HandlerTimeout("too long"))], ids=["infrastructure", "timeout"]
+    )
+    def test_what_leaves_the_transaction_in_doubt_undoes_all_of_it(
+        self, wary: Callable[[], Lane], outcome: Outcome
+    ) -> None:
+        """A statement may still be about to be cancelled, or the connection to go."""
+        here, script = wary(), Script(answers(call=outcomes(m4=[outcome, FINE])))
+        script.run(handle(here, batch(1, 2, 3, 4)))
+        assert script.params("back_to_point") == []
+        assert [1, 2] not in finished(script)
+        assert sorted(seq for one in finished(script) for seq in one) == [1, 2, 3, 4]
+
+    def test_a_point_that_cannot_be_made_or_gone_back_to(self, wary: Callable[[], Lane]) -> None:
+        """Somebody before it has swallowed an error or ended the transaction: nobody knows who, so each runs alone."""
+        here, script = wary(), Script(answers(make_point=TransactionAborted("swallowed")))
+        script.run(handle(here, batch(1, 2, 3)))
+        assert finished(script) == [[1], [2], [3]]
+        here, script = wary(), Script(answers(back_to_point=StoreError("no such point"), call=outcomes(m4=FAILED)))
+        script.run(handle(here, batch(1, 2, 3, 4)))
+        assert finished(script) == [[1, 2, 3]]
+
+    def test_a_connection_lost_at_a_point(self, wary: Callable[[], Lane]) -> None:
+        """Nothing was committed, so all of it runs again."""
+        here, script = wary(), Script(answers(make_point=Turns(Lost(), [])))
+        script.run(handle(here, batch(1, 2, 3)))
+        assert finished(script) == [[1], [2], [3]]
+
+    def test_failures_at_the_front(self) -> None:
+        """Nothing ran before them that could be kept; each is put aside, and the rest is a group all the same."""
         here, script = holding(), Script(answers(call=outcomes(m1=FAILED, m2=FAILED)))
         script.run(handle(here, batch(1, 2, 3, 4, 5)))
         assert called(script) == [1, 2, 3, 4, 5, 1, 2]
-        assert finished(script) == [[3], [4, 5]]
+        assert finished(script) == [[3, 4, 5]]
 
     def test_groups_shrink_while_they_fail(self) -> None:
         """By a quarter each time, never below one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -14,7 +15,7 @@ from onceward.flow import Call, Outcome, Wait
 from onceward.retry import RetryPolicy
 from onceward.settings import Settings
 from onceward.steps.handle import work
-from onceward.steps.lane import Gate, Lane
+from onceward.steps.lane import WARY, Gate, Lane
 from tests.unit.builders import WORKER, Stop, claim_row, context, handler, lane
 from tests.unit.script import Lost, Script, Turns
 from tests.unit.world import Behaviour, Fault, World
@@ -24,11 +25,13 @@ IDLE = "begin claim ready_beyond commit"
 LOOKED = "begin suspects commit"
 
 
-def living(*, stop: Stop | None = None, group: int = 100, gate: Gate | None = None, **settings: Any) -> Lane:
+def living(
+    *, stop: Stop | None = None, group: int = 100, gate: Gate | None = None, wary: int = 0, **settings: Any
+) -> Lane:
     """A lane at the beginning of its life."""
     by = handler(group=group, retry=RetryPolicy(attempts=3))
     here = lane(context(by, settings=Settings(**settings)), stop=stop, gate=gate)
-    here.swept_at = float("-inf")
+    here.swept_at, here.wary = float("-inf"), wary
     return here
 
 
@@ -196,6 +199,14 @@ class TestTrouble:
         assert here.gate.enter("another")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _points_everywhere() -> Iterator[None]:
+    """A wary lane makes one after every message."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("onceward.steps.attempt.SPACING", 1)
+        yield
+
+
 BEHAVIOURS = st.lists(
     st.sampled_from(["fine", "fails", "rejects", "infrastructure", "swallows", "commits", "bad result"]), max_size=3
 )
@@ -203,6 +214,8 @@ FAULTS = st.lists(
     st.sampled_from(["none", "none", "none", "none", "lost", "lost after", "conflict", "busy", "taken over"]),
     max_size=40,
 )
+LANES = st.tuples(st.integers(1, 4), st.sampled_from([0, WARY]))
+"""How many messages it takes in a group, and how wary it is."""
 KEYS = st.lists(st.sampled_from([None, 70, 80]), min_size=1, max_size=6)
 
 
@@ -222,22 +235,23 @@ def check(world: World, here: Lane) -> None:
     KEYS,
     st.dictionaries(st.integers(1, 6), BEHAVIOURS, max_size=4),
     FAULTS,
-    st.integers(1, 4),
+    LANES,
     st.sets(st.integers(1, 6), max_size=2),
 )
-@example([None, 70], {}, ["none", "none", "none", "none", "none", "none", "conflict"], 4, set())
-@example([None], {1: ["swallows"]}, [], 4, set())
-@example([70, 70, 70, None], {1: ["rejects"]}, [], 1, set())
-@example([70, 70, 70, None], {2: ["rejects"]}, [], 1, {3, 4})
+@example([None, 70], {}, ["none", "none", "none", "none", "none", "none", "conflict"], (4, 0), set())
+@example([None], {1: ["swallows"]}, [], (4, 0), set())
+@example([70, 70, 70, None], {1: ["rejects"]}, [], (1, 0), set())
+@example([70, 70, 70, None], {2: ["rejects"]}, [], (1, 0), {3, 4})
+@example([None] * 4, {3: ["fails"]}, [], (4, WARY), set())
 def test_any_life_ends_well(
     keys: list[int | None],
     behaviour: dict[int, list[Behaviour]],
     faults: list[Fault],
-    group: int,
+    traits: tuple[int, int],
     solo: set[int],
 ) -> None:
     """Any handlers and any faults: each effect at most once, in order per key; all that could be done is done."""
-    here = living(group=group)
+    here = living(group=traits[0], wary=traits[1])
     world = World(here, keys, behaviour=behaviour, faults=faults, solo=tuple(solo))
     world.script.run(work(here, until_idle=True))
     check(world, here)
@@ -251,18 +265,18 @@ def test_any_life_ends_well(
     KEYS,
     st.dictionaries(st.integers(1, 6), BEHAVIOURS, max_size=4),
     FAULTS,
-    st.integers(1, 4),
+    LANES,
     st.integers(0, 14),
 )
 def test_a_stop_at_any_moment_ends_well(
     keys: list[int | None],
     behaviour: dict[int, list[Behaviour]],
     faults: list[Fault],
-    group: int,
+    traits: tuple[int, int],
     looks: int,
 ) -> None:
     """The same when it is stopped somewhere: nothing is left open, nothing keeps its note."""
-    here = living(group=group, stop=Stop(after=looks))
+    here = living(group=traits[0], stop=Stop(after=looks), wary=traits[1])
     world = World(here, keys, behaviour=behaviour, faults=[fault for fault in faults if fault != "taken over"])
     try:
         world.script.run(work(here))

@@ -10,7 +10,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from onceward.errors import GuardFailed, StoreConflict, StoreUnavailable, TransactionAborted
+from onceward.errors import GuardFailed, StoreConflict, StoreError, StoreUnavailable, TransactionAborted
 from onceward.flow import Begin, Call, Outcome, Query
 from onceward.retry import Reject
 from onceward.steps.lane import Lane
@@ -39,6 +39,8 @@ ANSWERED = (
     "lock_keys",
     "promote",
     "store_results",
+    "make_point",
+    "back_to_point",
 )
 
 
@@ -80,7 +82,7 @@ class World:
         self.keys = dict(enumerate(keys, start=1))
         self.lane = lane
         self.workers = {1}
-        self._saved = deepcopy(self.state)
+        self._saved = self._point = deepcopy(self.state)
         self._behaviour = {seq: list(some) for seq, some in (behaviour or {}).items()}
         self._faults = list(faults or [])
         self._swallowed = self._ended = False
@@ -136,6 +138,20 @@ class World:
 
     def _rollback(self, _: Any) -> list[Any]:
         self.state = deepcopy(self._saved)
+        return []
+
+    def _make_point(self, _: Query) -> Any:
+        if self._swallowed:
+            return TransactionAborted("the handler swallowed an error")
+        if self._ended:
+            return StoreError("there is no transaction")
+        self._point = deepcopy(self.state)
+        return []
+
+    def _back_to_point(self, _: Query) -> Any:
+        if self._ended:
+            return StoreError("there is no such point")
+        self.state, self._swallowed = deepcopy(self._point), False
         return []
 
     def _call(self, request: Call) -> Outcome:

@@ -16,6 +16,7 @@ from onceward.errors import (
     ClaimLost,
     ContractViolation,
     GuardFailed,
+    HandlerTimeout,
     StoreConflict,
     StoreError,
     StoreUnavailable,
@@ -32,7 +33,7 @@ from onceward.steps.receive import READY, Target, record
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Everything was rolled back. `culprit` is the message that raised, where it is known."""
+    """What went wrong, and for whom where that is known."""
 
     error: BaseException
     culprit: Claimed | None
@@ -40,46 +41,83 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
-    """The first `count` messages of a group are committed; `following` was claimed along with them."""
+class Attempted:
+    """The first `count` messages of a group are committed, and nothing of the others."""
 
-    count: int
+    count: int = 0
+    failed: Failed | None = None
+    """Why it ended there, if not because it took long."""
     following: list[Claimed] = field(default_factory=list)
-    failed: Failed | None = None
-    """Why it ended there: the next one failed outside the transaction, and what came before it stays."""
+    """What was claimed along with it."""
 
 
-def attempt(lane: Lane, group: list[Claimed], *, ride: bool) -> Flow[Finished | Failed]:
-    """Run a group in one transaction and finish it; or undo all of it and say who failed."""
+SPACING = 10
+"""After how many messages a wary lane makes a point to go back to: that is one more round trip, and saves running half
+as many again for each that fails."""
+
+
+def attempt(lane: Lane, group: list[Claimed], *, ride: bool) -> Flow[Attempted]:
+    """Run a group in one transaction and finish it; what fails is undone, with the others since the last point."""
     if group[0].problem:
-        return Failed(group[0].problem, group[0], infrastructure=isinstance(group[0].problem, StoreUnavailable))
-    patience = lane.context.settings.group_time.total_seconds()
+        away = isinstance(group[0].problem, StoreUnavailable)
+        return Attempted(failed=Failed(group[0].problem, group[0], infrastructure=away))
     mark = f"{group[0].worker}.{group[0].token}.{group[0].seq}"
-    started = lane.context.clock()
     results: list[dict[str, Any]] = []
-    count = 0
-    failed: Failed | None = None
     lane.alone = len(group) == 1
     yield lane.context.long(max(message.timeout for message in group), mark)
+    count, failed = yield from _run(lane, group, results)
+    if not count:
+        yield from undo(lane)
+        return Attempted(failed=failed)
+    done = group[:count]
+    if failed:
+        kept = {message.seq for message in done}
+        results = [result for result in results if result["seq"] in kept]
+    try:
+        following = yield from _finish(lane, done, results, mark, ride=ride and count == len(group))
+    except (StoreError, ContractViolation) as error:
+        return (yield from _explain(lane, done, error))
+    if any(message.sent for message in done):
+        lane.ring()
+    return Attempted(count, failed, following)
+
+
+def _run(lane: Lane, group: list[Claimed], results: list[dict[str, Any]]) -> Flow[tuple[int, Failed | None]]:
+    """Call the handlers, one after another, for as long as a group may take; answers how many stand, and who failed."""
+    patience = lane.context.settings.group_time.total_seconds()
+    started = lane.context.clock()
+    count = point = 0
     for part in _calls(group):
+        if lane.wary and count - point == SPACING:
+            try:
+                yield Query("make_point")
+            except (StoreError, ContractViolation) as error:  # somebody has swallowed one, or ended the transaction
+                away = isinstance(error, StoreConflict | StoreUnavailable)
+                return 0, Failed(error, None, infrastructure=away)
+            point = count
         outcome = yield from _call(lane, part)
         failure = outcome.error if outcome.error is not None else _keep_results(part, outcome.value, results)
         if failure is not None:
             failed = Failed(failure, part[0] if len(part) == 1 else None, outcome.infrastructure)
-            if count and part[0].external:
-                break  # what was published before it stays published
-            yield from undo(lane)
-            return failed
+            if part[0].external:
+                return count, failed  # what was published before it stays published
+            return (yield from _step_back(failed, point)), failed
         count += len(part)
         if lane.context.clock() - started > patience:
             break
+    return count, None
+
+
+def _step_back(failed: Failed, point: int) -> Flow[int]:
+    """Undo what came since the last point; answers how many stand, none where there is no point to rely on."""
+    # One that ran too long may still be about to be interrupted: that would hit whatever comes next.
+    if not point or failed.infrastructure or isinstance(failed.error, HandlerTimeout):
+        return 0
     try:
-        following = yield from _finish(lane, group[:count], results, mark, ride=ride and count == len(group))
-    except (StoreError, ContractViolation) as error:
-        return (yield from _explain(lane, group[:count], error))
-    if any(message.sent for message in group[:count]):
-        lane.ring()
-    return Finished(count, following, failed)
+        yield Query("back_to_point")
+    except (StoreError, ContractViolation):  # the handler has ended the transaction, or the connection is gone
+        return 0
+    return point
 
 
 def _calls(group: list[Claimed]) -> Iterator[list[Claimed]]:
@@ -212,21 +250,21 @@ def outgoing_key_hash(prefix: str, destination: str | None, key: str) -> int:
     return identity.key_hash(prefix, OUTBOX, f"{destination or ''}\x00{key}")
 
 
-def _explain(lane: Lane, group: list[Claimed], error: Exception) -> Flow[Finished | Failed]:
+def _explain(lane: Lane, group: list[Claimed], error: Exception) -> Flow[Attempted]:
     """The finish of a group failed: find out what is true now. Read, never guess."""
     yield from undo(lane)
     if not isinstance(error, StoreUnavailable | GuardFailed):
         let_go(lane, *(lane.open_tokens - {group[0].token}))  # a claim that rode along was undone with the rest
-        return Failed(error, None, infrastructure=isinstance(error, StoreConflict))
+        return Attempted(failed=Failed(error, None, infrastructure=isinstance(error, StoreConflict)))
     mine = yield from still_ours(lane, group[0])
     yield from forget_claims(lane, keep=group[0].token)
     if isinstance(error, StoreUnavailable) and not any(message.seq in mine for message in group):
-        return Finished(len(group))  # it was committed, only the answer was lost
+        return Attempted(len(group))  # it was committed, only the answer was lost
     if not all(message.seq in mine for message in group):
-        return Failed(ClaimLost(f"another worker took a message over: {error}"), None)
+        return Attempted(failed=Failed(ClaimLost(f"another worker took a message over: {error}"), None))
     if isinstance(error, GuardFailed):
-        return Failed(transaction_ended(), None)
-    return Failed(error, None, infrastructure=True)
+        return Attempted(failed=Failed(transaction_ended(), None))
+    return Attempted(failed=Failed(error, None, infrastructure=True))
 
 
 def transaction_ended() -> ContractViolation:

@@ -61,7 +61,7 @@ class Context:
     def note(self, *, durable: bool) -> Begin:
         """A transaction that only notes what is ours.
 
-        It need not be durable where all that follows from it commits after it: a crash that undoes the note undoes that.
+        It need not be durable where all that follows from it commits after it: a crash that undoes it undoes that too.
         """
         return replace(self.short(), durable=durable)
 

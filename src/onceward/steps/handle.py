@@ -10,7 +10,7 @@ from onceward.errors import ClaimLost, StoreConflict, StoreError, StoreUnavailab
 from onceward.flow import Flow, Wait
 from onceward.registry import Handler
 from onceward.retry import Reject
-from onceward.steps.attempt import Failed, Finished, attempt, forget_claims, reconnect, still_ours, undo
+from onceward.steps.attempt import Failed, attempt, forget_claims, reconnect, still_ours, undo
 from onceward.steps.blob import prepare
 from onceward.steps.claim import let_go, next_batch
 from onceward.steps.lane import Claimed, Lane, fetched
@@ -72,41 +72,33 @@ def handle(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:
     aside = _with_followers([message for message in batch if message.problem], batch)
     aside = [message for message in aside if message not in resting]
     pending = [message for message in batch if message not in aside and message not in resting]
-    failures, proven = 0, 0
     following: list[Claimed] = []
     while pending or aside:
         if lane.stopping():
             yield from release(lane, pending + aside)
             break
-        group = _next_group(pending, aside, most=proven or (1 if failures > 1 else len(pending)))
-        group, proven = (yield from fetched(lane, group)), 0
+        group = yield from fetched(lane, _next_group(pending, aside))
         outcome = yield from attempt(lane, group, ride=not pending and not aside)
-        failed: Failed | None = None
-        if isinstance(outcome, Finished):
-            lane.finished += outcome.count
-            failures = 0
-            _report_success(group[: outcome.count])
-            lane.group = min(lane.group + max(1, lane.group // 10), lane.largest_group)
-            pending[:0] = group[outcome.count :]
-            following, failed = outcome.following, outcome.failed
-        elif isinstance(outcome.error, ClaimLost):
+        lane.finished += outcome.count
+        _report_success(group[: outcome.count])
+        following, failed, rest = outcome.following, outcome.failed, group[outcome.count :]
+        if failed is None:
+            pending[:0] = rest
+            lane.go_on()
+        elif isinstance(failed.error, ClaimLost):
             mine = yield from still_ours(lane, group[0])
-            pending = [message for message in group + pending if message.seq in mine]
+            pending = [message for message in rest + pending if message.seq in mine]
             aside = [message for message in aside if message.seq in mine]
-        elif len(group) == 1 or (outcome.culprit and outcome.culprit.external):
-            pending[:0], failed = group, outcome
-        else:
-            failures += 1
-            lane.group = max(1, lane.group * 3 // 4)
-            suspects = _suspects(outcome, group, pending)
-            # The second time in a row, what ran before it is kept as a group of its own: nobody runs in vain for ever.
-            proven = group.index(suspects[0]) if failures > 1 else 0
-            aside = sorted(aside + suspects, key=lambda message: (message.place, message.seq))
-            pending = [message for message in group + pending if message not in suspects]
-        if failed:
-            gone = yield from _settle_one(lane, failed.culprit or group[0], failed, pending + aside)
-            pending = [message for message in pending if message not in gone]
+        elif len(group) == 1 or (failed.culprit and failed.culprit.external):
+            held = rest + pending
+            gone = yield from _settle_one(lane, failed.culprit or group[0], failed, held + aside)
+            pending = [message for message in held if message not in gone]
             aside = [message for message in aside if message not in gone]
+        else:
+            lane.beware(kept=outcome.count)
+            suspects = _suspects(failed, rest, pending)
+            aside = sorted(aside + suspects, key=lambda message: (message.place, message.seq))
+            pending = [message for message in rest + pending if message not in suspects]
     let_go(lane, batch[0].token)
     return following
 
@@ -123,12 +115,12 @@ def _let_rest(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:
     return paused + behind
 
 
-def _next_group(pending: list[Claimed], aside: list[Claimed], *, most: int) -> list[Claimed]:
+def _next_group(pending: list[Claimed], aside: list[Claimed]) -> list[Claimed]:
     """Take the messages that may share the next transaction."""
     if not pending:
         return [aside.pop(0)]
     size = 1
-    while size < min(most, len(pending)) and pending[size].may_join(pending[0], size + 1):
+    while size < len(pending) and pending[size].may_join(pending[0], size + 1):
         size += 1
     group = pending[:size]
     del pending[:size]

@@ -22,6 +22,9 @@ from onceward.retry import RetryPolicy, VersionGap
 from onceward.steps.context import Context
 from onceward.steps.receive import data_of
 
+WARY = 20
+"""For how many groups a lane remembers that one has failed."""
+
 
 def _nobody() -> None:
     """Nobody waits."""
@@ -171,6 +174,8 @@ class Lane:
     """The last look, from the very beginning, found nothing."""
     group: int = 1
     """How many messages it claims at a time: fewer when a group fails, growing back while all goes well."""
+    wary: int = 0
+    """For how many groups to come it expects that one of them fails, and makes points to go back to."""
     largest_group: int = field(init=False)
     """The largest group any of its handlers wants."""
     finished: int = 0
@@ -196,6 +201,17 @@ class Lane:
         handlers = (registry.of_type(s.consumer, s.type) for s in self.subscriptions)
         self.largest_group = max((handler.group for handler in handlers if handler), default=1)
         self.group = self.largest_group
+
+    def go_on(self) -> None:
+        """A group went well."""
+        self.group = min(self.group + max(1, self.group // 10), self.largest_group)
+        self.wary = max(0, self.wary - 1)
+
+    def beware(self, *, kept: int) -> None:
+        """A group failed; where nothing of it could be kept, a smaller one loses less."""
+        self.wary = WARY
+        if not kept:
+            self.group = max(1, self.group * 3 // 4)
 
     def begin_call(self) -> None:
         """A handler starts."""

@@ -36,6 +36,9 @@ from onceward.stores.postgres.guard import Asked, is_infrastructure, translated
 from onceward.stores.postgres.statement import Statement
 from onceward.stores.postgres.wire import BEGIN, COMMIT, OWN_PLANS, Exchange
 
+_AMONG_HANDLERS = frozenset(["make_point", "back_to_point"])
+"""Statements after which handlers may go on; also where PostgreSQL takes no other, after an error."""
+
 
 class _PostgresSession:
     """What both worlds share: requests become statements, answers are checked."""
@@ -64,15 +67,17 @@ class _PostgresSession:
         for request in requests:
             asked = self._asked(request, plan)
             if asked and not self._joined:
-                plan += self._before()  # they travel with the first statement
+                plan += self._before(asked[0].name)  # they travel with the first statement
             answered_by.append(len(plan) if asked else None)
             if asked:
                 plan.append(asked)
         return plan, answered_by
 
-    def _before(self) -> list[Asked]:
+    def _before(self, name: str) -> list[Asked]:
         """What must come before our next statement: the beginning, or what a handler is not to see."""
         armed = self.connection.take_armed()
+        if name in _AMONG_HANDLERS:
+            return [(BEGIN, {}), *armed] if armed else []
         handled, self.connection.handled = self.connection.handled, False
         return [*([(BEGIN, {}), *armed] if armed else []), *([(OWN_PLANS, {})] if handled else [])]
 

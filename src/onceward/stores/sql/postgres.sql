@@ -9,6 +9,14 @@ SELECT set_config('statement_timeout', %(statement_limit)s, true),
        set_config('onceward.mark', %(mark)s, true),
        set_config('synchronous_commit', CASE WHEN %(durable)s THEN current_setting('synchronous_commit') ELSE 'off' END, true)
 
+-- name: make_point
+-- Between two handlers of a group: what was done until here stays when a later one fails.
+SAVEPOINT onceward_point
+
+-- name: back_to_point
+-- Also after an error. What it undoes runs again in a later transaction, without the one that failed.
+ROLLBACK TO SAVEPOINT onceward_point
+
 -- name: catalog
 -- One row; the version changes whenever names a receiver relies on have changed.
 SELECT version,

@@ -6,6 +6,14 @@
 -- Limits are the connection's own here, and the session watches the transaction itself.
 SELECT :statement_limit, :lock_limit, :idle_limit, :mark, :durable
 
+-- name: make_point
+-- Between two handlers of a group: what was done until here stays when a later one fails.
+SAVEPOINT onceward_point
+
+-- name: back_to_point
+-- Also after an error. What it undoes runs again in a later transaction, without the one that failed.
+ROLLBACK TO SAVEPOINT onceward_point
+
 -- name: catalog
 -- One row; the version changes whenever names a receiver relies on have changed.
 SELECT version, coalesce((:now - last_crash_at) / 1000000.0, 1e9) FROM {prefix}catalog
