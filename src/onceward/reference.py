@@ -6,12 +6,11 @@ an index finds the rows that refer to a blob by its name; a name is never used t
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from onceward import payload
+from onceward import identity, payload
 
 HEADER = "onceward-blob"
 _FIRST = f'{{"{HEADER}":"'
@@ -31,7 +30,7 @@ class Reference:
 
 def new_name(folder: str) -> str:
     """A name that nobody has used and nobody will. Its length is known to `body_blob`, the index by name."""
-    return f"{folder}/{datetime.now(UTC):%Y/%m/%d}/{uuid.uuid4().hex}"
+    return f"{folder}/{datetime.now(UTC):%Y/%m/%d}/{identity.new_id()}"
 
 
 def stored_headers(headers: Mapping[str, str], reference: Reference | None) -> str | None:
