@@ -10,7 +10,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["Deferred", "asyncio", "socket"]
+__all__ = ["Deferred", "asyncio", "signal", "socket"]
 
 
 class Deferred:
@@ -37,6 +37,7 @@ class DeferredStandard(Deferred):
 
 if TYPE_CHECKING:
     import asyncio
+    import signal
     import socket
 else:
-    asyncio, socket = map(DeferredStandard, ("asyncio", "socket"))
+    asyncio, signal, socket = map(DeferredStandard, ("asyncio", "signal", "socket"))

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from onceward.registry import Handler
 
 T = TypeVar("T")
 
-# What a step makes for every message is not frozen: a frozen one takes five times as long to make.
+# Requests are not frozen: a frozen one takes five times as long to make, and its class twice as long to define.
 
 
 @dataclass(slots=True)
@@ -49,17 +49,14 @@ class Begin:
     """Set inside the transaction and gone with it, so that a guard can tell whether it is still the same one."""
 
 
-@dataclass(frozen=True, slots=True)
 class Commit:
     """Commit; raises unless the database says that it did."""
 
 
-@dataclass(frozen=True, slots=True)
 class Rollback:
     """Undo everything since `Begin`; fine when there is nothing to undo."""
 
 
-@dataclass(frozen=True, slots=True)
 class Reconnect:
     """Replace a broken connection; answers whether the database is back."""
 
@@ -73,7 +70,7 @@ class Call:
     """A message, or a list of them for a handler that takes a batch."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Rehearse:
     """As `Call`, and note what it does: the answer is a `Rehearsal`. Whoever asks rolls back afterwards."""
 
@@ -82,14 +79,14 @@ class Rehearse:
     """Of our own tables, which are not the handler's business."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Do:
     """Make a call outside of any transaction; the answer is an `Outcome`, never an exception."""
 
     call: Callable[[], Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Wait:
     """Wait until there may be work, or the seconds are over."""
 
@@ -138,8 +135,7 @@ class Change:
     after: Mapping[str, Any] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Rehearsal:
+class Rehearsal(NamedTuple):
     """What a handler did, before it was undone."""
 
     outcome: Outcome

@@ -7,8 +7,8 @@ an index finds the rows that refer to a blob by its name; a name is never used t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from onceward import identity, payload
 
@@ -16,8 +16,7 @@ HEADER = "onceward-blob"
 _FIRST = f'{{"{HEADER}":"'
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
+class Reference(NamedTuple):
     """Where a body is, and what it must be."""
 
     name: str

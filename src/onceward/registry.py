@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from onceward import identity
 from onceward.breaker import Breaker
@@ -202,8 +202,7 @@ class Registry:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Subscription:
+class Subscription(NamedTuple):
     """A (consumer, type) as the database knows it, for processes that have no handlers."""
 
     id: int

@@ -7,14 +7,13 @@ dropped and the presence lets go of the lane's notes, so a stop never leaves an 
 from __future__ import annotations
 
 import logging
-import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal
 
-from onceward.deferred import asyncio
+from onceward.deferred import asyncio, signal
 from onceward.effects import async_effects, sync_effects
 from onceward.errors import StoreError
 from onceward.flow import Call, Outcome, Wait, run_async, run_sync

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from onceward import identity, payload
 from onceward.errors import (
@@ -30,8 +30,7 @@ from onceward.steps.lane import Claimed, Lane
 from onceward.steps.receive import READY, Target, record
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(NamedTuple):
     """Everything was rolled back. `culprit` is the message that raised, where it is known."""
 
     error: BaseException
@@ -39,7 +38,7 @@ class Failed:
     infrastructure: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Finished:
     """The first `count` messages of a group are committed; `following` was claimed along with them."""
 
