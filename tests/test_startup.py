@@ -38,6 +38,7 @@ FOR_SOME = {
     "onceward.steps.erase",
     "onceward.steps.operate",
     "onceward.stores.postgres",
+    "onceward.stores.rehearsal",
     "onceward.stores.sqlite",
     "onceward.supervisor",
     "onceward.survey",

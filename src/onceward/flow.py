@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from onceward.registry import Handler
 
@@ -72,7 +72,7 @@ class Call:
 
 @dataclass(slots=True)
 class Rehearse:
-    """As `Call`, and note what it does: the answer is a `Rehearsal`. Whoever asks rolls back afterwards."""
+    """As `Call`, and note what it does: the answer is a `Rehearsal` (stores). Whoever asks rolls back afterwards."""
 
     call: Call
     prefix: str
@@ -109,40 +109,6 @@ class Outcome:
     error: BaseException | None = None
     infrastructure: bool = False
     """The database was at fault (lost connection, deadlock), not the message."""
-
-
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """SQL that a handler sent, with its parameters as text."""
-
-    sql: str
-    parameters: str
-
-    @classmethod
-    def of(cls, sql: str, parameters: Any) -> Statement:
-        """A statement as it is sent; what is still to be produced one by one cannot be shown."""
-        shown = parameters if isinstance(parameters, Sequence | Mapping | None) else type(parameters).__name__
-        return cls(sql.strip(), "" if not shown else repr(shown))
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A row that a handler has inserted, updated or deleted."""
-
-    table: str
-    kind: Literal["insert", "update", "delete"]
-    before: Mapping[str, Any] | None
-    after: Mapping[str, Any] | None
-
-
-class Rehearsal(NamedTuple):
-    """What a handler did, before it was undone."""
-
-    outcome: Outcome
-    statements: Sequence[Statement]
-    changes: Sequence[Change]
-    unseen: str = ""
-    """Why the changes are not all there, where they are not."""
 
 
 def done(request: Do) -> Outcome:
