@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from onceward import retry
@@ -52,7 +52,7 @@ def _receipts_without_commit(context: Any, cache: Any, deliveries: Any, **option
 
 
 def _hash_not_compared(context: Any, delivery: Any, known: Any, copies: Any) -> Generator[Any, Any, Any]:
-    return (yield from meet_again_original(context, delivery, replace(known, hash=delivery.hash), copies))
+    return (yield from meet_again_original(context, delivery, known._replace(hash=delivery.hash), copies))
 
 
 def _later(name: str) -> Callable[..., Generator[Any, Any, Any]]:
@@ -113,7 +113,7 @@ def _everything_passes(_lane: Any, _token: int, rows: list[Any]) -> Generator[An
 
 def _stale_runs(lane: Any, token: int, rows: list[Any]) -> Generator[Any, Any, Any]:
     kept = yield from in_sequence_original(lane, token, rows)
-    return [(row, replace(verdict, stale=False)) for row, verdict in kept]
+    return [(row, verdict._replace(stale=False)) for row, verdict in kept]
 
 
 def _intent_inside(_context: Any, worker: Any, message: Any, name: Any, call: Any, **_options: Any) -> Any:

@@ -5,6 +5,7 @@ Invariant: what is named here is loaded by nothing that every program does; a ti
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 import subprocess
@@ -13,8 +14,10 @@ import typing
 from importlib import import_module
 from importlib.util import find_spec
 
+import pytest
+
 from onceward import Inbox
-from onceward.deferred import Deferred
+from onceward.deferred import Deferred, DeferredStandard
 
 FOR_SOME = {
     "onceward.alerts",
@@ -35,6 +38,7 @@ FOR_SOME = {
     "onceward.steps.erase",
     "onceward.steps.operate",
     "onceward.stores.postgres",
+    "onceward.stores.rehearsal",
     "onceward.stores.sqlite",
     "onceward.supervisor",
     "onceward.survey",
@@ -45,19 +49,25 @@ FOR_SOME = {
     "onceward.webhooks",
 }
 """For people, operators, strangers and disks; each store where it is opened."""
+OF_PYTHON = {"asyncio", "concurrent.futures", "signal", "socket", "ssl", "subprocess", "uuid"}
+"""Of Python, for programs that await, run until a signal, or name their host; together longer than all the rest."""
 
-_LOADED = (
-    "import json, sys; before = set(sys.modules); import onceward; print(json.dumps([*set(sys.modules) - before]))"
-)
+_LOADED = """
+import json, sys
+before = set(sys.modules)
+from onceward import Inbox
+print(json.dumps([*set(sys.modules) - before]))
+"""
 _STARTED = """
 import json, sys
+before = set(sys.modules)
 from onceward import Inbox
 with Inbox("sqlite://") as inbox:
     inbox.migrate()
     inbox.on("greeting")(lambda message, tx: None)
     inbox.receive(source="start", id="1", type="greeting")
     assert inbox.drain() == 1
-print(json.dumps([*sys.modules]))
+print(json.dumps([*set(sys.modules) - before]))
 """
 _HELPED = """
 import json, sys
@@ -75,14 +85,16 @@ def loaded(program: str) -> set[str]:
 
 def test_import_brings_only_what_every_program_needs() -> None:
     found = loaded(_LOADED)
-    assert not found & FOR_SOME
+    assert not found & (FOR_SOME | OF_PYTHON)
     assert {"onceward.steps.receive", "onceward.steps.handle"} <= found, "the program did not import the inbox"
     foreign = {name.partition(".")[0] for name in found} - set(sys.stdlib_module_names) - {"onceward", "org"}
     assert not foreign, "the core works with the standard library alone"
 
 
 def test_handling_a_message_brings_nothing_of_the_rest() -> None:
-    assert loaded(_STARTED) & FOR_SOME == {"onceward.stores.sqlite"}
+    found = loaded(_STARTED)
+    assert found & FOR_SOME == {"onceward.stores.sqlite"}
+    assert found & OF_PYTHON <= {"socket"}, "its process has a host"
 
 
 def test_help_brings_no_command_and_nothing_that_draws() -> None:
@@ -92,7 +104,7 @@ def test_help_brings_no_command_and_nothing_that_draws() -> None:
 
 
 def test_what_is_for_some_is_there() -> None:
-    assert all(map(find_spec, FOR_SOME)), "a name that nothing has can never be loaded"
+    assert all(map(find_spec, FOR_SOME | OF_PYTHON)), "a name that nothing has can never be loaded"
 
 
 def test_every_deferred_module_is_what_the_types_say() -> None:
@@ -104,6 +116,15 @@ def test_every_deferred_module_is_what_the_types_say() -> None:
     for kind in Inbox.__mro__:
         for function in filter(inspect.isfunction, vars(kind).values()):
             typing.get_type_hints(function)
+
+
+def test_what_was_used_of_python_is_kept() -> None:
+    """So that a loop that goes through it for every message pays once."""
+    stand_in = DeferredStandard("asyncio")
+    assert stand_in.Future is asyncio.Future
+    assert vars(stand_in) == {"_name": "asyncio", "Future": asyncio.Future}
+    with pytest.raises(AttributeError, match="nothing_of_it"):
+        _ = stand_in.nothing_of_it
 
 
 def test_a_program_ends_without_closing_its_inbox(store_url: str) -> None:

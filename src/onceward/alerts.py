@@ -12,12 +12,12 @@ import os
 import socket
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
+from onceward import identity
 from onceward.desk import Desk
 from onceward.errors import OncewardError
 from onceward.flow import Query
@@ -85,7 +85,7 @@ def http_hook(url: str, *, secrets: Sequence[str], allow_private: bool = False) 
     def tell(alert: Alert) -> None:
         sink.publish(
             Message(
-                id=f"alert_{uuid.uuid4().hex}",
+                id=f"alert_{identity.new_id()}",
                 source="onceward",
                 type=f"onceward.alert.{alert.kind}",
                 version=1,

@@ -13,13 +13,13 @@ import gzip
 import hashlib
 import json
 import os
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from onceward import identity
 from onceward.disk import sync_folder
 from onceward.errors import ConfigurationError
 
@@ -108,7 +108,7 @@ class Archive:
 
     def _write(self, records: Iterable[Record]) -> ArchiveFile | None:
         """A whole file, on the disk, that nobody names yet."""
-        part = self.folder / f"{uuid.uuid4().hex}.part"
+        part = self.folder / f"{identity.new_id()}.part"
         seqs: list[int] = []
         with part.open("xb") as raw:
             os.fchmod(raw.fileno(), 0o600)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 
 from onceward.errors import ConfigurationError
@@ -23,15 +23,14 @@ class Circuit:
             raise ConfigurationError("Circuit: failures must be at least 1 and pause longer than nothing")
 
 
-@dataclass(slots=True)
 class Breaker:
     """The state of one handler's circuit in this process."""
 
-    circuit: Circuit
-    clock: Callable[[], float] = time.monotonic
-    _failed: int = 0
-    _open_until: float = float("-inf")
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self, circuit: Circuit, clock: Callable[[], float] = time.monotonic) -> None:
+        self.circuit, self.clock = circuit, clock
+        self._failed = 0
+        self._open_until = float("-inf")
+        self._lock = threading.Lock()
 
     @property
     def is_open(self) -> bool:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from onceward.deferred import Deferred
+from onceward.deferred import Deferred, asyncio
 from onceward.desk import Desk
 from onceward.errors import ConfigurationError
 from onceward.retry import RetryPolicy

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from onceward.registry import Handler
 
 T = TypeVar("T")
 
-# What a step makes for every message is not frozen: a frozen one takes five times as long to make.
+# Requests are not frozen: a frozen one takes five times as long to make, and its class twice as long to define.
 
 
 @dataclass(slots=True)
@@ -51,17 +51,14 @@ class Begin:
     """Not where a crash of the database may undo it without harm: then the commit need not wait for the disk."""
 
 
-@dataclass(frozen=True, slots=True)
 class Commit:
     """Commit; raises unless the database says that it did."""
 
 
-@dataclass(frozen=True, slots=True)
 class Rollback:
     """Undo everything since `Begin`; fine when there is nothing to undo."""
 
 
-@dataclass(frozen=True, slots=True)
 class Reconnect:
     """Replace a broken connection; answers whether the database is back."""
 
@@ -75,23 +72,23 @@ class Call:
     """A message, or a list of them for a handler that takes a batch."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Rehearse:
-    """As `Call`, and note what it does: the answer is a `Rehearsal`. Whoever asks rolls back afterwards."""
+    """As `Call`, and note what it does: the answer is a `Rehearsal` (stores). Whoever asks rolls back afterwards."""
 
     call: Call
     prefix: str
     """Of our own tables, which are not the handler's business."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Do:
     """Make a call outside of any transaction; the answer is an `Outcome`, never an exception."""
 
     call: Callable[[], Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Wait:
     """Wait until there may be work, or the seconds are over."""
 
@@ -114,41 +111,6 @@ class Outcome:
     error: BaseException | None = None
     infrastructure: bool = False
     """The database was at fault (lost connection, deadlock), not the message."""
-
-
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """SQL that a handler sent, with its parameters as text."""
-
-    sql: str
-    parameters: str
-
-    @classmethod
-    def of(cls, sql: str, parameters: Any) -> Statement:
-        """A statement as it is sent; what is still to be produced one by one cannot be shown."""
-        shown = parameters if isinstance(parameters, Sequence | Mapping | None) else type(parameters).__name__
-        return cls(sql.strip(), "" if not shown else repr(shown))
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A row that a handler has inserted, updated or deleted."""
-
-    table: str
-    kind: Literal["insert", "update", "delete"]
-    before: Mapping[str, Any] | None
-    after: Mapping[str, Any] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Rehearsal:
-    """What a handler did, before it was undone."""
-
-    outcome: Outcome
-    statements: Sequence[Statement]
-    changes: Sequence[Change]
-    unseen: str = ""
-    """Why the changes are not all there, where they are not."""
 
 
 def done(request: Do) -> Outcome:

@@ -7,15 +7,15 @@ it tries again alone, so that no message suffers from another for long.
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import os
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
+from onceward.deferred import asyncio
 from onceward.errors import StoreError
 from onceward.message import Arguments, Delivery, Receipt
 
@@ -35,7 +35,7 @@ def batches(messages: Iterable[Arguments]) -> Iterator[list[Delivery]]:
         yield batch
 
 
-_Caller = tuple[Delivery, asyncio.Future["Receipt | None"]]
+_Caller: TypeAlias = "tuple[Delivery, asyncio.Future[Receipt | None]]"
 
 
 class _Place:

@@ -8,10 +8,10 @@ a digest.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from functools import lru_cache
 from typing import Any
-from uuid import UUID
 
 from onceward import payload
 from onceward.errors import ConfigurationError, InvalidMessage
@@ -65,10 +65,15 @@ def _check_text(kind: str, value: Any, limit: int) -> str:
     return value
 
 
+def new_id() -> str:
+    """An id that nobody has: 128 random bits. Not a `uuid4()`, whose module takes longer to import than it is worth."""
+    return os.urandom(16).hex()
+
+
 def stored_id(message_id: str) -> bytes:
     """The ledger's form of an id: a kind byte and a canonical UUID's 16 bytes, the id's own bytes, or a digest."""
     if _CANONICAL_UUID.fullmatch(message_id):
-        return b"u" + UUID(message_id).bytes
+        return b"u" + bytes.fromhex(message_id.replace("-", ""))
     raw = message_id.encode()
     if len(raw) <= _RAW_ID_BYTES:
         return b"r" + raw
@@ -79,7 +84,8 @@ def readable_id(stored: bytes) -> str:
     """The id behind its stored form; a digest can only be shown as one."""
     kind, rest = stored[:1], stored[1:]
     if kind == b"u":
-        return str(UUID(bytes=rest))
+        digits = rest.hex()
+        return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
     if kind == b"r":
         return rest.decode()
     return "sha256:" + rest.hex()

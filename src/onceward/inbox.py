@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
 from onceward import identity
 from onceward.blobs.bodies import LargeBodies
 from onceward.breaker import Breaker, Circuit
-from onceward.deferred import Deferred
+from onceward.deferred import Deferred, asyncio
 from onceward.entrance import Entrance
 from onceward.errors import ConfigurationError, StoreUnavailable
 from onceward.flow import Flow, run_async, run_sync

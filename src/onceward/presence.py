@@ -9,13 +9,13 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-import socket
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from onceward import identity
+from onceward.deferred import socket
 from onceward.errors import StoreError, StoreUnavailable
 from onceward.flow import RECONNECT, Flow, run_sync
 from onceward.steps import presence
@@ -68,7 +68,7 @@ class Presence:
 
     def __init__(self, context: Context, store: Store, *, process: str = "") -> None:
         self._context, self._store = context, store
-        self._process = process or uuid.uuid4().hex
+        self._process = process or identity.new_id()
         self._starts = itertools.count()
         self._tokens = itertools.count(1)
         self._watches: set[Watch] = set()

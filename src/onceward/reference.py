@@ -6,19 +6,17 @@ an index finds the rows that refer to a blob by its name; a name is never used t
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import NamedTuple
 
-from onceward import payload
+from onceward import identity, payload
 
 HEADER = "onceward-blob"
 _FIRST = f'{{"{HEADER}":"'
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
+class Reference(NamedTuple):
     """Where a body is, and what it must be."""
 
     name: str
@@ -31,7 +29,7 @@ class Reference:
 
 def new_name(folder: str) -> str:
     """A name that nobody has used and nobody will. Its length is known to `body_blob`, the index by name."""
-    return f"{folder}/{datetime.now(UTC):%Y/%m/%d}/{uuid.uuid4().hex}"
+    return f"{folder}/{datetime.now(UTC):%Y/%m/%d}/{identity.new_id()}"
 
 
 def stored_headers(headers: Mapping[str, str], reference: Reference | None) -> str | None:

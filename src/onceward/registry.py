@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from onceward import identity
 from onceward.breaker import Breaker
@@ -33,7 +33,7 @@ Promise = Literal["exactly-once", "at-least-once", "weaker"]
 KeySpec = str | Callable[[Message], Any] | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Handler:
     """A function and the rules under which it runs."""
 
@@ -62,7 +62,7 @@ class Handler:
     """Its effects are outside the transaction (the relay): what succeeded before a failure stays finished."""
     guarantee: Promise | None = None
     """What the program relies on; it does not start with less."""
-    watchers: Sequence[Watcher] = field(default=(), compare=False)
+    watchers: Sequence[Watcher] = ()
     """Who is told when it runs; the registry's own list, so that later ones count too."""
     forgets_failures: bool = False
     """A failure leaves nothing behind: `process` raises it, and the caller comes again under the same id."""
@@ -202,8 +202,7 @@ class Registry:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Subscription:
+class Subscription(NamedTuple):
     """A (consumer, type) as the database knows it, for processes that have no handlers."""
 
     id: int

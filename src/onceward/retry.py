@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import NamedTuple
 
 from onceward.errors import (
     BodyLost,
@@ -91,15 +92,13 @@ class RetryPolicy:
         return timedelta(seconds=min(full, longest) * (1 - self.jitter * (1 - chance())))
 
 
-@dataclass(frozen=True, slots=True)
-class Again:
+class Again(NamedTuple):
     """Try again after this delay."""
 
     delay: timedelta
 
 
-@dataclass(frozen=True, slots=True)
-class Dead:
+class Dead(NamedTuple):
     """Never try again by itself; a person decides."""
 
     reason: str

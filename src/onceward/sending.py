@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import Any, Unpack
 
+from onceward import identity
 from onceward.desk import Desk
 from onceward.flow import Flow, Query, run_async, run_sync
 from onceward.message import Delivery, SendArguments
@@ -41,7 +41,7 @@ class Sending(Desk):
         return delivery.id
 
     def _outgoing(self, type: str, data: Any, message: SendArguments) -> Delivery:  # noqa: A002
-        fields: dict[str, Any] = {"id": uuid.uuid4().hex, **message}
+        fields: dict[str, Any] = {"id": identity.new_id(), **message}
         destination = fields.pop("to", None)
         return Delivery.of(source=self._context.service, type=type, data=data, destination=destination, **fields)
 

@@ -6,14 +6,13 @@ which they came. Draining repeats a receive, which is safe: what was stored befo
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
-from onceward.deferred import Deferred
+from onceward.deferred import Deferred, asyncio
 from onceward.errors import HandlerNotFound, OncewardError, StoreUnavailable
 from onceward.message import Delivery, Receipt
 

@@ -17,11 +17,11 @@ import subprocess
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from onceward import identity
 from onceward.errors import StoreError
 from onceward.steps.context import Context
 from onceward.steps.presence import take_over_process
@@ -112,7 +112,7 @@ class Supervisor:
             self._start(rapid)
 
     def _start(self, rapid: int) -> None:
-        name = uuid.uuid4().hex
+        name = identity.new_id()
         # A process group of its own: Ctrl-C in a terminal reaches the parent alone, which then asks each child once.
         process = subprocess.Popen(  # noqa: S603 - the command is our own
             self._command(name),

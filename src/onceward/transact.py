@@ -6,10 +6,10 @@ step is: what the first try committed is found by the second.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+from onceward.deferred import asyncio
 from onceward.errors import StoreConflict, StoreUnavailable
 from onceward.flow import Do, Flow, done, run_async, run_sync
 from onceward.stores.protocol import AsyncSession, Session, Store

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from onceward import identity, payload, report
 from onceward.errors import ConfigurationError, ContractViolation
-from onceward.flow import ROLLBACK, Call, Change, Flow, Outcome, Rehearsal, Rehearse, Statement, run_async, run_sync
+from onceward.flow import ROLLBACK, Call, Flow, Outcome, Rehearse, run_async, run_sync
 from onceward.message import Delivery, Message, microseconds
 from onceward.registry import OUTBOX, Handler
 from onceward.report import Story
@@ -25,6 +25,7 @@ from onceward.steps.attempt import result_texts
 from onceward.steps.context import Context
 from onceward.steps.receive import message_of
 from onceward.stores.protocol import Store
+from onceward.stores.rehearsal import Change, Rehearsal, Statement
 from onceward.transact import perform
 
 

@@ -6,9 +6,10 @@ that the waiter compares.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable
+
+from onceward.deferred import asyncio
 
 
 class Wake:

@@ -6,15 +6,14 @@ dropped and the presence lets go of the lane's notes, so a stop never leaves an 
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal
 
+from onceward.deferred import asyncio, signal
 from onceward.effects import async_effects, sync_effects
 from onceward.errors import StoreError
 from onceward.flow import Call, Outcome, Wait, run_async, run_sync
@@ -92,7 +91,7 @@ class Worker:
             await asyncio.shield(beginning)
             self._start_threads()
             await self._async_lanes()
-            while any(thread.is_alive() for thread in self._threads):  # noqa: ASYNC110 - threads, not tasks
+            while any(thread.is_alive() for thread in self._threads):  # threads, not tasks
                 await asyncio.sleep(0.01)
         finally:
             self.request_stop()

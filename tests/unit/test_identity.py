@@ -231,6 +231,12 @@ def test_a_body_hash_is_of_the_bytes() -> None:
     assert len(identity.body_hash(b"")) == 32
 
 
+def test_a_new_id_is_nobody_elses() -> None:
+    ids = [identity.new_id() for _ in range(100)]
+    assert len({*ids}) == 100
+    assert all(len(bytes.fromhex(one)) == 16 for one in ids)
+
+
 def test_stored_forms_are_pinned() -> None:
     """The stored form is part of the database: changing it would make every old message new."""
     namespace = UUID("6ba7b810-9dad-11d1-80b4-00c04fd430c8")

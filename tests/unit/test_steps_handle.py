@@ -859,7 +859,7 @@ class TestSent:
     def test_a_process_that_sends_has_introduced_itself(self) -> None:
         """Without the relay's subscription nothing can be written, and that is a mistake of ours."""
         here = holding()
-        here.context.cache.catalog = replace(here.context.cache.catalog, relay=None)
+        here.context.cache.catalog = here.context.cache.catalog._replace(relay=None)
         with pytest.raises(AssertionError, match="introduced itself"):
             Script(answers(call=self.sending("shipped"))).run(handle(here, batch(5)))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -50,7 +49,7 @@ def working(*handlers: Handler, careful: bool = False, strangers: tuple[Handler,
     here.gate.enter(here)
     if careful:
         until = here.context.clock() + 60
-        here.context.cache.catalog = replace(here.context.cache.catalog, careful_until=until)
+        here.context.cache.catalog = here.context.cache.catalog._replace(careful_until=until)
     return here
 
 

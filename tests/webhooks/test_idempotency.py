@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -214,7 +213,7 @@ def test_after_a_crash_nearby_it_is_still_not_stored_first(api: Api) -> None:
     with api.serving() as caller:
         order(caller, key="k-0")
         cache = api.inbox.context.cache
-        cache.catalog = replace(cache.catalog, careful_until=float("inf"))
+        cache.catalog = cache.catalog._replace(careful_until=float("inf"))
         before = traces(api.inbox)
         api.failing = 500
         assert order(caller).status == 500

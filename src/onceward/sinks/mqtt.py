@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ssl
 import threading
-import uuid
 from concurrent.futures import Future
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from onceward import identity
 from onceward.address import Address
 from onceward.errors import ConfigurationError
 from onceward.message import Message
@@ -83,7 +83,7 @@ class _Line:
     """
 
     def __init__(self, server: str) -> None:
-        self._client = prepared(server, f"onceward-{uuid.uuid4().hex[:12]}")
+        self._client = prepared(server, f"onceward-{identity.new_id()[:12]}")
         self._answers: dict[int, Future[Any]] = {}
         self._lost = False
         greeting = self._answers[_GREETING] = Future()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -101,7 +100,7 @@ class Poll:
 
     async def turn(self, inbox: Polling, stopping: asyncio.Event, *, early: bool = False) -> float:
         """Poll if it is our turn; answers in how many seconds the next one is due."""
-        token = uuid.uuid4().hex
+        token = identity.new_id()
         await asyncio.to_thread(perform, inbox.store, inbox.introduce)
         taken: Turn | float = await _performed(
             inbox, lambda: take(inbox.context, self.source, token, self.timeout, early=early)

@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-import uuid
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+from onceward import identity
 from onceward.address import Address
 from onceward.errors import ConfigurationError
 from onceward.sources.protocol import Arrival, BrokerUnavailable
@@ -47,7 +47,7 @@ class RedisStream:
         address = Address.of(url, FORM)
         self._url, self._stream, self._group = address.server, address["stream"], address["group"]
         self._claim_after = address.seconds("claim_after")
-        self._consumer = uuid.uuid4().hex
+        self._consumer = identity.new_id()
         self._client: Any = None
         self._claimed_at, self._cursor = 0.0, START
         self.name = f"{address.shown} stream {self._stream}"

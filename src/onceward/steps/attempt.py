@@ -8,8 +8,7 @@ afterwards either committed or rolled back, and we have read which.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from onceward import identity, payload
 from onceward.errors import (
@@ -31,8 +30,7 @@ from onceward.steps.lane import Claimed, Lane
 from onceward.steps.receive import READY, Target, record
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(NamedTuple):
     """What went wrong, and for whom where that is known."""
 
     error: BaseException
@@ -40,14 +38,13 @@ class Failed:
     infrastructure: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Attempted:
-    """The first `count` messages of a group are committed, and nothing of the others."""
+class Attempted(NamedTuple):
+    """The first `finished` messages of a group are committed, and nothing of the others."""
 
-    count: int = 0
+    finished: int = 0
     failed: Failed | None = None
     """Why it ended there, if not because it took long."""
-    following: list[Claimed] = field(default_factory=list)
+    following: Sequence[Claimed] = ()
     """What was claimed along with it."""
 
 

@@ -5,23 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from onceward.blobs.bodies import LargeBodies
 from onceward.flow import COMMIT, Begin, Flow, Query, Request
 from onceward.registry import OUTBOX, Registry, Subscription
 from onceward.settings import Settings
 
+_NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
-@dataclass(frozen=True, slots=True)
-class Catalog:
+
+class Catalog(NamedTuple):
     """Names and subscriptions as they were read. Receiving is guarded by the version, so a stale one is noticed."""
 
     version: int = -1
-    names: Mapping[str, int] = field(default_factory=dict)
-    numbers: Mapping[int, str] = field(default_factory=dict)
-    subscriptions: Mapping[int, Subscription] = field(default_factory=dict)
-    by_type: Mapping[str, Sequence[Subscription]] = field(default_factory=dict)
+    names: Mapping[str, int] = _NOTHING
+    numbers: Mapping[int, str] = _NOTHING
+    subscriptions: Mapping[int, Subscription] = _NOTHING
+    by_type: Mapping[str, Sequence[Subscription]] = _NOTHING
     relay: Subscription | None = None
     """The subscription of outgoing messages; None until a process has introduced itself."""
     careful_until: float = 0.0
@@ -29,7 +31,7 @@ class Catalog:
     def learned(self, rows: Iterable[tuple[int, str]]) -> Catalog:
         """The same with the names as they are now."""
         numbers = dict(rows)
-        return replace(self, numbers=numbers, names={name: number for number, name in numbers.items()})
+        return self._replace(numbers=numbers, names={name: number for number, name in numbers.items()})
 
 
 @dataclass(slots=True)

@@ -79,9 +79,9 @@ def handle(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:
             break
         group = yield from fetched(lane, _next_group(pending, aside))
         outcome = yield from attempt(lane, group, ride=not pending and not aside)
-        lane.finished += outcome.count
-        _report_success(group[: outcome.count])
-        following, failed, rest = outcome.following, outcome.failed, group[outcome.count :]
+        lane.finished += outcome.finished
+        _report_success(group[: outcome.finished])
+        following, failed, rest = [*outcome.following], outcome.failed, group[outcome.finished :]
         if failed is None:
             pending[:0] = rest
             lane.go_on()
@@ -95,7 +95,7 @@ def handle(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:
             pending = [message for message in held if message not in gone]
             aside = [message for message in aside if message not in gone]
         else:
-            lane.beware(kept=outcome.count)
+            lane.beware(kept=outcome.finished)
             suspects = _suspects(failed, rest, pending)
             aside = sorted(aside + suspects, key=lambda message: (message.place, message.seq))
             pending = [message for message in rest + pending if message not in suspects]

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from onceward import identity
 from onceward.errors import InvalidMessage, NeedsAlone, OutcomeUnknown
@@ -66,8 +66,7 @@ class Gate:
         return self._alone is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What its number within its key says about a message."""
 
     stale: bool = False
@@ -78,8 +77,7 @@ class Verdict:
 PASS = Verdict()
 
 
-@dataclass(frozen=True, slots=True)
-class Absent:
+class Absent(NamedTuple):
     """A claimed row whose body is in the blob store, to be fetched before it is run."""
 
     row: tuple[Any, ...]

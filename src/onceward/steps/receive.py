@@ -8,8 +8,7 @@ catalog. Nothing is guessed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from onceward import identity, payload
 from onceward.errors import HandlerNotFound, InvalidMessage, StoreConflict
@@ -31,8 +30,7 @@ READY: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """One consumer of a delivery."""
 
     consumer: str
@@ -44,8 +42,7 @@ class Target:
     """Its number within the key, where the handler counts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(NamedTuple):
     """What the ledger already has for one target of a delivery."""
 
     seq: int
@@ -144,7 +141,7 @@ def targets(context: Context, catalog: Catalog, delivery: Delivery) -> list[Targ
         key = delivery.key if delivery.key is not None else _find_key(context, subscription, delivery)
         target = _target(context, subscription.consumer, subscription.consumer_id, subscription.id, key)
         if key is not None and subscription.sequence is not None:
-            target = replace(target, sequence=_whole_number(_value_at(subscription.sequence, delivery)))
+            target = target._replace(sequence=_whole_number(_value_at(subscription.sequence, delivery)))
         found.append(target)
     return found
 

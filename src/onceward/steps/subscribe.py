@@ -6,8 +6,7 @@ it out replaces that row by one per consumer in one transaction.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from onceward import identity, payload
 from onceward.flow import COMMIT, Each, Flow, Query
@@ -68,8 +67,7 @@ def fan_out(context: Context) -> Flow[int]:
     return moved
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(NamedTuple):
     """What becomes of one unhandled row."""
 
     seq: int

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+from onceward.deferred import asyncio
 from onceward.errors import ContractViolation, HandlerTimeout
 from onceward.flow import Call, Outcome
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, Protocol, Unpack
 
 import pytest
 
+from onceward import identity
 from onceward.inbox import Inbox
 from onceward.message import Arguments, Receipt
 from onceward.testing.clock import FixedClock
@@ -50,7 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def inbox(pytestconfig: pytest.Config, tmp_path: Path) -> Iterator[Inbox]:
     """A new, migrated inbox: in a temporary SQLite file, or with tables of its own in the configured database."""
     url = os.environ.get("ONCEWARD_STORE") or str(pytestconfig.getini("onceward_store"))
-    prefix = f"t{uuid.uuid4().hex[:12]}_" if url else "onceward_"
+    prefix = f"t{identity.new_id()[:12]}_" if url else "onceward_"
     found = Inbox(url or f"sqlite:///{tmp_path / 'onceward.db'}", prefix=prefix)
     found.migrate()
     yield found

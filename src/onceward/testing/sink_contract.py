@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import uuid
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from onceward import payload
+from onceward import identity, payload
 from onceward.message import Message
 from onceward.sinks.protocol import Sink
 from onceward.testing.process import apart, together
@@ -98,7 +97,7 @@ PROMISES = tuple(
 
 
 def _message() -> Message:
-    number = uuid.uuid4().hex
+    number = identity.new_id()
     data = {"number": number, "text": "ä€😀"}
     return Message(
         id=f"contract-{number}",

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import timedelta
 from typing import Any
 
+from onceward import identity
 from onceward.errors import ContractViolation, GuardFailed, StoreError
 from onceward.flow import COMMIT, RECONNECT, ROLLBACK, Call, Outcome, Query, run_sync
 from onceward.message import Delivery
@@ -284,7 +284,7 @@ def _raising(kind: type[Exception], otherwise: str) -> Iterator[None]:
 
 
 def _fresh() -> str:
-    return f"contract-{uuid.uuid4().hex}"
+    return f"contract-{identity.new_id()}"
 
 
 def _context(store: Store) -> Context:

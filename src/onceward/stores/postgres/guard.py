@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import psycopg
 from psycopg import errors as pg
 from psycopg import sql
 from psycopg.pq import TransactionStatus
 
+from onceward.deferred import Deferred
 from onceward.errors import (
     ContractViolation,
     GuardFailed,
@@ -23,10 +24,14 @@ from onceward.errors import (
     StoreUnavailable,
     TransactionAborted,
 )
-from onceward.flow import Statement as Noted
 from onceward.stores.calls import refuse_transaction_control, remembered
 from onceward.stores.postgres.script import statements
 from onceward.stores.postgres.statement import Statement
+
+if TYPE_CHECKING:
+    from onceward.stores import rehearsal as shown
+else:
+    shown = Deferred("stores.rehearsal")
 
 Asked = tuple[Statement, Mapping[str, Any]]
 """A statement of ours and its parameters."""
@@ -50,7 +55,7 @@ class Guard:
     """A handler has had it since our last statement."""
     overrun: bool = False
     """The handler that has it now was interrupted."""
-    notes: list[Noted] | None = None
+    notes: list[shown.Statement] | None = None
     """Where the handler's statements are noted, in a rehearsal."""
     pgconn: Any
     row_factory: Any
@@ -62,7 +67,7 @@ class Guard:
     def check(self, query: Any, params: Any = None) -> None:
         """Keep the handler inside its one transaction."""
         if self.notes is not None and query:
-            self.notes.append(Noted.of(_text(query), params))
+            self.notes.append(shown.Statement.of(_text(query), params))
         if not self.in_handler:
             raise ContractViolation("tx was used outside of its handler; its transaction is over")
         if self.overrun:

@@ -16,7 +16,8 @@ import psycopg
 from psycopg import sql
 from psycopg.pq import TransactionStatus
 
-from onceward.flow import Change, Flow, Outcome, Rehearsal, Statement
+from onceward.flow import Flow, Outcome
+from onceward.stores.rehearsal import Change, Rehearsal, Statement
 
 LARGE = 1 << 30
 """Tables of more bytes are not searched: reading them takes longer than a person waits."""

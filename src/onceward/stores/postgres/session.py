@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
+from onceward.deferred import Deferred
 from onceward.errors import StoreUnavailable
 from onceward.flow import (
     Begin,
@@ -24,17 +25,21 @@ from onceward.flow import (
     Outcome,
     Query,
     Reconnect,
-    Rehearsal,
     Rehearse,
     Rollback,
     run_async,
     run_sync,
 )
 from onceward.stores.calls import awaited_outcome, outcome
-from onceward.stores.postgres import rehearsal
 from onceward.stores.postgres.guard import Asked, is_infrastructure, translated
 from onceward.stores.postgres.statement import Statement
 from onceward.stores.postgres.wire import BEGIN, COMMIT, OWN_PLANS, Exchange
+
+if TYPE_CHECKING:
+    from onceward.stores.postgres import rehearsal
+    from onceward.stores.rehearsal import Rehearsal
+else:
+    rehearsal = Deferred("stores.postgres.rehearsal")
 
 _AMONG_HANDLERS = frozenset(["make_point", "back_to_point"])
 """Statements after which handlers may go on; also where PostgreSQL takes no other, after an error."""

@@ -10,7 +10,7 @@ import json
 import sqlite3
 from typing import Any, Literal
 
-from onceward.flow import Change
+from onceward.stores.rehearsal import Change
 
 _NOTES = "onceward_rehearsal"
 _TABLES = """

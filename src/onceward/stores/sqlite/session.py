@@ -11,8 +11,9 @@ import re
 import sqlite3
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from onceward.deferred import Deferred
 from onceward.errors import (
     ContractViolation,
     GuardFailed,
@@ -21,9 +22,14 @@ from onceward.errors import (
     StoreUnavailable,
     TransactionAborted,
 )
-from onceward.flow import Begin, Call, Commit, Each, Outcome, Query, Reconnect, Rehearsal, Rehearse, Rollback, Statement
+from onceward.flow import Begin, Call, Commit, Each, Outcome, Query, Reconnect, Rehearse, Rollback
 from onceward.stores.calls import awaited_outcome, outcome, refuse_transaction_control, remembered
-from onceward.stores.sqlite import rehearsal
+
+if TYPE_CHECKING:
+    from onceward.stores import rehearsal as shown
+    from onceward.stores.sqlite import rehearsal
+else:
+    shown, rehearsal = map(Deferred, ("stores.rehearsal", "stores.sqlite.rehearsal"))
 
 # What may stand before a statement; SQLite's comments do not nest. Atomic and possessive: what was read as a comment is
 # never read again in another way, however many there are. A second statement in a string is an error of sqlite3's own.
@@ -77,13 +83,13 @@ class HandlerConnection(sqlite3.Connection):
 
     armed: Begin | None = None
     in_handler: bool = False
-    notes: list[Statement] | None = None
+    notes: list[shown.Statement] | None = None
     """Where the handler's statements are noted, in a rehearsal."""
 
     def before_statement(self, sql: str, parameters: Any) -> None:
         """Begin lazily, and keep the handler inside its one transaction."""
         if self.notes is not None:
-            self.notes.append(Statement.of(sql, parameters))
+            self.notes.append(shown.Statement.of(sql, parameters))
         if not self.in_handler:
             raise ContractViolation("tx was used outside of its handler; its transaction is over")
         _check(sql)
@@ -249,11 +255,11 @@ class SqliteSession:
         finally:
             connection.take_back()
 
-    def _rehearse(self, request: Rehearse) -> Rehearsal:
+    def _rehearse(self, request: Rehearse) -> shown.Rehearsal:
         notes = self.listen(request)
         return self.noted(notes, self._call(request.call))
 
-    def listen(self, request: Rehearse) -> list[Statement]:
+    def listen(self, request: Rehearse) -> list[shown.Statement]:
         """Begin the transaction of a rehearsal, and to note what happens in it."""
         connection = self.connection
         assert isinstance(connection, HandlerConnection)  # noqa: S101 - handlers never run on joined sessions
@@ -262,11 +268,11 @@ class SqliteSession:
         connection.notes = []
         return connection.notes
 
-    def noted(self, notes: list[Statement], outcome: Outcome) -> Rehearsal:
+    def noted(self, notes: list[shown.Statement], outcome: Outcome) -> shown.Rehearsal:
         """What was noted."""
         if not self.connection.in_transaction:
-            return Rehearsal(outcome, notes, (), "SQLite rolled the transaction back, and the changes with it")
-        return Rehearsal(outcome, notes, rehearsal.changes(own_cursor(self.connection)))
+            return shown.Rehearsal(outcome, notes, (), "SQLite rolled the transaction back, and the changes with it")
+        return shown.Rehearsal(outcome, notes, rehearsal.changes(own_cursor(self.connection)))
 
     def _reconnect(self) -> bool:
         self.close()

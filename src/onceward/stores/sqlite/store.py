@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sqlite3
 import threading
 import time
-import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from onceward import identity
+from onceward.deferred import asyncio
 from onceward.errors import ConfigurationError
 from onceward.stores import migrate
 from onceward.stores.sqlite.bell import FileBell
@@ -228,7 +228,7 @@ def _location(url: str) -> tuple[Path, str]:
     """The file of a URL, or the URI of a database in memory."""
     rest = url.removeprefix("sqlite:")
     if rest in ("//", "///:memory:"):
-        return Path(":memory:"), f"file:/onceward-{uuid.uuid4().hex}?vfs=memdb"
+        return Path(":memory:"), f"file:/onceward-{identity.new_id()}?vfs=memdb"
     if not rest.startswith("///") or rest == "///":
         raise ConfigurationError(
             f"{url!r} is not a SQLite URL; use sqlite:///path, sqlite:////absolute/path or sqlite://"
