@@ -9,7 +9,7 @@ import pytest
 
 from onceward.breaker import Breaker, Circuit
 from onceward.errors import StoreConflict, StoreUnavailable
-from onceward.flow import Query
+from onceward.flow import Begin, Query
 from onceward.retry import VersionGap
 from onceward.steps.claim import SWEEP_SECONDS, let_go, may_ride, next_batch
 from onceward.steps.lane import Claimed, Gate, Lane
@@ -48,6 +48,16 @@ class TestClaim:
         assert here.open_tokens == {1}
         assert here.floor == 7, "what comes next is not before what was claimed"
         assert {(one.worker, one.token) for one in batch} == {(WORKER, 1)}
+
+    def test_only_the_relay_waits_for_the_disk(self) -> None:
+        """What a handler does is lost with its claim; what was published before a crash of the server is not."""
+        here = lane(context(handler()))
+        ordinary, outgoing = Script({"claim": []}), Script({"claim_outgoing": []})
+        ordinary.run(next_batch(here))
+        here.outgoing = True
+        outgoing.run(next_batch(here))
+        assert [one.durable for one in ordinary.all(Begin)] == [False]
+        assert [one.durable for one in outgoing.all(Begin)] == [True]
 
     def test_an_empty_claim_leaves_nothing_open(self) -> None:
         """No rows: the token is forgotten and the gate left, so that a suspect elsewhere can run."""

@@ -8,6 +8,7 @@ import pytest
 
 from onceward import identity
 from onceward.errors import ConfigurationError, InvalidMessage, StoreConflict, StoreUnavailable
+from onceward.flow import Begin
 from onceward.message import Delivery, Message, Receipt
 from onceward.registry import Handler
 from onceward.steps.context import Cache, Context
@@ -144,6 +145,7 @@ class TestAgain:
         assert script.story == [STORED, LOOKED_UP, COUNTED]
         assert script.params("known") == [{"ordinal": 0, "consumer": 1, "source": 2, "stored_id": b"re1"}]
         assert script.params("count_duplicates") == [{"seq": 7, "copies": 1}]
+        assert [one.durable for one in script.all(Begin)] == [True, True, False], "a count is not worth a wait"
 
     def test_an_unfinished_duplicate_says_so(self) -> None:
         """The receipt promises no effect that is not committed."""

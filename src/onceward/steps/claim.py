@@ -27,7 +27,8 @@ def next_batch(lane: Lane) -> Flow[list[Claimed]]:
     passed = 0
     while lane.gate.enter(lane):
         token = lane.token()
-        yield lane.context.note(durable=lane.outgoing)  # what is published outlives a crash of the database
+        # All that a handler does commits after its claim, and is lost with it; what is published is not.
+        yield lane.context.short(durable=lane.outgoing)
         query = claim_query(lane, token, passed)
         rows = yield query
         kept, parked = yield from heads(lane, token, rows)

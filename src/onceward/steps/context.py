@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -55,17 +55,13 @@ class Context:
     large: LargeBodies = field(default_factory=LargeBodies)
     """Where bodies are that are too large for a row."""
 
-    def short(self) -> Begin:
-        """A transaction of onceward's own statements only."""
-        limit = self.settings.statement_limit.total_seconds()
-        return Begin(limit, self.settings.lock_wait.total_seconds(), limit * 2)
+    def short(self, *, durable: bool = True) -> Begin:
+        """A transaction of onceward's own statements only.
 
-    def note(self, *, durable: bool) -> Begin:
-        """A transaction that only notes what is ours.
-
-        It need not be durable where all that follows from it commits after it: a crash that undoes it undoes that too.
+        It need not be durable where nothing that outlives a crash of the database relies on it.
         """
-        return replace(self.short(), durable=durable)
+        limit = self.settings.statement_limit.total_seconds()
+        return Begin(limit, self.settings.lock_wait.total_seconds(), limit * 2, durable=durable)
 
     def long(self, seconds: float, mark: str) -> Begin:
         """A transaction in which a handler runs for up to so many seconds."""
@@ -73,9 +69,9 @@ class Context:
         return Begin(seconds + 5, seconds + 5, seconds + 15, mark)
 
 
-def once(context: Context, *requests: Request) -> Flow[tuple[list[Any], ...]]:
+def once(context: Context, *requests: Request, durable: bool = True) -> Flow[tuple[list[Any], ...]]:
     """Run statements in a short transaction of their own; they travel together."""
-    answers = yield (context.short(), *requests, COMMIT)
+    answers = yield (context.short(durable=durable), *requests, COMMIT)
     return tuple(answers[1:-1])
 
 

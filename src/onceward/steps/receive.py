@@ -309,9 +309,8 @@ def mismatch(seq: int, delivery: Delivery) -> Query:
 
 def count_copies(context: Context, copies: dict[int, int]) -> Flow[None]:
     """Count duplicates; sorted, so that batches which overlap cannot deadlock."""
-    yield from once(
-        context, Each("count_duplicates", [{"seq": seq, "copies": count} for seq, count in sorted(copies.items())])
-    )
+    counts = [{"seq": seq, "copies": count} for seq, count in sorted(copies.items())]
+    yield from once(context, Each("count_duplicates", counts), durable=False)
 
 
 def merged(parts: list[Receipt]) -> Receipt:
