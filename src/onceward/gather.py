@@ -23,9 +23,11 @@ SHARED = 500
 """How many messages share a transaction at most: 1000 was no faster."""
 LEADERS = 2
 """How many transactions `receive` may have under way where the database takes several writers: the second when the
-first is slow, as behind a lock. Two at all times were slower, for each had half as many to share its commit."""
+first is slow, as behind a lock, or many wait. Two at all times were slower: each had fewer to share its commit."""
 SLOW = 0.05
 """From how many seconds on the next ones do not wait for it."""
+CROWD = 32
+"""From how many on they do not wait for it either."""
 
 
 def batches(messages: Iterable[Arguments]) -> Iterator[list[Delivery]]:
@@ -106,7 +108,8 @@ class Gathering:
     def _appoint(self, place: _Place) -> None:
         """Let it lead, unless others do and are quick, or it is being stored already."""
         quick = any(time.monotonic() - since < SLOW for since in self._leading.values())
-        if not quick and len(self._leading) < self._leaders and place in self._waiting:
+        may = not quick or len(self._waiting) >= CROWD
+        if may and len(self._leading) < self._leaders and place in self._waiting:
             self._leading[place] = time.monotonic()
             place.leads = True
 
@@ -167,7 +170,8 @@ class AsyncGathering:
         loop = asyncio.get_running_loop()
         if not self._waiting or len(self._storing) == self._leaders:
             return
-        if any(loop.time() - since < SLOW for since, _ in self._storing.values()):
+        quick = any(loop.time() - since < SLOW for since, _ in self._storing.values())
+        if quick and len(self._waiting) < CROWD:
             self._later = self._later or loop.call_later(SLOW, self._look_again)
             return
         shared, self._waiting = self._waiting[:SHARED], self._waiting[SHARED:]

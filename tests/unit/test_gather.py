@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from onceward.errors import StoreError, StoreUnavailable
-from onceward.gather import SHARED, AsyncGathering, Gathering, _Place
+from onceward.gather import CROWD, SHARED, AsyncGathering, Gathering, _Place
 from onceward.message import Receipt
 from tests.unit.builders import delivery
 
@@ -101,21 +101,30 @@ def test_a_failure_alone_is_not_tried_again() -> None:
     assert store.calls == [[BAD]]
 
 
-def test_nobody_waits_for_one_that_is_slow() -> None:
-    """The first is held; the second stores for all who came meanwhile, and they are answered before it is."""
+@pytest.fixture(params=["slow", "a crowd"])
+def others(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Who comes while one is being stored: a few behind a slow one, or a crowd behind one that counts as quick."""
+    if request.param == "slow":
+        return names(8)[1:]
+    monkeypatch.setattr("onceward.gather.SLOW", 60.0)
+    return names(CROWD + 1)[1:]
+
+
+def test_nobody_waits_for_the_first(others: list[str]) -> None:
+    """It is held; the second stores for those who came meanwhile, and they are answered before it is."""
     store, free = Store(), Store(held=False)
     gathering = Gathering(lambda some: (store if some[0].id == "x" else free)(some), 2)
-    with ThreadPoolExecutor(8) as pool:
+    with ThreadPoolExecutor(len(others) + 1) as pool:
         first = pool.submit(gathering.receive, delivery(id="x"))
         assert store.entered.wait(10)
-        others = [pool.submit(gathering.receive, delivery(id=one)) for one in names(8)[1:]]
-        assert [future.result(10).seq for future in others] == list(range(2, 9))
+        calls = [pool.submit(gathering.receive, delivery(id=one)) for one in others]
+        assert [future.result(10).seq for future in calls] == [len(one) for one in others]
         assert not first.done()
         store.gate.set()
         assert first.result(10).seq == 1
 
 
-async def test_no_task_waits_for_one_that_is_slow() -> None:
+async def test_no_task_waits_for_the_first(others: list[str]) -> None:
     """The same for tasks."""
     held = asyncio.Event()
 
@@ -128,8 +137,8 @@ async def test_no_task_waits_for_one_that_is_slow() -> None:
     async with asyncio.timeout(30):
         first = asyncio.create_task(gathering.receive(delivery(id="x")))
         await asyncio.sleep(0)
-        answers = await asyncio.gather(*(gathering.receive(delivery(id=one)) for one in names(8)[1:]))
-        assert [answer.seq for answer in answers] == list(range(2, 9))
+        answers = await asyncio.gather(*(gathering.receive(delivery(id=one)) for one in others))
+        assert [answer.seq for answer in answers] == [len(one) for one in others]
         assert not first.done()
         held.set()
         assert (await first).seq == 1
