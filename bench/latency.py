@@ -1,15 +1,19 @@
 """Latency: from the call of `receive` to the commit of the effect, with a worker in another process.
 
-The handler notifies in its transaction, so its word comes when the effect is committed, not before.
+The handler notifies in its transaction, so its word comes when the effect is committed, not before. Beside it the same
+by hand, as an idle machine can do it at best: an insert, a notification, an update, and nothing of onceward.
 """
 
 from __future__ import annotations
 
 import asyncio
+import select
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from statistics import median, quantiles
 from typing import Any
 
@@ -30,18 +34,18 @@ IDLE_GAP = 0.03
 def measure(ground: Ground, scale: Scale, figures: Figures) -> None:
     """Idle first; then at half of what this machine has just been measured to handle."""
     capacity = figures.median("handle: onceward, update") or 100.0
+    count = max(int(scale.latency_seconds / IDLE_GAP), 5)
     with ground.copy() as url:
-        worker = _start(url)
-        try:
-            count = max(int(scale.latency_seconds / IDLE_GAP), 5)
+        with _worker("onceward", url):
             idle = asyncio.run(_send(url, count, 1 / IDLE_GAP, sample=1))
             rate = _mixed_capacity(capacity, figures) / 2
             busy = asyncio.run(_send(url, int(scale.latency_seconds * rate), rate, sample=SAMPLE))
-        finally:
-            worker.stdin.close()  # type: ignore[union-attr] # it is a pipe
-            worker.wait()
+        with psycopg.connect(url) as connection:
+            connection.execute("CREATE TABLE by_hand (number bigint PRIMARY KEY, target bigint NOT NULL)")
+        with _worker("by hand", url):
+            by_hand = asyncio.run(_send_by_hand(url, count))
     figures.notes["latency: messages a second at half load"] = round(rate)
-    for name, found in (("idle", idle), ("half load", busy)):
+    for name, found in (("idle", idle), ("idle, by hand", by_hand), ("half load", busy)):
         figures.add(f"latency: {name}, p50 (ms)", 1000 * median(found))
         figures.add(f"latency: {name}, p99 (ms)", 1000 * quantiles(found, n=100, method="inclusive")[98])
 
@@ -52,11 +56,15 @@ def _mixed_capacity(handled: float, figures: Figures) -> float:
     return 1 / (1 / handled + 1 / received)
 
 
-def _start(url: str) -> subprocess.Popen[str]:
-    worker = subprocess.Popen(ours("latency", url), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert worker.stdout is not None
-    expect("latency: the worker", worker.stdout.readline().strip(), "ready")
-    return worker
+@contextmanager
+def _worker(kind: str, url: str) -> Iterator[None]:
+    """A process that handles what comes."""
+    command = ours("latency", kind, url)
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:
+        assert worker.stdout is not None
+        expect("latency: the worker", worker.stdout.readline().strip(), "ready")
+        yield
+        worker.communicate()
 
 
 def _inbox(url: str) -> Inbox:
@@ -103,8 +111,42 @@ async def _send(url: str, count: int, rate: float, *, sample: int) -> list[float
     return waits
 
 
-def main(url: str) -> None:
+async def _send_by_hand(url: str, count: int) -> list[float]:
+    """One after the other, each as soon as the one before is done and a moment has passed."""
+    waits = []
+    async with (
+        await psycopg.AsyncConnection.connect(url, autocommit=True) as sender,
+        await psycopg.AsyncConnection.connect(url, autocommit=True) as listener,
+    ):
+        await listener.execute("LISTEN done")
+        for number in range(count):
+            await asyncio.sleep(IDLE_GAP)
+            began = time.perf_counter()
+            await sender.execute("INSERT INTO by_hand VALUES (%s, %s)", [number, body(number)["row"]])
+            await sender.execute("NOTIFY by_hand")
+            await anext(listener.notifies(timeout=60, stop_after=1))
+            waits.append(time.perf_counter() - began)
+    return waits
+
+
+def _handle_by_hand(url: str) -> None:
+    """Until its input ends: whatever there is, as soon as it is told."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("LISTEN by_hand")
+        print("ready", flush=True)
+        while not select.select([sys.stdin], [], [], 0)[0]:
+            list(connection.notifies(timeout=0.5, stop_after=1))  # to its end: until then the connection is its own
+            with connection.transaction():
+                for number, target in connection.execute("DELETE FROM by_hand RETURNING number, target").fetchall():
+                    connection.execute("UPDATE target SET n = n + 1 WHERE id = %s", [target])
+                    connection.execute("SELECT pg_notify('done', %s)", [str(number)])
+
+
+def main(kind: str, url: str) -> None:
     """The worker: runs until its input ends."""
+    if kind == "by hand":
+        _handle_by_hand(url)
+        return
     inbox = _inbox(url)
     thread = threading.Thread(target=inbox.run)
     thread.start()
@@ -117,4 +159,4 @@ def main(url: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

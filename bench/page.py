@@ -38,7 +38,7 @@ _READING = """\
 - A peer is timed from its first job on: its start does not count against it.
 - *growth*: the median time of onceward's own claims and inserts beside so many finished rows, over that on empty tables; the dearer of the two.
 - `memory_growth` is the growth of a worker's resident memory between the two counts, as a part of one. Latencies run from the call of `receive` to the commit of
-  the effect in another process.
+  the effect in another process; *by hand* is an insert, a notification and an update with psycopg, and nothing of onceward.
 """
 
 # Why a target may be missed, where the processors' time says so. Shown only for targets that are.
@@ -69,7 +69,7 @@ _REASONS = {
     ),
     "latency_idle_p50_ms": (
         (),
-        "Two commits and a wake-up on a machine with more work than cores: each waits for its turn.",
+        "Seven round trips between processes that sleep, and this machine takes its time to wake one: the row `latency: idle, by hand` is the same way with psycopg alone.",
     ),
     "handle_vs_pgbench": (
         ("handle: onceward, update", "handle: pgbench, handle"),
