@@ -29,6 +29,7 @@ def run(scale: Scale, say: Callable[[str], None], keep: Callable[[dict[str, Any]
 
     with PostgresServer(durable=True, settings=SETTINGS) as server:
         ground = Ground(server)
+        take(startup)  # before there is anything that a server could still be writing
         for _ in range(scale.repetitions):
             # A noisy moment hits neighbours alike; what is compared stands side by side.
             for workload in (drain, hard, handle, receive):
@@ -36,7 +37,6 @@ def run(scale: Scale, say: Callable[[str], None], keep: Callable[[dict[str, Any]
             take(sqlite)
         for once in (latency, memory, growth):
             take(once, ground)
-        take(startup)
 
 
 def main() -> int:
