@@ -85,7 +85,7 @@ def _run(lane: Lane, group: list[Claimed], results: list[dict[str, Any]]) -> Flo
     started = lane.context.clock()
     count = point = 0
     for part in _calls(group):
-        if lane.wary and count - point == SPACING:
+        if lane.wary and count - point == SPACING and not lane.outgoing:  # what is published cannot be gone back on
             try:
                 yield Query("make_point")
             except (StoreError, ContractViolation) as error:  # somebody has swallowed one, or ended the transaction
