@@ -10,7 +10,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["Deferred", "asyncio", "signal", "socket"]
+__all__ = ["Deferred", "asyncio", "hashlib", "signal", "socket"]
 
 
 class Deferred:
@@ -37,7 +37,8 @@ class DeferredStandard(Deferred):
 
 if TYPE_CHECKING:
     import asyncio
+    import hashlib
     import signal
     import socket
 else:
-    asyncio, signal, socket = map(DeferredStandard, ("asyncio", "signal", "socket"))
+    asyncio, hashlib, signal, socket = map(DeferredStandard, ("asyncio", "hashlib", "signal", "socket"))

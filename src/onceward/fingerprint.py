@@ -5,8 +5,9 @@ What differs from message to message (numbers, ids, quoted values, addresses) is
 
 from __future__ import annotations
 
-import hashlib
 import re
+
+from onceward.deferred import hashlib
 
 _VARYING = re.compile(
     r"""'[^'\n]*' | "[^"\n]*"                       # quoted values

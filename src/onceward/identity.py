@@ -7,13 +7,13 @@ a digest.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from functools import lru_cache
 from typing import Any
 
 from onceward import payload
+from onceward.deferred import hashlib
 from onceward.errors import ConfigurationError, InvalidMessage
 
 MAX_ID_BYTES = 1024
