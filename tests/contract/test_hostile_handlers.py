@@ -486,7 +486,14 @@ def habits(dialect: str) -> dict[str, Behaviour]:
         changes: dict[str, Any] = {"row_factory": lambda _, row: {"row": row}, "text_factory": bytes}
     else:
         changes = {"row_factory": psycopg.rows.dict_row, "prepare_threshold": 0}
-    return {name: taking(Do(lambda tx, n=name, v=value: setattr(tx, n, v))) for name, value in changes.items()}  # type: ignore[misc]
+    found = {name: taking(Do(lambda tx, n=name, v=value: setattr(tx, n, v))) for name, value in changes.items()}  # type: ignore[misc]
+    return found if dialect == "sqlite" else {**found, "loaders": taking(Do(_numbers_as_bytes))}
+
+
+def _numbers_as_bytes(tx: Any) -> None:
+    """A handler that wants raw values, as some do for dates that Python cannot hold."""
+    for kind in ("int4", "int8", "text", "bytea"):
+        tx.adapters.register_loader(kind, psycopg.types.string.ByteaBinaryLoader)
 
 
 @pytest.mark.parametrize("how", ["drain", "process"])

@@ -164,7 +164,7 @@ def _call_of(
         check_sequence(handler, target.sequence)
         message = message_of(
             handler,
-            replace(delivery, key=target.key),
+            delivery if delivery.key == target.key else replace(delivery, key=target.key),
             seq=seq,
             received_at=received_at,
             attempt=1,

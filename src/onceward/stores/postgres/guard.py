@@ -5,7 +5,7 @@ Also here: what psycopg's errors mean to onceward.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -26,15 +26,13 @@ from onceward.errors import (
 )
 from onceward.stores.calls import refuse_transaction_control, remembered
 from onceward.stores.postgres.script import statements
-from onceward.stores.postgres.statement import Statement
+from onceward.stores.postgres.statement import Asked
+from onceward.stores.postgres.wire import send, send_async
 
 if TYPE_CHECKING:
     from onceward.stores import rehearsal as shown
 else:
     shown = Deferred("stores.rehearsal")
-
-Asked = tuple[Statement, Mapping[str, Any]]
-"""A statement of ours and its parameters."""
 
 _CONFLICT = (pg.SerializationFailure, pg.DeadlockDetected)
 _AWAY_STATES = ("08", "53", "57P", "25006", "25P03")
@@ -152,8 +150,13 @@ class HandlerConnection(Guard, psycopg.Connection[Any]):
     def start(self, query: Any = "", params: Any = None) -> None:
         """Begin the transaction if it has not begun."""
         self.check(query, params)
-        for statement, given in self.take_armed():
-            psycopg.RawCursor(self).execute(statement.sql, statement.values(given))
+        send(self, self.take_armed())
+
+    @contextmanager
+    def pipeline(self) -> Iterator[psycopg.Pipeline]:
+        self.start()  # before it: what begins the transaction is a pipeline too
+        with super().pipeline() as pipeline:
+            yield pipeline
 
     @contextmanager
     def transaction(self, *args: Any, **kwargs: Any) -> Iterator[psycopg.Transaction]:
@@ -229,8 +232,13 @@ class AsyncHandlerConnection(Guard, psycopg.AsyncConnection[Any]):
     async def start(self, query: Any = "", params: Any = None) -> None:
         """Begin the transaction if it has not begun."""
         self.check(query, params)
-        for statement, given in self.take_armed():
-            await psycopg.AsyncRawCursor(self).execute(statement.sql, statement.values(given))
+        await send_async(self, self.take_armed())
+
+    @asynccontextmanager
+    async def pipeline(self) -> AsyncIterator[psycopg.AsyncPipeline]:
+        await self.start()  # before it: what begins the transaction is a pipeline too
+        async with super().pipeline() as pipeline:
+            yield pipeline
 
     @asynccontextmanager
     async def transaction(self, *args: Any, **kwargs: Any) -> AsyncIterator[psycopg.AsyncTransaction]:

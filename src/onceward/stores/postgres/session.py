@@ -31,9 +31,9 @@ from onceward.flow import (
     run_sync,
 )
 from onceward.stores.calls import awaited_outcome, outcome
-from onceward.stores.postgres.guard import Asked, is_infrastructure, translated
-from onceward.stores.postgres.statement import Statement
-from onceward.stores.postgres.wire import BEGIN, COMMIT, OWN_PLANS, Exchange
+from onceward.stores.postgres.guard import is_infrastructure, translated
+from onceward.stores.postgres.statement import Asked, Statement
+from onceward.stores.postgres.wire import BEGIN, COMMIT, OWN_PLANS, send, send_async
 
 if TYPE_CHECKING:
     from onceward.stores.postgres import rehearsal
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 else:
     rehearsal = Deferred("stores.postgres.rehearsal")
 
-_AMONG_HANDLERS = frozenset(["make_point", "back_to_point"])
-"""Statements after which handlers may go on; also where PostgreSQL takes no other, after an error."""
+_NEED_NO_PLAN = frozenset(["make_point", "back_to_point", "finish_inline", "commit"])
+"""Statements that read no table, so that no plan of theirs can age; one is all that PostgreSQL takes after an error."""
 
 
 class _PostgresSession:
@@ -80,11 +80,11 @@ class _PostgresSession:
 
     def _before(self, name: str) -> list[Asked]:
         """What must come before our next statement: the beginning, or what a handler is not to see."""
-        armed = self.connection.take_armed()
-        if name in _AMONG_HANDLERS:
-            return [(BEGIN, {}), *armed] if armed else []
-        handled, self.connection.handled = self.connection.handled, False
-        return [*([(BEGIN, {}), *armed] if armed else []), *([(OWN_PLANS, {})] if handled else [])]
+        armed: list[Asked] = self.connection.take_armed()
+        if name in _NEED_NO_PLAN or not self.connection.handled:
+            return armed
+        self.connection.handled = False
+        return [*armed, (OWN_PLANS, {})]
 
     def _asked(self, request: Any, before: list[Asked]) -> Asked | None:
         if isinstance(request, Query):
@@ -110,9 +110,9 @@ class _PostgresSession:
             "mark": begin.mark,
             "durable": begin.durable,
         }
-        # BEGIN is sent before it, by the wire or, where a handler is the first to use the connection, by psycopg: the
-        # connection is never in autocommit mode, so no statement of a handler can be outside of a transaction.
-        return [(self._statements["begin_limits"], limits)]
+        # psycopg would send a BEGIN if this one were missing: the connection is never in autocommit mode, so that no
+        # statement of a handler can be outside of a transaction.
+        return [(BEGIN, {}), (self._statements["begin_limits"], limits)]
 
     def _open_transaction(self) -> bool:
         """Whether there is something to roll back; what has not begun never does."""
@@ -139,27 +139,12 @@ class PostgresSession(_PostgresSession):
             if isinstance(request, Rollback):
                 return self._roll_back(request)
             plan, answered_by = self._plan(request if isinstance(request, tuple) else (request,))
-            rows = [self._run(asked) for asked in plan] if self._joined else self._send(plan)
+            together = not self._joined
+            rows = send(self.connection, plan) if together else [self._run(asked) for asked in plan]
         except psycopg.Error as error:
             raise translated(error, self.connection) from error
         answers = tuple([] if index is None else rows[index] for index in answered_by)
         return answers if isinstance(request, tuple) else answers[0]
-
-    def _send(self, plan: list[Asked]) -> list[list[Any]]:
-        """Over a connection of ours: together."""
-        if not plan:
-            return []
-        encoded = [(statement, statement.encoded(params)) for statement, params in plan]
-        with self.connection.lock:
-            try:
-                exchange = Exchange(self.connection)
-                for one in encoded:
-                    exchange.queue(one)
-                answers = self.connection.wait(exchange.answers())
-            except BaseException:
-                self.connection.pgconn.finish()
-                raise
-        return exchange.rows(answers)
 
     def _run(self, asked: Asked) -> list[Any]:
         """Over the caller's connection: as any other statement of theirs."""
@@ -229,26 +214,12 @@ class AsyncPostgresSession(_PostgresSession):
             if isinstance(request, Rollback):
                 return await self._roll_back(request)
             plan, answered_by = self._plan(request if isinstance(request, tuple) else (request,))
-            rows = [await self._run(asked) for asked in plan] if self._joined else await self._send(plan)
+            together = not self._joined
+            rows = await send_async(self.connection, plan) if together else [await self._run(asked) for asked in plan]
         except psycopg.Error as error:
             raise translated(error, self.connection) from error
         answers = tuple([] if index is None else rows[index] for index in answered_by)
         return answers if isinstance(request, tuple) else answers[0]
-
-    async def _send(self, plan: list[Asked]) -> list[list[Any]]:
-        if not plan:
-            return []
-        encoded = [(statement, statement.encoded(params)) for statement, params in plan]
-        async with self.connection.lock:
-            try:
-                exchange = Exchange(self.connection)
-                for one in encoded:
-                    exchange.queue(one)
-                answers = await self.connection.wait(exchange.answers())
-            except BaseException:
-                self.connection.pgconn.finish()
-                raise
-        return exchange.rows(answers)
 
     async def _run(self, asked: Asked) -> list[Any]:
         statement, params = asked

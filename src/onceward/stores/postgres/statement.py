@@ -24,6 +24,7 @@ _RECORDS = re.compile(r"unnest\(((?:\s*%\(\w+\)b::\w+\[\],?)+\s*)\)(?=\s+AS \w+ 
 _HEAD = struct.Struct("!iiIii")
 _SIZE = struct.Struct("!i")
 _NULL = _SIZE.pack(-1)
+_BINARY, _TEXT = int(Format.BINARY), int(Format.TEXT)
 
 Encoded = tuple[list[bytes | None], list[int]]
 """Values as they travel, and the format of each."""
@@ -74,15 +75,19 @@ class Statement:
         formats: list[int] = []
         for name, kind in self.slots:
             value = params[name]
-            binary = bool(kind) or isinstance(value, bytes)
-            values.append(_array(kind, value) if kind else _scalar(value))
-            formats.append(Format.BINARY if binary else Format.TEXT)
+            if kind:
+                values.append(_array(kind, value))
+                formats.append(_BINARY)
+            elif isinstance(value, bytes):
+                values.append(value)
+                formats.append(_BINARY)
+            else:
+                values.append(None if value is None else _text(value))
+                formats.append(_TEXT)
         return values, formats
 
 
-def _scalar(value: Any) -> bytes | None:
-    if value is None or isinstance(value, bytes):
-        return value
+def _text(value: Any) -> bytes:
     if isinstance(value, str):
         if "\0" in value:  # libpq would take it for the end
             raise psycopg.DataError("PostgreSQL text cannot contain NUL (0x00)")
@@ -127,3 +132,6 @@ _WRITERS: dict[str, Callable[[Sequence[Any]], bytes]] = {
     "text": _texts,
     "bytea": _bytes,
 }
+
+Asked = tuple[Statement, Mapping[str, Any]]
+"""A statement of ours and its parameters."""

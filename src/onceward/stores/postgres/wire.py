@@ -9,6 +9,7 @@ statements the server has prepared is remembered with the connection, and a stat
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from psycopg import errors as pg
@@ -16,7 +17,7 @@ from psycopg import generators
 from psycopg.adapt import Transformer
 from psycopg.pq import ExecStatus, Format
 
-from onceward.stores.postgres.statement import Encoded, Statement
+from onceward.stores.postgres.statement import Asked, Encoded, Statement
 
 if TYPE_CHECKING:
     from psycopg.abc import PQGen
@@ -29,32 +30,51 @@ OWN_PLANS = Statement.of("own_plans", "SET LOCAL enable_seqscan = off")
 transaction keeps row versions it is not small. After the handlers, whose plans are their own business."""
 
 
+def send(connection: Any, plan: Sequence[Asked]) -> list[list[Any]]:
+    """Send statements over a connection of ours; the rows of each."""
+    if not plan:
+        return []
+    exchange = Exchange(connection, plan)
+    with connection.lock:
+        try:
+            answers = connection.wait(exchange.answers())
+        except BaseException:
+            connection.pgconn.finish()
+            raise
+    return exchange.rows(answers)
+
+
+async def send_async(connection: Any, plan: Sequence[Asked]) -> list[list[Any]]:
+    """As `send`, awaited."""
+    if not plan:
+        return []
+    exchange = Exchange(connection, plan)
+    async with connection.lock:
+        try:
+            answers = await connection.wait(exchange.answers())
+        except BaseException:
+            connection.pgconn.finish()
+            raise
+    return exchange.rows(answers)
+
+
 class Exchange:
     """Statements on their way over one connection, and their answers."""
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, plan: Sequence[Asked]) -> None:
         self.connection = connection
         self._libpq = connection.pgconn
         self._prepares = connection.prepare_threshold is not None
+        # What cannot be encoded is an error of the caller's, and nothing has been sent yet.
+        self._encoded = [(statement, statement.encoded(params)) for statement, params in plan]
         self._asked: list[tuple[Statement, bool]] = []
         """Each is answered in turn: a statement that ran, or (True) that was prepared."""
-        self._libpq.enter_pipeline_mode()
-
-    def queue(self, encoded: tuple[Statement, Encoded]) -> None:
-        """Add a statement to what will be sent."""
-        what, (values, formats) = encoded
-        if not self._prepares or not what.slots:  # what takes no parameters is read faster than it is looked up
-            self._libpq.send_query_params(what.sql, values, None, formats, Format.BINARY)
-        else:
-            name = f"onceward_{what.name}".encode()
-            if what.name not in self.connection.prepared and (what, True) not in self._asked:
-                self._libpq.send_prepare(name, what.sql)
-                self._asked.append((what, True))
-            self._libpq.send_query_prepared(name, values, formats, Format.BINARY)
-        self._asked.append((what, False))
 
     def answers(self) -> PQGen[list[PGresult]]:
-        """Send what was queued; the answer to each statement, errors among them."""
+        """Send the statements; the answer to each, errors among them."""
+        self._libpq.enter_pipeline_mode()
+        for encoded in self._encoded:
+            self.queue(encoded)
         self._libpq.pipeline_sync()
         yield from generators.send(self._libpq)
         found = []
@@ -70,16 +90,34 @@ class Exchange:
         self._libpq.exit_pipeline_mode()
         return found
 
+    def queue(self, encoded: tuple[Statement, Encoded]) -> None:
+        """Add a statement to what will be sent."""
+        what, (values, formats) = encoded
+        if not self._prepares or not what.slots:  # what takes no parameters is read faster than it is looked up
+            self._libpq.send_query_params(what.sql, values, None, formats, Format.BINARY)
+        else:
+            name = f"onceward_{what.name}".encode()
+            if what.name not in self.connection.prepared and (what, True) not in self._asked:
+                self._libpq.send_prepare(name, what.sql)
+                self._asked.append((what, True))
+            self._libpq.send_query_prepared(name, values, formats, Format.BINARY)
+        self._asked.append((what, False))
+
     def rows(self, answers: list[PGresult]) -> list[list[Any]]:
         """The rows of each answer; raises the first error among them."""
         for answer in answers:
             if answer.status == ExecStatus.FATAL_ERROR:
                 raise pg.error_from_result(answer, self.connection.info.encoding)
         found = []
-        loader = Transformer(self.connection)
-        for (what, _), answer in zip([one for one in self._asked if not one[1]], answers, strict=True):
+        for (what, _), answer in zip(self._encoded, answers, strict=True):
             if what is COMMIT and answer.command_status != b"COMMIT":
                 raise pg.InFailedSqlTransaction(f"COMMIT was answered with {answer.command_status!r}")
-            loader.set_pgresult(answer)
-            found.append(loader.load_rows(0, answer.ntuples, tuple) if answer.ntuples else [])
+            found.append(_loaded(answer) if answer.ntuples else [])
         return found
+
+
+def _loaded(answer: PGresult) -> list[Any]:
+    """As psycopg reads rows by default: what a handler has registered on its connection is for its own statements."""
+    loader = Transformer()
+    loader.set_pgresult(answer)
+    return loader.load_rows(0, answer.ntuples, tuple)

@@ -3,11 +3,13 @@
 
 -- name: begin_limits
 -- Local to the transaction, so transaction pooling keeps working. The mark disappears when the transaction ends.
-SELECT set_config('statement_timeout', %(statement_limit)s, true),
-       set_config('lock_timeout', %(lock_limit)s, true),
-       set_config('idle_in_transaction_session_timeout', %(idle_limit)s, true),
-       set_config('onceward.mark', %(mark)s, true),
-       set_config('synchronous_commit', CASE WHEN %(durable)s THEN current_setting('synchronous_commit') ELSE 'off' END, true)
+SELECT FROM (
+    SELECT set_config('statement_timeout', %(statement_limit)s, true),
+           set_config('lock_timeout', %(lock_limit)s, true),
+           set_config('idle_in_transaction_session_timeout', %(idle_limit)s, true),
+           set_config('onceward.mark', %(mark)s, true),
+           set_config('synchronous_commit', CASE WHEN %(durable)s THEN current_setting('synchronous_commit') ELSE 'off' END, true)
+) AS settings
 
 -- name: make_point
 -- Between two handlers of a group: what was done until here stays when a later one fails.
@@ -326,11 +328,10 @@ SELECT %(worker)s, %(token)s, %(code_version)s, clock_timestamp(), coalesce(min(
 FROM done
 
 -- name: finish_inline
--- Guard: the ledger row of this transaction is there and the transaction still carries its mark; else `messages` is null.
+-- Guard: the transaction still carries its mark, so it is the one that inserted the ledger row; else `messages` is null.
 INSERT INTO {prefix}run (worker, token, code_version, finished_at, first_seq, last_seq, seqs, messages)
 SELECT %(worker)s, 0, %(code_version)s, clock_timestamp(), %(seq)s::bigint, %(seq)s::bigint, ARRAY[%(seq)s::bigint],
-       CASE WHEN current_setting('onceward.mark', true) = %(mark)s
-             AND EXISTS (SELECT FROM {prefix}ledger WHERE seq = %(seq)s) THEN 1 END
+       CASE WHEN current_setting('onceward.mark', true) = %(mark)s THEN 1 END
 
 -- name: promote
 -- Guard: the key locks are held and the removal is in an earlier statement. Relies on queue_waiting.

@@ -101,11 +101,11 @@ class HandlerConnection(sqlite3.Connection):
 
     def hand_over(self) -> None:
         """A handler gets the connection."""
-        self.in_handler = True
+        self.__dict__["in_handler"] = True  # past `__setattr__`, whose look at every name is for the handler's own
 
     def take_back(self) -> None:
         """The handler has ended; what it set for itself is forgotten."""
-        self.in_handler = False
+        self.__dict__["in_handler"] = False
         if self.row_factory is not None or self.text_factory is not str:
             self.row_factory, self.text_factory = None, str
 
