@@ -67,7 +67,7 @@ def receive_threads(url: str, count: str, callers: str) -> None:
     inbox = inbox_at(url)
     inbox.receive(source="bench", id=f"warm-{time.time_ns()}", type="nothing", data={"number": 0})
     take_part(
-        lambda: _statuses(_in_threads(int(callers), messages(int(count), "nothing"), lambda m: inbox.receive(**m)))
+        lambda: _statuses(in_threads(int(callers), messages(int(count), "nothing"), lambda m: inbox.receive(**m)))
     )
     inbox.close()
 
@@ -78,7 +78,7 @@ def inline(url: str, count: str, threads: str) -> None:
     for number in range(int(threads)):
         inbox.process(source="bench", id=f"warm-{time.time_ns()}-{number}", type="nothing", data={"number": 0})
     deliveries = messages(int(count), "update")
-    take_part(lambda: _statuses(_in_threads(int(threads), deliveries, lambda m: inbox.process(**m))))
+    take_part(lambda: _statuses(in_threads(int(threads), deliveries, lambda m: inbox.process(**m))))
     inbox.close()
 
 
@@ -86,7 +86,7 @@ def textbook(url: str, count: str, threads: str) -> None:
     """The inbox of the articles: one transaction for each message; insert the id, apply, commit."""
     deliveries = messages(int(count), "update")
     connections = [psycopg.connect(url) for _ in range(int(threads))]
-    take_part(lambda: len(_in_threads(int(threads), deliveries, _textbook, connections)))
+    take_part(lambda: len(in_threads(int(threads), deliveries, _textbook, connections)))
 
 
 def _textbook(message: dict[str, Any], connection: psycopg.Connection[Any]) -> None:
@@ -97,54 +97,6 @@ def _textbook(message: dict[str, Any], connection: psycopg.Connection[Any]) -> N
         ).fetchone()
         if fresh and connection.execute(ONE["postgres"], [message["data"]["row"]]).rowcount != 1:
             raise LookupError(message["data"]["row"])
-
-
-def pgmq(url: str, quantity: str) -> None:
-    """A consumer of a queue in the way of pgmq: read some, decode them, delete them."""
-    connection = psycopg.connect(url, autocommit=True)
-    take_part(lambda: _pgmq(connection, int(quantity)))
-
-
-def _pgmq(connection: psycopg.Connection[Any], quantity: int) -> int:
-    done = 0
-    cursor = connection.cursor(binary=True)
-    while rows := cursor.execute("SELECT msg_id, message::text FROM pgmq_read(30, %s)", [quantity]).fetchall():
-        for _, text in rows:
-            assert json.loads(text)["number"] >= 0
-        done += len(cursor.execute("SELECT pgmq_delete(%b)", [[number for number, _ in rows]]).fetchall())
-    return done
-
-
-def by_hand(path: str) -> None:
-    """SQLite, by hand, at its best: 100 messages of onceward's own backlog in each transaction."""
-    connection = sqlite3.connect(path, isolation_level=None)
-    connection.execute("PRAGMA synchronous = FULL")
-    take_part(lambda: _by_hand(connection))
-
-
-def _by_hand(connection: sqlite3.Connection) -> int:
-    done = 0
-    while True:
-        connection.execute("BEGIN IMMEDIATE")
-        rows = connection.execute(
-            "SELECT seq, body FROM onceward_queue JOIN onceward_body USING (seq) WHERE state = 'ready' AND token IS NULL "
-            "AND NOT solo AND NOT outgoing ORDER BY seq LIMIT 100"
-        ).fetchall()
-        if not rows:
-            connection.execute("COMMIT")
-            return done
-        for _, body in rows:
-            if connection.execute(ONE["sqlite"], [json.loads(body)["row"]]).rowcount != 1:
-                raise LookupError(body)
-        numbers = json.dumps([seq for seq, _ in rows])
-        connection.execute("DELETE FROM onceward_queue WHERE seq IN (SELECT value FROM json_each(?))", [numbers])
-        connection.execute(
-            "INSERT INTO onceward_run (worker, token, code_version, finished_at, first_seq, last_seq, seqs, messages) "
-            "VALUES (1, 0, 'limit', 0, ?, ?, ?, ?)",
-            [rows[0][0], rows[-1][0], numbers, len(rows)],
-        )
-        connection.execute("COMMIT")
-        done += len(rows)
 
 
 def textbook_sqlite(path: str, count: str) -> None:
@@ -165,7 +117,7 @@ def _textbook_sqlite(connection: sqlite3.Connection, message: dict[str, Any]) ->
     return True
 
 
-def _in_threads(
+def in_threads(
     count: int, deliveries: list[dict[str, Any]], call: Callable[..., Any], each: list[Any] | None = None
 ) -> list[Any]:
     """Call for every delivery, from so many threads; each has its own part and, if given, its own connection."""
@@ -194,7 +146,7 @@ def _statuses(receipts: list[Any]) -> dict[str, int]:
     return found
 
 
-KINDS = (drain, receive_many, receive_tasks, receive_threads, inline, textbook, pgmq, by_hand, textbook_sqlite)
+KINDS = (drain, receive_many, receive_tasks, receive_threads, inline, textbook, textbook_sqlite)
 
 if __name__ == "__main__":
     {kind.__name__: kind for kind in KINDS}[sys.argv[1]](*sys.argv[2:])

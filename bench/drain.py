@@ -5,17 +5,13 @@ Exact: each sequence number is in exactly one run and the queue is empty; a peer
 
 from __future__ import annotations
 
-import psycopg
-
 from bench import lineup
 from bench.figures import Figures, expect
-from bench.ground import LIMITS, Ground, check_drained, drain_by_pgbench
+from bench.ground import Ground, check_drained, drain_by_pgbench
 from bench.inboxes import inbox_at
 from bench.messages import messages
 from bench.race import ours, race
 from bench.scale import Scale
-
-PGMQ_BATCHES = (100, 500)
 
 
 def measure(ground: Ground, scale: Scale, figures: Figures) -> None:
@@ -28,9 +24,7 @@ def measure(ground: Ground, scale: Scale, figures: Figures) -> None:
             rate = drain_by_pgbench(url, "drain", clients=scale.processes, groups=groups, cost=cost)
         check_drained("drain: pure SQL", url, scale.messages)
         figures.add("drain: pure SQL", rate)
-    for batch in PGMQ_BATCHES:
-        figures.add(f"drain: pgmq-style, {batch} at a time", _pgmq(ground, scale, batch))
-    for peer in lineup.POSTGRES:
+    for peer in lineup.PGMQ + lineup.POSTGRES:
         lineup.measure(peer, ground, scale, figures)
 
 
@@ -55,20 +49,4 @@ def onceward(ground: Ground, backlog: str, scale: Scale, figures: Figures, name:
             cost.clients = finish.processor
         expect(f"{name}: finished", sum(finish.answers), scale.messages)
         check_drained(name, url, scale.messages)
-        return scale.messages / finish.seconds
-
-
-def _pgmq(ground: Ground, scale: Scale, batch: int) -> float:
-    with ground.bare() as url:
-        with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute((LIMITS / "pgmq.sql").read_bytes())
-            connection.execute(
-                "INSERT INTO pgmq_q (vt, message) SELECT now(), jsonb_build_object('number', n, 'row', n %% 1000, "
-                "'pad', repeat('x', 270)) FROM generate_series(1, %s) AS n",
-                [scale.messages],
-            )
-            connection.execute("VACUUM ANALYZE")
-            finish = race([ours("contenders", "pgmq", url, batch)] * scale.processes)
-            left = connection.execute("SELECT count(*) FROM pgmq_q").fetchone()
-        expect("drain: pgmq", (sum(finish.answers), left), (scale.messages, (0,)))
         return scale.messages / finish.seconds

@@ -88,17 +88,9 @@ def _textbook(ground: Ground, scale: Scale, way: tuple[int, int], figures: Figur
 def _inline(ground: Ground, scale: Scale, figures: Figures) -> None:
     both = scale.processes, max(1, scale.connections // scale.processes)
     ways = {(1, scale.connections): "8 threads", both: "2 processes", (scale.connections, 1): "8 processes"}
-    for (processes, threads), name in ways.items():
-        with ground.copy() as url:
-            each = scale.slow // processes
-            with ground.costs(figures, f"inline: onceward, {name}", each * processes) as cost:
-                finish = race([ours("contenders", "inline", url, each, threads)] * processes)
-                cost.clients = finish.processor
-            check_effects("inline", url, each * processes)
-            copies = (len(messages(each, "")) - each) * processes
-            for status, wanted in (("accepted", each * processes), ("duplicate", copies)):
-                expect(f"inline: {status}", sum(answer.get(status, 0) for answer in finish.answers), wanted)
-            figures.add(f"inline: onceward, {name}", (each * processes + copies) / finish.seconds)
+    for way, name in ways.items():
+        _one_by_one(ground, scale, way, figures, f"inline: onceward, {name}", "contenders")
+    _one_by_one(ground, scale, (1, scale.connections), figures, "inline: by hand, 8 threads", "by_hand")
     with ground.copy() as url:
         each = scale.slow // scale.connections * scale.connections
         known = names(url) | {"n": 0}
@@ -106,3 +98,20 @@ def _inline(ground: Ground, scale: Scale, figures: Figures) -> None:
             rate = pgbench(url, "inline", clients=scale.connections, transactions=each, variables=known, cost=cost)
         check_effects("inline: pgbench", url, one(url, "SELECT count(*) FROM onceward_ledger"))
         figures.add("inline: pgbench", rate)
+
+
+def _one_by_one(  # noqa: PLR0913, PLR0917 - who, where, how
+    ground: Ground, scale: Scale, way: tuple[int, int], figures: Figures, name: str, module: str
+) -> None:
+    """A transaction for each message, of onceward or by hand; both tell new ones from copies."""
+    processes, threads = way
+    with ground.copy() as url:
+        each = scale.slow // processes
+        with ground.costs(figures, name, each * processes) as cost:
+            finish = race([ours(module, "inline", url, each, threads)] * processes)
+            cost.clients = finish.processor
+        check_effects(name, url, each * processes)
+        copies = (len(messages(each, "")) - each) * processes
+        for status, wanted in (("accepted", each * processes), ("duplicate", copies)):
+            expect(f"{name}: {status}", sum(answer.get(status, 0) for answer in finish.answers), wanted)
+        figures.add(name, (each * processes + copies) / finish.seconds)

@@ -37,6 +37,8 @@ POSTGRES = (
     Peer("django_tasks_db", "django-tasks-db", crawls=True),
     Peer("chancy", "chancy", crawls=True),
 )
+PGMQ = (Peer("pgmq", "pgmq"), Peer("pgmq_client", "pgmq"))
+"""Not a library but functions inside the server: compared by itself, called by hand and through its client."""
 SQLITE = (
     Peer("huey", "huey", crawls=True, processes=False),
     Peer("persist_queue", "persist-queue", crawls=True, processes=False),
@@ -81,4 +83,4 @@ def versions() -> dict[str, str]:
         return {}
     listed = run([str(racing.PEERS), "-m", "pip", "list", "--format", "freeze", "--disable-pip-version-check"])
     installed = dict(line.split("==", 1) for line in listed.splitlines() if "==" in line)
-    return {peer.package: installed[peer.package] for peer in POSTGRES + SQLITE if peer.package in installed}
+    return {peer.package: installed[peer.package] for peer in POSTGRES + PGMQ + SQLITE if peer.package in installed}

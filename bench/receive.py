@@ -17,21 +17,22 @@ def measure(ground: Ground, scale: Scale, figures: Figures) -> None:
     """One repetition of every contender."""
     single = scale.slow
     processes = scale.processes
-    for name, kind, count, starters, extra in (
-        ("receive_many", "receive_many", scale.messages, processes, ()),
-        ("64 tasks", "receive_tasks", single, 1, (scale.callers,)),
-        ("64 threads", "receive_threads", single, 1, (scale.callers,)),
+    for name, command, count, starters, extra in (
+        ("onceward, receive_many", ("contenders", "receive_many"), scale.messages, processes, ()),
+        ("onceward, 64 tasks", ("contenders", "receive_tasks"), single, 1, (scale.callers,)),
+        ("onceward, 64 threads", ("contenders", "receive_threads"), single, 1, (scale.callers,)),
+        ("by hand, 64 tasks", ("by_hand", "receive"), single, 1, (scale.callers,)),
     ):
         with ground.copy() as url:
             each = count // starters
-            with ground.costs(figures, f"receive: onceward, {name}", each * starters) as cost:
-                finish = race([ours("contenders", kind, url, each, *extra) for _ in range(starters)])
+            with ground.costs(figures, f"receive: {name}", each * starters) as cost:
+                finish = race([ours(*command, url, each, *extra) for _ in range(starters)])
                 cost.clients = finish.processor
             deliveries = len(messages(each, "")) * starters
             _check(name, url, each * starters)
             for status, wanted in (("accepted", each * starters), ("duplicate", deliveries - each * starters)):
-                expect(f"receive {name}: {status}", sum(answer[status] for answer in finish.answers), wanted)
-            figures.add(f"receive: onceward, {name}", deliveries / finish.seconds)
+                expect(f"receive {name}: {status}", sum(answer.get(status, 0) for answer in finish.answers), wanted)
+            figures.add(f"receive: {name}", deliveries / finish.seconds)
     with ground.copy() as url:
         each = single // scale.connections * scale.connections
         known = names(url) | {"n": 0}

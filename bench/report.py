@@ -19,7 +19,7 @@ from bench.scale import Scale
 REPORT = Path(__file__).with_name("report.json")
 
 PEERS = tuple(f"drain: {peer.name}" for peer in lineup.POSTGRES)
-PGMQ = ("drain: pgmq-style, 100 at a time", "drain: pgmq-style, 500 at a time")
+PGMQ = tuple(f"drain: {peer.name}" for peer in lineup.PGMQ)
 TEXTBOOK = ("handle: textbook, 1 connection", "handle: textbook, 8 threads", "handle: textbook, 8 processes")
 INLINE = ("inline: onceward, 8 threads", "inline: onceward, 2 processes", "inline: onceward, 8 processes")
 SINGLE = ("receive: onceward, 64 tasks", "receive: onceward, 64 threads")

@@ -25,14 +25,21 @@ _TABLES = (
     "CREATE TABLE textbook (id text PRIMARY KEY, payload text)",
 )
 
+# How a backlog is taken: by a worker; and by hand, with and without a note of who works on what.
+_DRAINING = {
+    "onceward": ("contenders", "drain"),
+    "by hand, 100 at a time": ("by_hand", "sqlite"),
+    "by hand, with notes": ("by_hand", "sqlite_noted"),
+}
+
 
 def measure(scale: Scale, figures: Figures) -> None:
     """One repetition of every contender."""
     with tempfile.TemporaryDirectory() as folder:
         backlog = Path(folder) / "backlog.db"
         _fill(backlog, scale.messages, figures)
-        figures.add("sqlite: onceward", _raced(backlog, "onceward.db", scale.messages, "drain"))
-        figures.add("sqlite: by hand, 100 at a time", _raced(backlog, "hand.db", scale.messages, "by_hand"))
+        for name, contender in _DRAINING.items():
+            figures.add(f"sqlite: {name}", _raced(backlog, name, scale.messages, contender))
         book = Path(folder) / "textbook.db"
         with closing(sqlite3.connect(book)) as connection:
             for statement in _TABLES:
@@ -60,12 +67,12 @@ def _fill(path: Path, count: int, figures: Figures) -> None:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
-def _raced(backlog: Path, name: str, count: int, kind: str) -> float:
-    path = shutil.copy(backlog, backlog.with_name(name))
-    place = f"sqlite:///{path}" if kind == "drain" else path
-    finish = race([ours("contenders", kind, place)])
-    expect(f"sqlite {kind}: finished", finish.answers, [count])
-    _check(f"sqlite {kind}", Path(path), count)
+def _raced(backlog: Path, name: str, count: int, contender: tuple[str, str]) -> float:
+    module, kind = contender
+    path = shutil.copy(backlog, backlog.with_name(f"{kind}.db"))
+    finish = race([ours(module, kind, f"sqlite:///{path}" if module == "contenders" else path)])
+    expect(f"sqlite, {name}: finished", finish.answers, [count])
+    _check(f"sqlite, {name}", Path(path), count)
     return count / finish.seconds
 
 

@@ -36,18 +36,15 @@ def test_a_small_run_is_exact_and_its_table_is_whole(ground: Ground, monkeypatch
     """R54: every contender on both stores; peers are not installed here, which the report says of each."""
     monkeypatch.setattr(race, "PEERS", race.ROOT / "bench" / "absent")
     monkeypatch.setattr(handle, "GROUPED", ("update", "pipelined", "set"))
-    monkeypatch.setattr(drain, "PGMQ_BATCHES", (100,))
     figures = Figures()
     for workload in (drain, hard, handle, receive):
         workload.measure(ground, SMALL, figures)
     sqlite.measure(SMALL, figures)
     found = report.assembled(figures, SMALL, "15", 1.0)
     assert set(found["ratios"]) == KEYS
-    assert {name for name, value in found["ratios"].items() if value} >= {row.name for row in report.ROWS} - {
-        "drain_vs_best_peer"
-    }
-    peers = {f"drain: {peer.name}" for peer in lineup.POSTGRES} | {f"sqlite: {peer.name}" for peer in lineup.SQLITE}
-    assert set(found["errors"]) == peers
+    without = {"drain_vs_best_peer", "drain_vs_pgmq"}
+    assert {name for name, value in found["ratios"].items() if value} >= {row.name for row in report.ROWS} - without
+    assert set(found["errors"]) == {*report.PEERS, *report.PGMQ, *(f"sqlite: {peer.name}" for peer in lineup.SQLITE)}
     assert plot.drawn(found).count("<rect") > 20
     assert [name for name, *_ in report.judged(found["ratios"])] == list(report.NAMES)
 

@@ -1,0 +1,185 @@
+"""`python -m bench.by_hand KIND ...`: the same writes by hand, with the driver alone: what Python itself allows.
+
+Nothing here is safe against what onceward is safe against: nobody else takes over, nothing fails, no limit is set.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import sqlite3
+import sys
+import time
+from collections import Counter
+from typing import Any
+
+import psycopg
+
+from bench.contenders import in_threads
+from bench.ground import names
+from bench.inboxes import ONE
+from bench.messages import messages
+from bench.race import take_part
+
+GROUP, NOTED = 100, 500
+"""How many messages share a transaction, and how many are noted in one, as by onceward's workers here."""
+
+_READY = "state = 'ready' AND token IS NULL AND NOT solo AND NOT outgoing"
+
+
+def sqlite(path: str) -> None:
+    """At its best: take 100 messages of onceward's own backlog in each transaction, apply and delete them."""
+    connection = _opened(path)
+    take_part(lambda: _taken(connection, _READY))
+
+
+def sqlite_noted(path: str) -> None:
+    """The same with a note of who works on what, committed before."""
+    connection = _opened(path)
+
+    def work() -> int:
+        done = token = 0
+        while True:
+            token += 1
+            noted = f"SELECT seq FROM onceward_queue WHERE {_READY} ORDER BY seq LIMIT {NOTED}"
+            connection.execute(f"UPDATE onceward_queue SET worker = 1, token = ? WHERE seq IN ({noted})", [token])
+            taken = _taken(connection, f"worker = 1 AND token = {token}")
+            done += taken
+            if not taken:
+                return done
+
+    take_part(work)
+
+
+def _opened(path: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA synchronous = FULL")
+    return connection
+
+
+def _taken(connection: sqlite3.Connection, which: str) -> int:
+    found = (
+        f"SELECT seq, body FROM onceward_queue JOIN onceward_body USING (seq) WHERE {which} ORDER BY seq LIMIT {GROUP}"
+    )
+    done = 0
+    while True:
+        connection.execute("BEGIN IMMEDIATE")
+        rows = connection.execute(found).fetchall()
+        if not rows:
+            connection.execute("COMMIT")
+            return done
+        for _, body in rows:
+            if connection.execute(ONE["sqlite"], [json.loads(body)["row"]]).rowcount != 1:
+                raise LookupError(body)
+        numbers = json.dumps([seq for seq, _ in rows])
+        connection.execute("DELETE FROM onceward_queue WHERE seq IN (SELECT value FROM json_each(?))", [numbers])
+        connection.execute(
+            "INSERT INTO onceward_run (worker, token, code_version, finished_at, first_seq, last_seq, seqs, messages) "
+            "VALUES (1, 0, 'limit', 0, ?, ?, ?, ?)",
+            [rows[0][0], rows[-1][0], numbers, len(rows)],
+        )
+        connection.execute("COMMIT")
+        done += len(rows)
+
+
+_REMEMBER = """
+WITH fresh AS (
+    INSERT INTO onceward_ledger (seq, consumer, source, id, hash, received_at)
+    VALUES (nextval('onceward_seq'), %(consumer)s, %(source)s, %(stored)s, %(hash)s, clock_timestamp())
+    ON CONFLICT (consumer, source, id) DO NOTHING RETURNING seq, received_at
+), stored AS (
+    INSERT INTO onceward_body (seq, source, id, type, version, body, received_at)
+    SELECT seq, %(source)s, %(id)s, 'update', 1, %(body)s, received_at FROM fresh
+)
+SELECT seq FROM fresh"""
+_RUN = """
+INSERT INTO onceward_run (worker, token, code_version, finished_at, first_seq, last_seq, seqs, messages)
+VALUES (1, 0, 'limit', clock_timestamp(), %(seq)s, %(seq)s, ARRAY[%(seq)s::bigint], 1)"""
+
+
+def inline(url: str, count: str, threads: str) -> None:
+    """One transaction for each message with the writes of `process`: remember it, apply it, write its run."""
+    deliveries, known = messages(int(count), "update"), names(url)
+    connections = [psycopg.connect(url) for _ in range(int(threads))]
+
+    def process(message: dict[str, Any], connection: psycopg.Connection[Any]) -> str:
+        with connection.transaction():
+            fresh = connection.execute(_REMEMBER, {**known, **_row(message)}).fetchone()
+            if fresh is None:
+                return "duplicate"
+            if connection.execute(ONE["postgres"], [message["data"]["row"]]).rowcount != 1:
+                raise LookupError(message["data"]["row"])
+            connection.execute(_RUN, {"seq": fresh[0]})
+        return "accepted"
+
+    take_part(lambda: Counter(in_threads(int(threads), deliveries, process, connections)))
+
+
+def _row(message: dict[str, Any]) -> dict[str, Any]:
+    body = json.dumps(message["data"]).encode()
+    stored = b"r" + message["id"].encode()
+    return {"stored": stored, "hash": hashlib.sha256(body).digest(), "id": message["id"], "body": body}
+
+
+_STORE = """
+WITH input AS MATERIALIZED (
+    SELECT nextval('onceward_seq') AS seq, i.*
+    FROM unnest(%(stored)b::bytea[], %(hash)b::bytea[], %(id)b::text[], %(body)b::bytea[]) AS i (stored, hash, id, body)
+), fresh AS (
+    INSERT INTO onceward_ledger (seq, consumer, source, id, hash, received_at)
+    SELECT seq, %(consumer)s, %(source)s, stored, hash, clock_timestamp() FROM input ORDER BY stored
+    ON CONFLICT (consumer, source, id) DO NOTHING RETURNING seq, received_at
+), kept AS (
+    INSERT INTO onceward_body (seq, source, id, type, version, body, received_at)
+    SELECT seq, %(source)s, id, 'nothing', 1, body, received_at FROM input JOIN fresh USING (seq)
+), queued AS (
+    INSERT INTO onceward_queue (seq, subscription, place, state) SELECT seq, %(subscription)s, seq, 'ready' FROM fresh
+)
+SELECT id FROM input JOIN fresh USING (seq)"""
+
+
+def receive(url: str, count: str, callers: str) -> None:
+    """Tasks that each wait for their own message; one stores for all that wait."""
+    asyncio.run(_receive(url, int(count), int(callers)))
+
+
+async def _receive(url: str, count: int, callers: int) -> None:
+    connection = await psycopg.AsyncConnection.connect(url, autocommit=True)
+    cursor, known = connection.cursor(), names(url)
+    deliveries = iter(messages(count, "nothing"))
+    waiting: list[tuple[dict[str, Any], asyncio.Future[str]]] = []
+
+    async def call() -> list[str]:
+        statuses = []
+        for message in deliveries:
+            answer = asyncio.get_running_loop().create_future()
+            waiting.append((_row(message), answer))
+            statuses.append(await answer)
+        return statuses
+
+    async def store() -> None:
+        while True:
+            shared, waiting[:] = waiting[:], []
+            if shared:
+                columns = {name: [row[name] for row, _ in shared] for name in ("stored", "hash", "id", "body")}
+                await cursor.execute(_STORE, {**known, **columns}, prepare=True)
+                fresh = {one for (one,) in await cursor.fetchall()}
+                for row, answer in shared:
+                    answer.set_result("accepted" if row["id"] in fresh else "duplicate")
+            await asyncio.sleep(0)
+
+    print("ready", flush=True)
+    sys.stdin.readline()
+    began = time.process_time()
+    storing = asyncio.create_task(store())
+    found = await asyncio.gather(*(call() for _ in range(callers)))
+    print(json.dumps([Counter(status for part in found for status in part), time.process_time() - began]), flush=True)
+    storing.cancel()
+    await connection.close()
+
+
+KINDS = (sqlite, sqlite_noted, inline, receive)
+
+if __name__ == "__main__":
+    {kind.__name__: kind for kind in KINDS}[sys.argv[1]](*sys.argv[2:])
