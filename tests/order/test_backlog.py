@@ -91,7 +91,7 @@ def test_claiming_reads_indexes_only(crowded: Shop) -> None:
         ("claim", claim),
         ("claim_outgoing", claim),
         ("ready_beyond", claim),
-        ("park", {"seqs": [crowded.seqs["free"]], "worker": 1, "token": 1}),
+        ("park", {"worker": 1, "token": 1}),
         ("promote", {"key_hashes": [key]}),
         ("key_has_rows", {"key_hash": key}),
     ]

@@ -41,6 +41,7 @@ SILENT = frozenset(
         "lock_keys",
         "lock_worker",
         "make_point",
+        "park",
         "postpone",
         "promote",
         "ready_beyond",

@@ -103,7 +103,7 @@ class TestSuccess:
         """The handler is called inside the transaction that finishes it, and the next claim rides along."""
         here, script = holding(), Script(answers())
         assert script.run(handle(here, batch(5))) == []
-        assert script.story == ["begin call finish claim commit"]
+        assert script.story == ["begin call finish claim park commit"]
         assert script.params("finish") == [
             {"seqs": [5], "worker": WORKER, "token": 1, "code_version": "v1", "mark": "7.1.5", "expected": 1}
         ]
@@ -123,7 +123,7 @@ class TestSuccess:
         """In order, one trip for everything after the handlers."""
         here, script = holding(), Script(answers())
         script.run(handle(here, batch(5, 6, 7)))
-        assert script.story == ["begin call call call finish claim commit"]
+        assert script.story == ["begin call call call finish claim park commit"]
         assert called(script) == [5, 6, 7]
         assert script.params("finish")[0]["expected"] == 3
         assert here.finished == 3
@@ -136,7 +136,7 @@ class TestSuccess:
         script = Script(answers(call=outcomes(m5=Outcome(value={"a": "ß"}), m7=Outcome(value=0))))
         script.run(handle(here, some))
         assert script.story == [
-            "begin call call call call store_results forget_bodies lock_keys finish promote claim commit"
+            "begin call call call call store_results forget_bodies lock_keys finish promote claim park commit"
         ]
         assert script.params("store_results") == [
             {"seq": 5, "result": '{"a":"\\u00df"}'},
@@ -160,7 +160,7 @@ class TestSuccess:
         small = handler(group=2)
         here, script = holding(small), Script(answers())
         script.run(handle(here, batch(5, 6, 7, by=small)))
-        assert script.story == ["begin call call finish commit", "begin call finish claim commit"]
+        assert script.story == ["begin call call finish commit", "begin call finish claim park commit"]
 
     @pytest.mark.parametrize("why", ["stopping", "closed", "sweep"])
     def test_it_does_not_ride_when_it_must_not(self, why: str) -> None:
@@ -461,7 +461,7 @@ class TestInfrastructure:
         assert script.story == [
             "begin call call finish rollback",
             "begin call finish commit",
-            "begin call finish claim commit",
+            "begin call finish claim park commit",
         ]
         assert here.finished == 2
 
@@ -721,7 +721,7 @@ class TestNumbers:
         here, script = holding(self.COUNTING), Script(answers())
         some = [claimed(5, self.COUNTING, key=70, sequence=1), claimed(6, self.COUNTING, key=70, sequence=2)]
         script.run(handle(here, some))
-        assert script.story == ["begin call call lock_keys advance finish promote claim commit"]
+        assert script.story == ["begin call call lock_keys advance finish promote claim park commit"]
         assert script.params("advance") == [{"seqs": [5, 6]}]
 
     def test_a_stale_number_is_finished_without_running(self) -> None:
@@ -803,7 +803,7 @@ class TestSent:
         """A row for each, for the relay, ready, without a guard by the catalog; before the key locks and the finish."""
         here, script = holding(), Script(answers(call=self.sending("shipped", "mailed"), receive=[]))
         script.run(handle(here, batch(5, keys={5: 70})))
-        assert script.story == ["begin call receive lock_keys finish promote claim commit"]
+        assert script.story == ["begin call receive lock_keys finish promote claim park commit"]
         rows = script.params("receive")
         assert [(row["ordinal"], row["type"], row["consumer"], row["subscription"]) for row in rows] == [
             (0, "shipped", 100, 100),
@@ -902,7 +902,7 @@ class TestRelay:
         here.outgoing = True
         script = Script(answers(claim_outgoing=[]))
         script.run(handle(here, self.some(1)))
-        assert script.story == ["begin call finish claim_outgoing commit"]
+        assert script.story == ["begin call finish claim_outgoing park commit"]
 
 
 class TestOnce:

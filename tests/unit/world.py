@@ -157,7 +157,8 @@ class World:
     def _call(self, request: Call) -> Outcome:
         seq = request.message.seq
         row = self.state.queue.get(seq)
-        if row and row.key is not None and row.token is not None:
+        # What runs after one that has ended the transaction leaves nothing behind.
+        if row and row.key is not None and row.token is not None and not self._ended:
             earlier = [one.seq for one in self.state.queue.values() if one.key == row.key and one.seq < seq]
             assert set(earlier) <= set(self.state.effects), f"{seq} runs before {earlier}"
         some = self._behaviour.get(seq, [])
@@ -205,10 +206,12 @@ class World:
         return [row for row in rows if row.worker == params["worker"] and row.token in tokens and row.token is not None]
 
     def _park(self, request: Query) -> list[Any]:
-        mine = {row.seq for row in self._mine({**request.params, "seqs": list(self.state.queue)})}
+        mine = {row.seq for row in self._mine(request.params)}
         parked = []
-        for seq in request.params["seqs"]:
+        for seq in sorted(mine):
             row = self.state.queue[seq]
+            if row.key is None:
+                continue
             if any(one.key == row.key and one.seq < seq and one.seq not in mine for one in self.state.queue.values()):
                 row.state, row.worker, row.token = "waiting", None, None
                 parked.append((seq, "waiting"))

@@ -60,7 +60,7 @@ HOT: dict[str, Query | Each] = {
     "claim_outgoing": Query("claim_outgoing", CLAIM),
     "claim_solo": Query("claim_solo", CLAIM),
     "suspects": Query("suspects", {"subscriptions": [1]}),
-    "park": Query("park", {"worker": 1, "token": 1, "seqs": [5, 6]}),
+    "park": Query("park", {"worker": 1, "token": 1}),
     "noted": Query("noted", {"worker": 1, "token": 1}),
     "finish": Query(
         "finish",

@@ -24,7 +24,7 @@ from onceward.flow import COMMIT, RECONNECT, ROLLBACK, Call, Each, Flow, Outcome
 from onceward.message import Delivery
 from onceward.registry import OUTBOX, Handler
 from onceward.steps.blob import put_sent
-from onceward.steps.claim import as_batch, claim_query, heads, let_go, may_ride
+from onceward.steps.claim import Taken, claim_query, let_go, may_ride, take
 from onceward.steps.context import Catalog, Context, once
 from onceward.steps.lane import Claimed, Lane
 from onceward.steps.receive import READY, Target, record
@@ -44,7 +44,7 @@ class Attempted(NamedTuple):
     finished: int = 0
     failed: Failed | None = None
     """Why it ended there, if not because it took long."""
-    following: Sequence[Claimed] = ()
+    following: Taken | None = None
     """What was claimed along with it."""
 
 
@@ -178,7 +178,7 @@ def result_texts(handler: Handler, count: int, value: Any) -> list[str | None]:
 
 def _finish(
     lane: Lane, group: Sequence[Claimed], results: list[dict[str, Any]], mark: str, *, ride: bool
-) -> Flow[list[Claimed]]:
+) -> Flow[Taken | None]:
     """Delete the queue rows under our note, and claim the next group in the same transaction."""
     seqs = [message.seq for message in group]
     keys = sorted({message.key_hash for message in group if message.key_hash is not None})
@@ -205,12 +205,8 @@ def _finish(
         requests.append(Query("promote", {"key_hashes": keys}))
     if not ride or not may_ride(lane):
         yield (*requests, COMMIT)
-        return []
-    token = lane.token()
-    answers = yield (*requests, claim_query(lane, token))
-    kept, _ = yield from heads(lane, token, answers[-1])
-    yield COMMIT
-    return as_batch(lane, token, kept)
+        return None
+    return (yield from take(lane, (*requests, claim_query(lane, lane.token()))))
 
 
 def _beside(context: Context, group: Sequence[Claimed], results: list[dict[str, Any]]) -> Iterator[Request]:

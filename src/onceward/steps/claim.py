@@ -6,16 +6,28 @@ earlier row of its key is in this same claim, seen in a statement that began aft
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from onceward.flow import COMMIT, Flow, Query
-from onceward.steps.context import know_numbers, once
+from onceward.flow import COMMIT, Flow, Query, Request
+from onceward.steps.context import once
 from onceward.steps.lane import PASS, Claimed, Lane, Verdict, claimed
 
 SWEEP_SECONDS = 1.0
 
 Row = tuple[Any, ...]
 Kept = tuple[Row, Verdict]
+
+
+class Taken(NamedTuple):
+    """What a committed claim has brought."""
+
+    token: int
+    kept: list[Kept]
+    """What is ours to run."""
+    seen: bool = True
+    """It found rows, whatever became of them."""
+    more: bool = False
+    """Some of them wait from now on, or are to be claimed once more: behind them there may be others."""
 
 
 def next_batch(lane: Lane) -> Flow[list[Claimed]]:
@@ -28,14 +40,12 @@ def next_batch(lane: Lane) -> Flow[list[Claimed]]:
     while lane.gate.enter(lane):
         token = lane.token()
         # All that a handler does commits after its claim, and is lost with it; what is published is not.
-        yield lane.context.short(durable=lane.outgoing)
+        begin = lane.context.short(durable=lane.outgoing)
         query = claim_query(lane, token, passed)
-        rows = yield query
-        kept, parked = yield from heads(lane, token, rows)
-        beyond = [] if rows else (yield from _beyond(lane, query))
-        yield COMMIT
-        batch = as_batch(lane, token, kept)
-        if batch or not (parked or beyond) or lane.stopping():
+        taken = yield from take(lane, (begin, query))
+        batch = yield from as_batch(lane, taken)
+        beyond = [] if taken.seen else (yield from _beyond(lane, query))
+        if batch or not (taken.more or beyond) or lane.stopping():
             return batch
         # Every row was parked, or its key was locked by others: that is not idle, more may be behind them.
         passed = beyond[0][0] + 1 if beyond else passed
@@ -47,7 +57,7 @@ def _beyond(lane: Lane, query: Query) -> Flow[list[Row]]:
     if lane.outgoing:
         return []
     where = {name: query.params[name] for name in ("worker", "floor", "limit", "subscriptions")}
-    found: list[Row] = yield Query("ready_beyond", where)
+    (found,) = yield from once(lane.context, Query("ready_beyond", where), durable=False)
     return found
 
 
@@ -71,12 +81,10 @@ def _claim_suspect(lane: Lane) -> Flow[list[Claimed]]:
         return []
     token = lane.token()
     lane.owner = lane.worker()
-    yield lane.context.short()
-    found = yield Query("claim_solo", {"worker": lane.owner, "token": token, "subscriptions": served(lane)})
-    kept, parked = yield from heads(lane, token, found)
-    yield COMMIT
-    lane.wants_alone = bool(kept or parked)  # behind one that was parked there may be another
-    return as_batch(lane, token, kept)
+    query = Query("claim_solo", {"worker": lane.owner, "token": token, "subscriptions": served(lane)})
+    taken = yield from take(lane, (lane.context.short(), query))
+    lane.wants_alone = bool(taken.kept or taken.more)  # behind one that was parked there may be another
+    return (yield from as_batch(lane, taken))
 
 
 def claim_query(lane: Lane, token: int, passed: int = 0) -> Query:
@@ -100,28 +108,44 @@ def claim_query(lane: Lane, token: int, passed: int = 0) -> Query:
     )
 
 
-def heads(lane: Lane, token: int, rows: list[Row]) -> Flow[tuple[list[Kept], int]]:
-    """Park the rows that are not at the head of their key or lack a number before them.
+def take(lane: Lane, requests: tuple[Request, ...]) -> Flow[Taken]:
+    """Commit a transaction whose last request claims, without the rows that are not at the head of their key.
 
-    Answers what remains for us to run, and how many wait from now on.
+    It travels in one go, unless messages are numbered within their key: then it is looked at before it is committed.
     """
-    yield from know_numbers(lane.context.cache, (row[6] for row in rows))
-    keyed = [row[0] for row in rows if row[2] is not None]
-    if not keyed:
-        return [(row, PASS) for row in rows], 0
-    answer = yield Query("park", {"seqs": keyed, "worker": lane.owner, "token": token})
-    gone = {seq for seq, _ in answer}
-    waiting = sum(1 for _, state in answer if state == "waiting")
-    rows = [row for row in rows if row[0] not in gone]
-    if not any(row[4] is not None for row in rows):
-        return [(row, PASS) for row in rows], waiting
-    kept = yield from _in_sequence(lane, token, rows)
-    return kept, waiting + len(rows) - len(kept)
+    claim = requests[-1]
+    assert isinstance(claim, Query)  # noqa: S101 - of its callers there are three
+    token: int = claim.params["token"]
+    park = Query("park", {"worker": lane.owner, "token": token})
+    if not lane.counts:
+        *_, rows, parked, _ = yield (*requests, park, COMMIT)
+        kept = [(row, PASS) for row in _without(rows, parked)]
+        return Taken(token, kept, bool(rows), bool(rows) and (_waits(parked) or _numbered(kept)))
+    *_, rows, parked = yield (*requests, park)
+    heads = _without(rows, parked)
+    passed = yield from _in_sequence(lane, token, heads)
+    yield COMMIT
+    return Taken(token, passed, bool(rows), bool(rows) and (_waits(parked) or len(passed) < len(heads)))
+
+
+def _without(rows: list[Row], parked: list[Row]) -> list[Row]:
+    gone = {seq for seq, _ in parked}
+    return [row for row in rows if row[0] not in gone] if gone else rows
+
+
+def _waits(parked: list[Row]) -> bool:
+    return any(state == "waiting" for _, state in parked)
+
+
+def _numbered(kept: list[Kept]) -> bool:
+    return any(row[4] is not None for row, _ in kept)
 
 
 def _in_sequence(lane: Lane, token: int, rows: list[Row]) -> Flow[list[Kept]]:
     """Let a number pass when the one before it is applied or in this claim; else hold it until its deadline."""
     counted = [row[0] for row in rows if row[4] is not None]
+    if not counted:
+        return [(row, PASS) for row in rows]
     answer = yield Query("progress", {"seqs": counted})
     applied = dict(answer)
     following: dict[int, int] = {}
@@ -156,11 +180,19 @@ def _patience(lane: Lane, row: Row) -> float:
     return handler.gap.total_seconds() - float(row[-1]) if handler else 0.0
 
 
-def as_batch(lane: Lane, token: int, kept: list[Kept]) -> list[Claimed]:
+def as_batch(lane: Lane, taken: Taken) -> Flow[list[Claimed]]:
     """The messages of a committed claim, in order."""
+    token, kept, *_ = taken
+    if not lane.counts and _numbered(kept):  # another version counts them: look at them first from now on
+        lane.counts, kept = True, []
+        yield from once(lane.context, Query("release", {"worker": lane.owner, "tokens": [token]}))
     if not kept:
         let_go(lane, token)
         return []
+    cache = lane.context.cache
+    if not cache.catalog.numbers.keys() >= {row[6] for row, _ in kept}:  # of a source that is new
+        (names,) = yield from once(lane.context, Query("names"))
+        cache.catalog = cache.catalog.learned(names)
     lane.floor, lane.swept_idle = min(row[0] for row, _ in kept), False
     batch = [claimed(lane, token, row, verdict) for row, verdict in kept]
     return sorted(batch, key=lambda message: (message.place, message.seq))

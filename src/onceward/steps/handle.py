@@ -12,7 +12,7 @@ from onceward.registry import Handler
 from onceward.retry import Reject
 from onceward.steps.attempt import Failed, attempt, forget_claims, reconnect, still_ours, undo
 from onceward.steps.blob import prepare
-from onceward.steps.claim import let_go, next_batch
+from onceward.steps.claim import as_batch, let_go, next_batch
 from onceward.steps.lane import Claimed, Lane, fetched
 from onceward.steps.settle import postpone, put_off, release, settle
 
@@ -81,7 +81,8 @@ def handle(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:
         outcome = yield from attempt(lane, group, ride=not pending and not aside)
         lane.finished += outcome.finished
         _report_success(group[: outcome.finished])
-        following, failed, rest = [*outcome.following], outcome.failed, group[outcome.finished :]
+        following = (yield from as_batch(lane, outcome.following)) if outcome.following else []
+        failed, rest = outcome.failed, group[outcome.finished :]
         if failed is None:
             pending[:0] = rest
             lane.go_on()

@@ -176,6 +176,8 @@ class Lane:
     """For how many groups to come it expects that one of them fails, and makes points to go back to."""
     largest_group: int = field(init=False)
     """The largest group any of its handlers wants."""
+    counts: bool = field(init=False)
+    """Some of its messages are numbered within their key: a claim is looked at before it is committed."""
     finished: int = 0
     outgoing: bool = False
     """It is a lane of the relay."""
@@ -199,6 +201,7 @@ class Lane:
         handlers = (registry.of_type(s.consumer, s.type) for s in self.subscriptions)
         self.largest_group = max((handler.group for handler in handlers if handler), default=1)
         self.group = self.largest_group
+        self.counts = any(subscription.sequence is not None for subscription in self.subscriptions)
 
     def go_on(self) -> None:
         """A group went well."""

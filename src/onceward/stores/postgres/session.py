@@ -44,6 +44,8 @@ else:
 _NEED_NO_PLAN = frozenset(["make_point", "back_to_point", "finish_inline", "commit"])
 """Statements that read no table, so that no plan of theirs can age; one is all that PostgreSQL takes after an error."""
 
+_CLAIMS = frozenset(["claim", "claim_outgoing", "claim_solo"])
+
 
 class _PostgresSession:
     """What both worlds share: requests become statements, answers are checked."""
@@ -81,7 +83,8 @@ class _PostgresSession:
     def _before(self, name: str) -> list[Asked]:
         """What must come before our next statement: the beginning, or what a handler is not to see."""
         armed: list[Asked] = self.connection.take_armed()
-        if name in _NEED_NO_PLAN or not self.connection.handled:
+        ages = self.connection.handled or (armed and name in _CLAIMS)
+        if name in _NEED_NO_PLAN or not ages:
             return armed
         self.connection.handled = False
         return [*armed, (OWN_PLANS, {})]

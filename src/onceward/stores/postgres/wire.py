@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 BEGIN = Statement.of("begin", "BEGIN ISOLATION LEVEL READ COMMITTED")
 COMMIT = Statement.of("commit", "COMMIT")
 OWN_PLANS = Statement.of("own_plans", "SET LOCAL enable_seqscan = off")
-"""Before what finishes messages: a plan that was kept since the queue was small would read all of it, and while an old
-transaction keeps row versions it is not small. After the handlers, whose plans are their own business."""
+"""Before what claims and finishes messages: a plan that was kept since the queue was small would read all of it, and it
+need not stay small, as while an old transaction keeps row versions. After handlers, whose plans are their business."""
 
 
 def send(connection: Any, plan: Sequence[Asked]) -> list[list[Any]]:

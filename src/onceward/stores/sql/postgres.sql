@@ -297,7 +297,8 @@ FROM (
         WHERE n.token IS NOT NULL AND n.key_hash IS NOT NULL
           AND NOT (n.worker = %(worker)s AND n.token = %(token)s)
     ) AS busy
-    FROM {prefix}queue m WHERE m.seq = ANY(%(seqs)b::bigint[])
+    FROM {prefix}queue m
+    WHERE m.worker = %(worker)s AND m.token = %(token)s AND m.token IS NOT NULL AND m.key_hash IS NOT NULL
 ) AS o
 WHERE q.seq = o.seq AND (o.earlier OR o.busy)
 RETURNING q.seq, q.state

@@ -237,7 +237,8 @@ FROM (
         SELECT n.key_hash FROM {prefix}queue n INDEXED BY {prefix}queue_noted
         WHERE n.token IS NOT NULL AND n.key_hash IS NOT NULL AND NOT (n.worker = :worker AND n.token = :token)
     ) AS busy
-    FROM {prefix}queue m WHERE m.seq IN (SELECT value FROM json_each(:seqs))
+    FROM {prefix}queue m INDEXED BY {prefix}queue_noted
+    WHERE m.worker = :worker AND m.token = :token AND m.token IS NOT NULL AND m.key_hash IS NOT NULL
 ) AS o
 WHERE q.seq = o.seq AND (o.earlier OR o.busy)
 RETURNING seq, state
