@@ -60,7 +60,7 @@ bench: servers $(PEERS) ## Measure onceward beside its limits and its peers (QUI
 	@$(BIN)/python -m bench --scale $(if $(QUICK),quick,full)
 	@$(BIN)/python -m bench.page
 
-bench-60m: servers ## Measure claims and dedupe beside sixty million finished rows (an hour, 60 GB)
+bench-60m: servers ## Measure claims and dedupe beside sixty million finished rows (forty minutes, 40 GB)
 	@$(BIN)/python -m bench.sixty
 
 crash: servers ## Every fault at every statement of every transaction, on both stores

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.report import MOST, PGMQ, REPORT, ROWS, TEXTBOOK, judged
+from bench.sixty import SIXTY
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 
@@ -133,8 +134,8 @@ def _limit(above: str, below: tuple[str, ...], medians: dict[str, float]) -> str
     return f" *{above}* over *{best}*: {medians[above] / found[best]:.2f}."
 
 
-def page(report: dict[str, Any]) -> str:
-    """The page as it should be."""
+def page(report: dict[str, Any], sixty: dict[str, Any]) -> str:
+    """The page as it should be, from the report and from that of `make bench-60m`."""
     versions = report["versions"]
     scale = report["scale"]
     made = (
@@ -151,7 +152,7 @@ def page(report: dict[str, Any]) -> str:
         "![Messages a second](../bench/report.svg)\n",
         _READING,
     ]
-    parts += [_contenders(report), _short(report), _errors(report)]
+    parts += [_contenders(report), _sixty(sixty), _short(report), _errors(report)]
     return "\n".join(part for part in parts if part)
 
 
@@ -187,6 +188,20 @@ def _contenders(report: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _sixty(sixty: dict[str, Any]) -> str:
+    lines = [
+        f"## Beside {sixty['rows']:,} finished rows\n",
+        f"`make bench-60m`, {sixty['seconds'] // 60} minutes: the median time of a claim and of an insert, over that on empty tables.\n",
+        "| | empty (ms) | full (ms) | ratio |",
+        "|---|---:|---:|---:|",
+    ]
+    for name, ratio in sixty["ratios"].items():
+        statement = f"growth: {name}"
+        empty, full = (sixty["medians"][f"{statement}, {size} finished (ms)"] for size in (0, sixty["rows"]))
+        lines.append(f"| {name} | {empty} | {full} | {ratio} |")
+    return "\n".join(lines) + "\n"
+
+
 def _short(report: dict[str, Any]) -> str:
     missed = [name for name, _, _, verdict in judged(report["ratios"]) if verdict == "short"]
     if not missed:
@@ -211,4 +226,5 @@ def _errors(report: dict[str, Any]) -> str:
 assert {*_REASONS} <= {row.name for row in ROWS} | {*MOST}
 
 if __name__ == "__main__":
-    PAGE.write_text(page(json.loads(REPORT.read_text(encoding="utf-8"))), encoding="utf-8")
+    found = (json.loads(path.read_text(encoding="utf-8")) for path in (REPORT, SIXTY))
+    PAGE.write_text(page(*found), encoding="utf-8")

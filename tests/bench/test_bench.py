@@ -9,7 +9,7 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from bench import drain, handle, hard, lineup, page, plot, race, receive, report, sqlite
+from bench import drain, handle, hard, lineup, page, plot, race, receive, report, sixty, sqlite
 from bench.figures import Figures, Inexact
 from bench.ground import Ground, check_drained, check_effects
 from bench.messages import messages
@@ -77,5 +77,6 @@ def test_the_page_is_made_from_the_report() -> None:
     """`python -m bench.page` writes it again; nobody types a figure."""
     found = json.loads(report.REPORT.read_text(encoding="utf-8"))
     assert set(found["ratios"]) == KEYS
-    assert page.PAGE.read_text(encoding="utf-8") == page.page(found)
+    beside = json.loads(sixty.SIXTY.read_text(encoding="utf-8"))
+    assert page.PAGE.read_text(encoding="utf-8") == page.page(found, beside)
     assert plot.PLOT.read_text(encoding="utf-8") == plot.drawn(found)
