@@ -82,7 +82,7 @@ def test_a_batch_is_one_transaction(shop: Shop, broker: Broker, monkeypatch: pyt
     with reading(shop):
         settled(broker)
     assert sum(sizes) == 50
-    assert max(sizes) == 25  # never more than was asked for
+    assert 1 < max(sizes) <= 25  # never more than was asked for, and fewer where the broker is slow to send them
 
 
 def test_deliveries_without_a_name_are_kept_for_a_person(shop: Shop, broker: Broker) -> None:

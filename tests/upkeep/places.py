@@ -33,11 +33,12 @@ class Place:
     def away(self) -> Iterator[None]:
         """It cannot be reached while the block runs."""
         if self.folder is not None:
-            aside = self.folder.rename(self.folder.with_name("unmounted"))
-            self.folder.write_text("a file where the folder was: nobody can write here")
+            mounted = self.folder.readlink()
+            nothing = self.folder.with_name("nothing")
+            nothing.write_text("a file where the folder was: nobody can write here")
+            _point(self.folder, nothing)
             yield
-            self.folder.unlink()
-            aside.rename(self.folder)
+            _point(self.folder, mounted)
         if self.proxy is not None:
             self.proxy.cut()
             yield
@@ -49,9 +50,18 @@ class Place:
         self.store.put(name, body)
 
 
+def _point(folder: Path, target: Path) -> None:
+    """In one step: whoever writes in the background finds one or the other."""
+    fresh = folder.with_name("fresh")
+    fresh.symlink_to(target)
+    fresh.replace(folder)
+
+
 def files(folder: Path) -> Place:
     """A folder of its own."""
-    folder.mkdir()
+    mounted = folder.with_name("mounted")
+    mounted.mkdir()
+    folder.symlink_to(mounted)
     return Place(f"file://{folder}", open_blobs(f"file://{folder}"), folder=folder)
 
 
