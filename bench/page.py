@@ -64,7 +64,7 @@ _REASONS = {
     ),
     "sqlite_vs_best": (
         (),
-        "Of some 40 µs for each message 17 are SQLite's (5 commits, 3 the note, 3.5 reading sixteen columns, 3 finishing, 2.5 the handler's UPDATE), 8 build the message (3.4 decode and check its JSON, 2.7 make it immutable), the rest is calling a handler under a time limit that cannot end its transaction.",
+        "It is Python's time: building an immutable message whose JSON was checked, and calling a handler under a time limit and on a connection that cannot end its transaction.",
     ),
     "import_ms": (
         (),
@@ -92,7 +92,7 @@ _REASONS = {
     ),
     "inline_vs_pgbench": (
         ("inline: onceward, 2 processes", "inline: pgbench"),
-        "A message is six statements in three round trips (begin and limits with the insert, the handler's own, the run with the commit). Of its process's time 40 % go to our two exchanges, 25 % to the handler's own statement, the rest to checking, building and watching a message; half of all is the kernel's, for sockets.",
+        "A message is six statements in three round trips (begin and limits with the insert, the handler's own, the run with the commit); the rest of the process's time goes to checking, building and watching a message.",
     ),
     "inline_vs_textbook": (
         ("inline: onceward, 2 processes", "handle: textbook, 8 threads"),
