@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -486,8 +487,12 @@ def habits(dialect: str) -> dict[str, Behaviour]:
         changes: dict[str, Any] = {"row_factory": lambda _, row: {"row": row}, "text_factory": bytes}
     else:
         changes = {"row_factory": psycopg.rows.dict_row, "prepare_threshold": 0}
-    found = {name: taking(Do(lambda tx, n=name, v=value: setattr(tx, n, v))) for name, value in changes.items()}  # type: ignore[misc]
+    found = {name: taking(Do(partial(_set, name, value))) for name, value in changes.items()}
     return found if dialect == "sqlite" else {**found, "loaders": taking(Do(_numbers_as_bytes))}
+
+
+def _set(name: str, value: Any, tx: Any) -> None:
+    setattr(tx, name, value)
 
 
 def _numbers_as_bytes(tx: Any) -> None:

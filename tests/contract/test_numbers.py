@@ -49,6 +49,17 @@ def test_a_number_that_was_given_up_last_may_come_back(shop: Shop) -> None:
     assert (journal(shop), shop.status("n2")) == (["n1", "n2", "n3"], "done")
 
 
+def test_a_program_that_does_not_count_any_more(shop: Shop) -> None:
+    """What was numbered by another version runs in its order all the same, and nothing stays noted."""
+    counting(shop, Moody())
+    receive(shop, 1, 3, 2)
+    with shop.visitor() as newer:
+        newer.handle(key="k", on_dead="continue", behaviour=journaling)
+        newer.drain()
+    assert journal(shop) == ["n1", "n2", "n3"]
+    assert shop.count("queue") == 0
+
+
 def test_a_number_that_was_passed_does_not_come_back(shop: Shop) -> None:
     """A later one is applied: it would only be skipped, and the operator is told instead."""
     moody = Moody("n2")

@@ -206,7 +206,7 @@ def _finish(
     if not ride or not may_ride(lane):
         yield (*requests, COMMIT)
         return None
-    return (yield from take(lane, (*requests, claim_query(lane, lane.token()))))
+    return (yield from take(lane, requests, claim_query(lane, lane.token())))
 
 
 def _beside(context: Context, group: Sequence[Claimed], results: list[dict[str, Any]]) -> Iterator[Request]:

@@ -6,6 +6,7 @@ earlier row of its key is in this same claim, seen in a statement that began aft
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from onceward.flow import COMMIT, Flow, Query, Request
@@ -42,7 +43,7 @@ def next_batch(lane: Lane) -> Flow[list[Claimed]]:
         # All that a handler does commits after its claim, and is lost with it; what is published is not.
         begin = lane.context.short(durable=lane.outgoing)
         query = claim_query(lane, token, passed)
-        taken = yield from take(lane, (begin, query))
+        taken = yield from take(lane, [begin], query)
         batch = yield from as_batch(lane, taken)
         beyond = [] if taken.seen else (yield from _beyond(lane, query))
         if batch or not (taken.more or beyond) or lane.stopping():
@@ -82,7 +83,7 @@ def _claim_suspect(lane: Lane) -> Flow[list[Claimed]]:
     token = lane.token()
     lane.owner = lane.worker()
     query = Query("claim_solo", {"worker": lane.owner, "token": token, "subscriptions": served(lane)})
-    taken = yield from take(lane, (lane.context.short(), query))
+    taken = yield from take(lane, [lane.context.short()], query)
     lane.wants_alone = bool(taken.kept or taken.more)  # behind one that was parked there may be another
     return (yield from as_batch(lane, taken))
 
@@ -108,20 +109,18 @@ def claim_query(lane: Lane, token: int, passed: int = 0) -> Query:
     )
 
 
-def take(lane: Lane, requests: tuple[Request, ...]) -> Flow[Taken]:
-    """Commit a transaction whose last request claims, without the rows that are not at the head of their key.
+def take(lane: Lane, before: Sequence[Request], claim: Query) -> Flow[Taken]:
+    """End a transaction with a claim, without the rows that are not at the head of their key, and commit it.
 
     It travels in one go, unless messages are numbered within their key: then it is looked at before it is committed.
     """
-    claim = requests[-1]
-    assert isinstance(claim, Query)  # noqa: S101 - of its callers there are three
     token: int = claim.params["token"]
     park = Query("park", {"worker": lane.owner, "token": token})
     if not lane.counts:
-        *_, rows, parked, _ = yield (*requests, park, COMMIT)
+        *_, rows, parked, _ = yield (*before, claim, park, COMMIT)
         kept = [(row, PASS) for row in _without(rows, parked)]
         return Taken(token, kept, bool(rows), bool(rows) and (_waits(parked) or _numbered(kept)))
-    *_, rows, parked = yield (*requests, park)
+    *_, rows, parked = yield (*before, claim, park)
     heads = _without(rows, parked)
     passed = yield from _in_sequence(lane, token, heads)
     yield COMMIT
@@ -190,7 +189,7 @@ def as_batch(lane: Lane, taken: Taken) -> Flow[list[Claimed]]:
         let_go(lane, token)
         return []
     cache = lane.context.cache
-    if not cache.catalog.numbers.keys() >= {row[6] for row, _ in kept}:  # of a source that is new
+    if not cache.catalog.knows(row[6] for row, _ in kept):  # a source is new
         (names,) = yield from once(lane.context, Query("names"))
         cache.catalog = cache.catalog.learned(names)
     lane.floor, lane.swept_idle = min(row[0] for row, _ in kept), False

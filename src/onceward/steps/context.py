@@ -28,6 +28,10 @@ class Catalog(NamedTuple):
     """The subscription of outgoing messages; None until a process has introduced itself."""
     careful_until: float = 0.0
 
+    def knows(self, numbers: Iterable[int]) -> bool:
+        """Whether it has the names behind all of them."""
+        return self.numbers.keys() >= set(numbers)
+
     def learned(self, rows: Iterable[tuple[int, str]]) -> Catalog:
         """The same with the names as they are now."""
         numbers = dict(rows)
@@ -107,6 +111,6 @@ def know_names(context: Context, cache: Cache, names: Iterable[str]) -> Flow[Non
 
 def know_numbers(cache: Cache, numbers: Iterable[int]) -> Flow[None]:
     """Make sure that the names behind numbers are known, inside the transaction that is open."""
-    if not cache.catalog.numbers.keys() >= set(numbers):
+    if not cache.catalog.knows(numbers):
         rows = yield Query("names")
         cache.catalog = cache.catalog.learned(rows)

@@ -142,8 +142,7 @@ class PostgresSession(_PostgresSession):
             if isinstance(request, Rollback):
                 return self._roll_back(request)
             plan, answered_by = self._plan(request if isinstance(request, tuple) else (request,))
-            together = not self._joined
-            rows = send(self.connection, plan) if together else [self._run(asked) for asked in plan]
+            rows = [self._run(asked) for asked in plan] if self._joined else send(self.connection, plan)
         except psycopg.Error as error:
             raise translated(error, self.connection) from error
         answers = tuple([] if index is None else rows[index] for index in answered_by)
@@ -217,8 +216,10 @@ class AsyncPostgresSession(_PostgresSession):
             if isinstance(request, Rollback):
                 return await self._roll_back(request)
             plan, answered_by = self._plan(request if isinstance(request, tuple) else (request,))
-            together = not self._joined
-            rows = await send_async(self.connection, plan) if together else [await self._run(asked) for asked in plan]
+            if self._joined:
+                rows = [await self._run(asked) for asked in plan]
+            else:
+                rows = await send_async(self.connection, plan)
         except psycopg.Error as error:
             raise translated(error, self.connection) from error
         answers = tuple([] if index is None else rows[index] for index in answered_by)
