@@ -21,7 +21,7 @@ from onceward.serve import serving
 from tests.dashboard import shop
 from tests.dashboard.conftest import Visitor, visiting
 
-NASTY = "<script>alert(1)</script><img src=x onerror=alert(1)>\"'><svg onload=alert(1)>{{7*7}}${7*7}</textarea>"
+NASTY = "<script>alert(1)</script><img src=x onerror=alert(1)>\"'><svg onload=alert(1)>{{9973*9973}}${9973*9973}</textarea>"
 
 
 @pytest.fixture
@@ -262,7 +262,7 @@ def test_what_strangers_wrote_is_only_text_on_every_page(sqlite_url: str) -> Non
                     assert "<img src=x" not in text, path
                     assert "<svg onload" not in text, path
                     assert "<b>" not in text, path
-                    assert "7*7" in text or "49" not in text, path
+                    assert "99460729" not in text, path  # what a template would have made of it
                     shown += "&lt;script&gt;alert" in text
             token = visitor.token(f"/messages/{seq}")
             trial = visitor.post("/try", token=token, seq=str(seq)).text
