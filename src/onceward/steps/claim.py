@@ -63,8 +63,11 @@ def _beyond(lane: Lane, query: Query) -> Flow[list[Row]]:
 
 
 def may_ride(lane: Lane) -> bool:
-    """Whether the next claim may be made in the transaction that finishes the last one."""
-    return not (lane.stopping() or lane.gate.closed or _sweep_is_due(lane))
+    """Whether the next claim may be made in the transaction that finishes the last one.
+
+    That saves a round trip where there is more to take; where there is not, the effects would be committed later.
+    """
+    return lane.ahead and not (lane.stopping() or lane.gate.closed or _sweep_is_due(lane))
 
 
 def _sweep_is_due(lane: Lane) -> bool:
@@ -118,9 +121,11 @@ def take(lane: Lane, before: Sequence[Request], claim: Query) -> Flow[Taken]:
     park = Query("park", {"worker": lane.owner, "token": token})
     if not lane.counts:
         *_, rows, parked, _ = yield (*before, claim, park, COMMIT)
+        lane.ahead = len(rows) == lane.group
         kept = [(row, PASS) for row in _without(rows, parked)]
         return Taken(token, kept, bool(rows), bool(rows) and (_waits(parked) or _numbered(kept)))
     *_, rows, parked = yield (*before, claim, park)
+    lane.ahead = len(rows) == lane.group
     heads = _without(rows, parked)
     passed = yield from _in_sequence(lane, token, heads)
     yield COMMIT

@@ -178,6 +178,8 @@ class Lane:
     """The largest group any of its handlers wants."""
     counts: bool = field(init=False)
     """Some of its messages are numbered within their key: a claim is looked at before it is committed."""
+    ahead: bool = False
+    """The last claim found as many as it may: there is more to take."""
     finished: int = 0
     outgoing: bool = False
     """It is a lane of the relay."""

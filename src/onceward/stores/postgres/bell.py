@@ -14,7 +14,7 @@ from contextlib import suppress
 
 import psycopg
 
-_RING = "SELECT set_config('synchronous_commit', 'off', true), pg_notify(%s, '')"
+_RING = "BEGIN; SET LOCAL synchronous_commit = off; NOTIFY {channel}; COMMIT"
 """A notification is a transaction, and would wait for the disk."""
 
 Connect = Callable[[], "psycopg.Connection[tuple[object, ...]]"]
@@ -27,7 +27,7 @@ class Ringer(threading.Thread):
 
     def __init__(self, connect: Connect, channel: str) -> None:
         super().__init__(name="onceward-ringer", daemon=True)
-        self._connect, self._channel = connect, channel
+        self._connect, self._ring = connect, _RING.format(channel=channel).encode()
         self._asked = threading.Event()
         self._wanted = False
         self._stopping = threading.Event()
@@ -56,7 +56,7 @@ class Ringer(threading.Thread):
         try:
             if self._connection is None or self._connection.closed:
                 self._connection = self._connect()
-            self._connection.execute(_RING, [self._channel])
+            self._connection.execute(self._ring)
         except psycopg.Error:  # a hint only: the poll of the workers is the fallback
             self._stopping.wait(1)
 
@@ -92,9 +92,11 @@ class PostgresBell(threading.Thread):
         connection.execute(f"LISTEN {self._channel}".encode())
         self._wake()  # whatever came while nobody was listening
         while not self._stopping.is_set():
-            for _ in connection.notifies(timeout=0):
-                self._wake()
             selector.select()
+            # Whoever it wakes should find Python free: all is read before, and with libpq's own calls.
+            connection.pgconn.consume_input()
+            if [*iter(connection.pgconn.notifies, None)]:
+                self._wake()
 
     def close(self) -> None:
         """Stop listening; fine when stopped already."""
