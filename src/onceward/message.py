@@ -7,10 +7,10 @@ lose or repeat it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import Any, Literal, Required, TypedDict
+from typing import Any, Literal, NamedTuple, Required, TypedDict
 
 from onceward import identity, payload
 from onceward.errors import ContractViolation, InvalidMessage
@@ -18,6 +18,7 @@ from onceward.reference import HEADER, Reference
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+_NOT_SHOWN = {"body", "headers", "draft", "effects"}
 
 
 class Arguments(TypedDict, total=False):
@@ -45,8 +46,7 @@ class SendArguments(TypedDict, total=False):
     id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(NamedTuple):
     """One arrival of a message, checked and ready to be stored."""
 
     source: str
@@ -151,8 +151,7 @@ class Draft:
         return self.deliveries[-1].id
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """A message as a handler sees it."""
 
     id: str
@@ -160,8 +159,8 @@ class Message:
     type: str
     version: int
     data: Any
-    body: bytes = field(repr=False)
-    headers: Mapping[str, str] = field(repr=False)
+    body: bytes
+    headers: Mapping[str, str]
     key: str | None
     seq: int
     attempt: int
@@ -169,8 +168,12 @@ class Message:
     consumer: str
     to: str | None = None
     """Where it goes, for a message that a sink publishes."""
-    draft: Draft | None = field(default=None, repr=False, compare=False)
-    effects: Callable[..., Any] | None = field(default=None, repr=False, compare=False)
+    draft: Draft | None = None
+    effects: Callable[..., Any] | None = None
+
+    def __repr__(self) -> str:
+        shown = (f"{name}={value!r}" for name, value in self._asdict().items() if name not in _NOT_SHOWN)
+        return f"Message({', '.join(shown)})"
 
     def send(  # noqa: PLR0913 - the fields of a message
         self,

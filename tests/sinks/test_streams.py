@@ -23,7 +23,7 @@ from tests.waiting import wait_until
 
 def message(**changes: Any) -> Message:
     made = _message()
-    return Message(**{name: changes.get(name, getattr(made, name)) for name in Message.__slots__})
+    return Message(**{name: changes.get(name, getattr(made, name)) for name in Message._fields})
 
 
 def test_the_key_goes_along(

@@ -160,7 +160,7 @@ def catalog_answers(known: Catalog, *, since_crash: float = 1e9) -> dict[str, An
 
 
 def lane(here: Context, *, stop: Stop | None = None, group: int | None = None, gate: Gate | None = None) -> Lane:
-    """A lane that serves every handler of its context and has just swept."""
+    """A lane that serves every handler of its context, has just swept, and has more before it."""
     subscriptions = [
         s for s in here.cache.catalog.subscriptions.values() if here.registry.of_type(s.consumer, s.type) is not None
     ]
@@ -172,6 +172,7 @@ def lane(here: Context, *, stop: Stop | None = None, group: int | None = None, g
         stopping=stop or Stop(),
         gate=gate or Gate(),
         swept_at=here.clock(),
+        ahead=True,
         owner=WORKER,
     )
     if group is not None:

@@ -424,6 +424,13 @@ class TestRide:
         """Nothing speaks against it."""
         assert may_ride(lane(context(handler())))
 
+    @pytest.mark.parametrize(("found", "more"), [(2, True), (1, False), (0, False)])
+    def test_only_after_a_full_claim(self, found: int, *, more: bool) -> None:
+        """Where there is nothing more to take, the effects of what was taken are not to wait for a look."""
+        here = lane(context(handler()), group=2)
+        Script({"claim": [claim_row(seq) for seq in range(1, found + 1)]}).run(next_batch(here))
+        assert may_ride(here) is more
+
     def test_not_when_stopping_closed_or_sweeping(self) -> None:
         """A stop, a suspect somewhere, or a due sweep each call for a claim of its own, or none."""
         assert not may_ride(lane(context(handler()), stop=Stop(after=0)))

@@ -57,7 +57,7 @@ class TestLife:
 
     def test_it_handles_what_it_claims(self) -> None:
         """And goes on with what was claimed along, without another trip."""
-        here = living(stop=Stop(after=9))
+        here = living(stop=Stop(after=9), group=1)
         script = Script(answers(claim=Turns([claim_row(1)], [claim_row(2)], [])))
         assert script.run(work(here)) == 2
         assert script.story[:4] == [
@@ -73,7 +73,7 @@ class TestLife:
         here = living()
         script = Script(answers(claim=Turns([claim_row(1)], [])))
         assert script.run(work(here, until_idle=True)) == 1
-        assert script.story == [LOOKED, CLAIMED, "begin call finish claim park commit", *IDLE, LOOKED, *IDLE]
+        assert script.story == [LOOKED, CLAIMED, "begin call finish commit", *IDLE, LOOKED, *IDLE]
         assert script.params("claim")[-1]["floor"] == 0
         assert is_left(here)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -42,7 +42,7 @@ class LargeBodies:
         """Keep the body in the store, under a name of its own."""
         reference = Reference(new_name(self.folder), len(delivery.body), delivery.hash.hex())
         self._opened(reference.name).put(reference.name, delivery.body)
-        return replace(delivery, blob=reference)
+        return delivery._replace(blob=reference)
 
     def fetch(self, reference: Reference) -> bytes:
         """The body, as it came; raises `BodyLost` when it is not there, or not what it was."""

@@ -7,7 +7,6 @@ and the message is then stored with its first attempt charged, so the caller may
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -164,7 +163,7 @@ def _call_of(
         check_sequence(handler, target.sequence)
         message = message_of(
             handler,
-            delivery if delivery.key == target.key else replace(delivery, key=target.key),
+            delivery if delivery.key == target.key else delivery._replace(key=target.key),
             seq=seq,
             received_at=received_at,
             attempt=1,
