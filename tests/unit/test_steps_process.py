@@ -53,6 +53,13 @@ def working(*handlers: Handler, careful: bool = False, strangers: tuple[Handler,
     return here
 
 
+def listened(here: Lane) -> list[str]:
+    """How often the bell is rung from now on."""
+    rung: list[str] = []
+    here.ring = lambda: rung.append("ring")
+    return rung
+
+
 def run(here: Lane, script: Script, one: Delivery | None = None, *, is_async: bool = False) -> dict[str, Receipt]:
     return script.run(process(here, one or delivery(), is_async=is_async))
 
@@ -165,9 +172,11 @@ class TestKeys:
 
     @pytest.mark.parametrize("busy", [{"key_is_free": [(False,)]}, {"key_has_rows": [(True,)]}])
     def test_behind_others_it_is_queued(self, busy: dict[str, Any]) -> None:
-        """Stored ready for the workers, in one commit; accepted, not finished."""
-        script = Script(answers(**busy))
-        assert run(working(self.BY), script) == {SERVICE: Receipt("accepted", 5)}
+        """Stored ready for the workers, in one commit, and they are told; accepted, not finished."""
+        here, script = working(self.BY), Script(answers(**busy))
+        rung = listened(here)
+        assert run(here, script) == {SERVICE: Receipt("accepted", 5)}
+        assert rung == ["ring"]
         assert script.story[0].endswith("receive commit")
         assert script.params("receive")[0]["state"] == "ready"
         assert script.all(Call) == []
@@ -548,10 +557,12 @@ class TestCareful:
             assert script.params("settle")[0]["state"] == "dead"
 
     def test_with_a_key_a_worker_takes_it(self) -> None:
-        """Order needs the claim's own rules: it is only stored, unnoted."""
+        """Order needs the claim's own rules: it is only stored, unnoted, and the workers are told."""
         here = working(handler(key="order"), careful=True)
         script = Script(answers())
+        rung = listened(here)
         assert run(here, script) == {SERVICE: Receipt("accepted", 5)}
+        assert rung == ["ring"]
         assert script.story == ["begin receive commit"]
         (row,) = script.params("receive")
         assert (row["worker"], row["token"], row["solo"]) == (None, None, False)

@@ -90,7 +90,7 @@ def _handle_inline(lane: Lane, delivery: Delivery, target: Target) -> Flow[Recei
     if turn == "later":
         fresh = yield Each("receive", [row], {**READY, **shared})
         yield COMMIT
-        return Receipt("accepted", fresh[0][1]) if fresh else (yield from _known_receipt(context, delivery, row))
+        return _queued(lane, fresh[0][1]) if fresh else (yield from _known_receipt(context, delivery, row))
     fresh = yield Query("receive_inline", {**row, **shared})
     if not fresh:
         yield COMMIT  # of nothing; after a rollback the driver would prepare every statement anew
@@ -121,6 +121,12 @@ def _handle_inline(lane: Lane, delivery: Delivery, target: Target) -> Flow[Recei
     if _forgets(handler):
         raise error
     return (yield from _store_failed(lane, delivery, target, error, seq))
+
+
+def _queued(lane: Lane, seq: int) -> Receipt:
+    """It is for a worker now: nobody else would tell one."""
+    lane.ring()
+    return Receipt("accepted", seq)
 
 
 def _turn(target: Target) -> Flow[str]:
@@ -317,7 +323,7 @@ def _store_and_handle(lane: Lane, delivery: Delivery, target: Target) -> Flow[Re
     (fresh,) = yield from once(context, Each("receive", [row], noted))
     if keyed or not fresh:
         lane.open_tokens.discard(token)
-        return Receipt("accepted", fresh[0][1]) if fresh else (yield from _known_receipt(context, delivery, row))
+        return _queued(lane, fresh[0][1]) if fresh else (yield from _known_receipt(context, delivery, row))
     _, seq, received_at = fresh[0]
     handler = _handler(context, delivery, target)
     call, problem = _call_of(lane, delivery, target, seq=seq, received_at=received_at)

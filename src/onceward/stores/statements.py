@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from importlib import resources
+from pathlib import Path
 
 _SECTION = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*--[^\n]*\n?", re.MULTILINE)
 # Up to a semicolon at the end of a line; one inside the body of a function ends nothing.
 _STATEMENT = re.compile(r"(?:\$\$.*?\$\$|;(?!\s*(?:\n|\Z))|[^;$]|\$)+", re.DOTALL)
-_SQL = resources.files("onceward.stores") / "sql"
+_SQL = Path(__file__).with_name("sql")
 
 
 @cache
