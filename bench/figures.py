@@ -17,6 +17,8 @@ class Figures:
         self.errors: dict[str, str] = {}
         self.costs: dict[str, dict[str, float]] = {}
         """Microseconds of the processors for each message, of the last repetition: the clients' and the server's."""
+        self.profiles: dict[str, dict[str, float]] = {}
+        """Hundredths of its own time that a contender spends in each module."""
         self.notes: dict[str, object] = {}
 
     def add(self, name: str, value: float) -> None:

@@ -63,7 +63,7 @@ _REASONS = {
         "Order costs the server a lock for each key, a look at what comes before, and the promotion of what comes after.",
     ),
     "sqlite_vs_best": (
-        (),
+        ("sqlite: onceward", "sqlite: by hand, with notes", "sqlite: by hand, 100 at a time"),
         "It is Python's time: building an immutable message whose JSON was checked, and calling a handler under a time limit and on a connection that cannot end its transaction.",
     ),
     "import_ms": (
@@ -118,6 +118,23 @@ _LIMITS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
     "sqlite_vs_best": (("sqlite: by hand, with notes", ("sqlite: by hand, 100 at a time",)),),
     "latency_idle_p50_ms": (("latency: idle, by hand, p50 (ms)", ()),),
 }
+
+
+# Whose own time says why.
+_PROFILES = {
+    "drain_vs_limit": "drain: onceward",
+    "drain_vs_pgmq": "drain: onceward",
+    "inline_vs_pgbench": "inline: onceward",
+    "inline_vs_textbook": "inline: onceward",
+    "receive_vs_pgbench": "receive: onceward, 64 tasks",
+    "sqlite_vs_best": "sqlite: onceward",
+}
+
+
+def _profile(name: str, profiles: dict[str, dict[str, float]]) -> str:
+    shares = profiles.get(_PROFILES.get(name, ""), {})
+    shown = ", ".join(f"`{module}` {share:g}" for module, share in shares.items())
+    return f" Own time in hundredths, by module: {shown}." if shown else ""
 
 
 def _limits(name: str, medians: dict[str, float]) -> str:
@@ -213,7 +230,8 @@ def _short(report: dict[str, Any]) -> str:
         spent = [f"{one}: {costs[one]['clients']:g} + {costs[one]['server']:g}" for one in contenders if one in costs]
         shown = f" Processor time, own + server, µs for each message: {'; '.join(spent)}." if spent else ""
         why = reason or "measured on a busy machine; see the repetitions."
-        lines.append(f"- `{name}`: {why}{_limits(name, report['medians'])}{shown}")
+        profile = _profile(name, report["profiles"])
+        lines.append(f"- `{name}`: {why}{_limits(name, report['medians'])}{shown}{profile}")
     return "\n".join(lines) + "\n"
 
 

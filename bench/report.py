@@ -122,6 +122,7 @@ def assembled(figures: Figures, scale: Scale, postgres: str, seconds: float) -> 
         "seconds": round(seconds),
         "errors": figures.errors,
         "processor_microseconds": figures.costs,
+        "profiles": figures.profiles,
         "repetitions": {name: [round(value, 3) for value in values] for name, values in figures.repetitions.items()},
         "medians": {name: round(figures.median(name) or 0, 3) for name in figures.repetitions},
         "ratios": ratios(figures, scale),

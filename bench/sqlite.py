@@ -37,9 +37,9 @@ def measure(scale: Scale, figures: Figures) -> None:
     """One repetition of every contender."""
     with tempfile.TemporaryDirectory() as folder:
         backlog = Path(folder) / "backlog.db"
-        _fill(backlog, scale.messages, figures)
+        fill(backlog, scale.messages, figures)
         for name, contender in _DRAINING.items():
-            figures.add(f"sqlite: {name}", _raced(backlog, name, scale.messages, contender))
+            _raced(backlog, name, scale.messages, contender, figures)
         book = Path(folder) / "textbook.db"
         with closing(sqlite3.connect(book)) as connection:
             for statement in _TABLES:
@@ -52,7 +52,8 @@ def measure(scale: Scale, figures: Figures) -> None:
             lineup.attempt(peer, f"{folder}/{peer.name}.db", f"sqlite: {peer.name}", scale, figures)
 
 
-def _fill(path: Path, count: int, figures: Figures) -> None:
+def fill(path: Path, count: int, figures: Figures) -> None:
+    """A backlog to drain."""
     inbox = inbox_at(f"sqlite:///{path}")
     try:
         inbox.migrate()
@@ -67,13 +68,14 @@ def _fill(path: Path, count: int, figures: Figures) -> None:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
-def _raced(backlog: Path, name: str, count: int, contender: tuple[str, str]) -> float:
+def _raced(backlog: Path, name: str, count: int, contender: tuple[str, str], figures: Figures) -> None:
     module, kind = contender
     path = shutil.copy(backlog, backlog.with_name(f"{kind}.db"))
     finish = race([ours(module, kind, f"sqlite:///{path}" if module == "contenders" else path)])
     expect(f"sqlite, {name}: finished", finish.answers, [count])
     _check(f"sqlite, {name}", Path(path), count)
-    return count / finish.seconds
+    figures.add(f"sqlite: {name}", count / finish.seconds)
+    figures.costs[f"sqlite: {name}"] = {"clients": round(finish.processor * 1e6 / count, 1), "server": 0.0}
 
 
 def _check(what: str, path: Path, count: int) -> None:
