@@ -64,11 +64,11 @@ _REASONS = {
     ),
     "sqlite_vs_best": (
         ("sqlite: onceward", "sqlite: by hand, with notes", "sqlite: by hand, 100 at a time"),
-        "It is Python's time: building an immutable message whose JSON was checked, and calling a handler under a time limit and on a connection that cannot end its transaction.",
+        "A claim reads all of a message, not its body alone, and looks at keys; then there is Python's time: building an immutable message whose JSON was checked, and calling a handler under a time limit and on a connection that cannot end its transaction.",
     ),
     "import_ms": (
         (),
-        "Half of it is the standard library (typing, dataclasses with inspect, logging, json); most of the rest is making dataclasses.",
+        "More than half of it is the standard library (typing, dataclasses with inspect, logging, json); of the rest half is making dataclasses.",
     ),
     "latency_idle_p50_ms": (
         (),
@@ -100,7 +100,7 @@ _REASONS = {
     ),
     "receive_vs_pgbench": (
         ("receive: onceward, 64 tasks", "receive: pgbench, single inserts"),
-        "All 64 callers are answered together and come again together: their checks, hashes and JSON, the loop that wakes them, and the server take turns instead of overlapping. Two transactions at a time cost each message more than they save. A batch in which one is a copy takes two more transactions: what is known of it, and its count.",
+        "Of 64 callers 32 share a transaction, so that Python works on one half while the server works on the other; smaller parts cost each message more than they save. What remains is their checks, hashes and JSON, the loop that wakes them, and an exchange for every half. One in which a message is a copy takes two more transactions: what is known of it, and its count.",
     ),
     "receive_many_vs_limit": (
         ("receive: onceward, receive_many", "receive: pure SQL, 500 at a time"),
