@@ -14,8 +14,8 @@ from contextlib import suppress
 
 import psycopg
 
-_RING = "BEGIN; SET LOCAL synchronous_commit = off; NOTIFY {channel}; COMMIT"
-"""A notification is a transaction, and would wait for the disk."""
+_RING = "SET LOCAL synchronous_commit = off; NOTIFY {channel}"
+"""A notification is a transaction, and would wait for the disk. Statements that are sent as one are one transaction."""
 
 Connect = Callable[[], "psycopg.Connection[tuple[object, ...]]"]
 
