@@ -199,6 +199,30 @@ async def test_tasks_share_too() -> None:
     assert len(store.calls) <= 2
 
 
+@pytest.mark.parametrize(
+    ("leaders", "callers", "parts"),
+    [(2, 2 * CROWD, [CROWD, CROWD]), (2, 2 * CROWD - 1, [2 * CROWD - 1]), (1, 2 * CROWD, [2 * CROWD])],
+)
+async def test_two_crowds_are_stored_at_the_same_time(leaders: int, callers: int, parts: list[int]) -> None:
+    """One half while the other is prepared; not where the database has one writer."""
+    store, all_have_come = Store(held=False), asyncio.Event()
+    begun: list[int] = []
+
+    async def later(deliveries: list[Delivery]) -> list[Receipt]:
+        begun.append(len(deliveries))
+        await all_have_come.wait()
+        return store(deliveries)
+
+    gathering = AsyncGathering(later, leaders)
+    tasks = [asyncio.ensure_future(gathering.receive(delivery(id=one))) for one in names(callers)]
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert begun == parts
+    all_have_come.set()
+    receipts = await asyncio.gather(*tasks)
+    assert [receipt.seq for receipt in receipts] == [*range(1, callers + 1)]
+
+
 async def test_tasks_come_and_go() -> None:
     """Also just when a leader ends: nobody is left waiting."""
     gathering = AsyncGathering(Store(held=False).later, 2)
