@@ -31,7 +31,7 @@ from tests.servers import (
     RedisServer,
 )
 from tests.servers.foreign import ForeignServer, foreign
-from tests.servers.limits import why_not
+from tests.servers.limits import broker_of, why_not
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -241,11 +241,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of what was chosen to run, leave out what the servers of this run cannot do."""
+    """Of what was chosen to run, leave out what the servers of this run cannot do.
+
+    The cases of a broker stand together, and first: then few workers have to start it, and nobody waits for one at the
+    end.
+    """
     reasons = {item: why for item in items if (why := why_not(item))}
     config.hook.pytest_deselected(items=list(reasons))
     config.stash[_LEFT_OUT] |= {item.name: why for item, why in reasons.items()}
-    items[:] = [item for item in items if item not in reasons]
+    items[:] = sorted((item for item in items if item not in reasons), key=lambda item: broker_of(item) or "~")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
