@@ -5,6 +5,7 @@ Costs are the median times of onceward's own statements, beside those on the emp
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from bench.figures import Figures, expect
 from bench.ground import LIMITS, Ground, names, one
 from bench.inboxes import inbox_at
 from bench.messages import messages
+from bench.race import ours, run
 from bench.scale import Scale
 from bench.stopwatch import Laps, watched
 
@@ -133,7 +135,11 @@ def _pinned(ground: Ground, scale: Scale, figures: Figures) -> None:
 
 
 def _churn(url: str, rate: int, seconds: float) -> int:
-    """Receive so many messages a second, for so long."""
+    """Receive so many messages a second, for so long, in a process of its own; answers how many it was."""
+    return int(run(ours("growth", url, rate, seconds)))
+
+
+def _receive(url: str, rate: int, seconds: float) -> int:
     inbox = inbox_at(url)
     sent, began = 0, time.perf_counter()
     try:
@@ -147,3 +153,7 @@ def _churn(url: str, rate: int, seconds: float) -> int:
     finally:
         inbox.close()
     return sent
+
+
+if __name__ == "__main__":
+    print(_receive(sys.argv[1], int(sys.argv[2]), float(sys.argv[3])))
