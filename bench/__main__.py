@@ -29,9 +29,9 @@ def run(scale: Scale, say: Callable[[str], None], keep: Callable[[dict[str, Any]
 
     with PostgresServer(durable=True, settings=SETTINGS) as server:
         ground = Ground(server)
-        take(startup)  # before there is anything that a server could still be writing
         for _ in range(scale.repetitions):
             # A noisy moment hits neighbours alike; what is compared stands side by side.
+            take(startup)
             for workload in (drain, hard, handle, receive):
                 take(workload, ground)
             take(sqlite)

@@ -50,7 +50,7 @@ FULL = Scale(
     churn=5_000,
     memory=(100_000, 1_000_000),
     latency_seconds=8,
-    starts=15,
+    starts=5,
 )
 QUICK = Scale(
     name="quick",

@@ -19,7 +19,7 @@ _IMPORT = "import time; t = time.perf_counter(); import onceward; print(time.per
 
 
 def measure(scale: Scale, figures: Figures) -> None:
-    """As often as the scale says; the first of each is not counted, for it compiles."""
+    """As often as the scale says, in each repetition; the first of each is not counted, for it compiles."""
     program = str(Path(sys.executable).with_name("onceward"))
     with tempfile.TemporaryDirectory() as folder:
         compiled = ["env", "-u", "PYTHONDONTWRITEBYTECODE", f"PYTHONPYCACHEPREFIX={folder}"]
