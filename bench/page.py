@@ -41,7 +41,9 @@ _READING = """\
 - A peer is timed from its first job on: its start does not count against it.
 - *growth*: the median time of onceward's own claims and inserts beside so many finished rows, over that on empty tables; the dearer of the two.
 - `memory_growth` is the growth of a worker's resident memory between the two counts, as a part of one. Latencies run from the call of `receive` to the commit of
-  the effect in another process; *by hand* is an insert, a notification and an update with psycopg, and nothing of onceward.
+  the effect in another process; *by hand* is an insert, a notification and an update with psycopg, and nothing of onceward. *Half load* is half of what two worker
+  processes handle here; one handles it, so in a slow minute it may not keep up.
+- *Own time, by module* comes from a run apart (`bench/profile.py`): a few hundred looks at what uses the processor. What C does, as SQLite and libpq, counts for the module that called it.
 """
 
 # Why a target may be missed, where the processors' time says so. Shown only for targets that are.

@@ -23,7 +23,8 @@ SHARED = 500
 """How many messages share a transaction at most: 1000 was no faster."""
 LEADERS = 2
 """How many transactions `receive` may have under way where the database takes several writers: the second when the
-first is slow, as behind a lock, or many wait. Two at all times were slower: each had fewer to share its commit."""
+first is slow, as behind a lock, or many wait. Two for few callers were slower: each had fewer to share its commit. A
+worker that sees the later of two committed first finds the other by its sweep, within a second."""
 SLOW = 0.05
 """From how many seconds on the next ones do not wait for it."""
 CROWD = 32

@@ -215,7 +215,7 @@ async def test_two_crowds_are_stored_at_the_same_time(leaders: int, callers: int
 
     gathering = AsyncGathering(later, leaders)
     tasks = [asyncio.ensure_future(gathering.receive(delivery(id=one))) for one in names(callers)]
-    for _ in range(10):
+    for _ in range(10):  # turns of the loop, not time: more than it takes until all is begun
         await asyncio.sleep(0)
     assert begun == parts
     all_have_come.set()
