@@ -14,7 +14,7 @@ from onceward.errors import (
     StoreUnavailable,
 )
 from onceward.inbox import Inbox
-from onceward.message import Message, Receipt
+from onceward.message import Failure, Message, Receipt
 from onceward.retry import Reject, Retry, RetryPolicy
 from onceward.settings import Settings
 from onceward.versions import one_row
@@ -28,6 +28,7 @@ __all__ = [
     "Circuit",
     "ConfigurationError",
     "ContractViolation",
+    "Failure",
     "Inbox",
     "InvalidMessage",
     "Message",

@@ -300,27 +300,39 @@ class Inbox(Entrance, Sending, Upkeep):
 
     # Processing
 
-    def process(self, **message: Unpack[Arguments]) -> Receipt:
+    def process(self, *, raise_on_failure: bool = False, **message: Unpack[Arguments]) -> Receipt:
         """Handle a message now: its ledger row, the handler's effects and its result are one commit.
 
-        If the handler raises, the message is stored for retry and the receipt says `finished=False`: acknowledge it.
+        If the handler raises, the message is stored for retry: the receipt's `outcome` is "retrying" or "dead", its
+        `error` says why, and you may acknowledge it. `raise_on_failure=True` raises the handler's own exception
+        instead, once the message is stored.
         """
         delivery = Delivery.of(**message)
-        return self._spooling.attempt([delivery], lambda: self._process(delivery))[0]
+        raised: list[BaseException] = []
+        (receipt,) = self._spooling.attempt([delivery], lambda: self._process(delivery, raised))
+        if raise_on_failure and raised:
+            raise raised[0]
+        return receipt
 
-    def _process(self, delivery: Delivery) -> list[Receipt]:
-        receipts = self._inline.process(delivery)
+    def _process(self, delivery: Delivery, raised: list[BaseException]) -> list[Receipt]:
+        receipts, error = self._inline.process(delivery)
         stored = self._store_first([delivery]) if self._wanted_elsewhere(delivery, receipts) else []
+        raised += [error] if error else []
         return [merged([*receipts.values(), *stored])]
 
-    async def aprocess(self, **message: Unpack[Arguments]) -> Receipt:
+    async def aprocess(self, *, raise_on_failure: bool = False, **message: Unpack[Arguments]) -> Receipt:
         """As `process`, awaited; a `def` handler runs in a thread of its own."""
         delivery = Delivery.of(**message)
-        return (await self._spooling.attempt_async([delivery], lambda: self._aprocess(delivery)))[0]
+        raised: list[BaseException] = []
+        (receipt,) = await self._spooling.attempt_async([delivery], lambda: self._aprocess(delivery, raised))
+        if raise_on_failure and raised:
+            raise raised[0]
+        return receipt
 
-    async def _aprocess(self, delivery: Delivery) -> list[Receipt]:
-        receipts = await self._inline.process_async(delivery)
+    async def _aprocess(self, delivery: Delivery, raised: list[BaseException]) -> list[Receipt]:
+        receipts, error = await self._inline.process_async(delivery)
         stored = await self._astore_first([delivery]) if self._wanted_elsewhere(delivery, receipts) else []
+        raised += [error] if error else []
         return [merged([*receipts.values(), *stored])]
 
     def _wanted_elsewhere(self, delivery: Delivery, receipts: dict[str, Receipt]) -> bool:

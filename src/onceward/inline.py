@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from onceward.deferred import asyncio
 from onceward.effects import async_effects, sync_effects
@@ -29,6 +29,19 @@ from onceward.worker import watched_call
 _GATE_POLL = 0.005
 
 
+class Processed(NamedTuple):
+    """What became of a delivery in this process."""
+
+    receipts: dict[str, Receipt]
+    """One for each consumer."""
+    raised: BaseException | None = None
+    """What the first handler that failed raised."""
+
+    def and_then(self, other: Processed) -> Processed:
+        """Both, this one first."""
+        return Processed(self.receipts | other.receipts, self.raised or other.raised)
+
+
 class Inline:
     """Runs handlers in the caller's thread or event loop."""
 
@@ -38,25 +51,25 @@ class Inline:
         self._pid = 0
         self._lock = threading.Lock()
 
-    def process(self, delivery: Delivery) -> dict[str, Receipt]:
-        """Run every handler of this process for the delivery; a receipt per consumer."""
+    def process(self, delivery: Delivery) -> Processed:
+        """Run every handler of this process for the delivery."""
         kinds = self._kinds(delivery)
         if True in kinds and _in_event_loop():
             raise ConfigurationError(
                 f"{delivery.type!r} has an async handler; inside an event loop use `await inbox.aprocess(...)`"
             )
-        receipts = self._run(delivery) if False in kinds else {}
+        processed = self._run(delivery) if False in kinds else Processed({})
         if True in kinds:
-            receipts |= asyncio.run(self._run_in_new_loop(delivery))
-        return receipts
+            processed = processed.and_then(asyncio.run(self._run_in_new_loop(delivery)))
+        return processed
 
-    async def process_async(self, delivery: Delivery) -> dict[str, Receipt]:
+    async def process_async(self, delivery: Delivery) -> Processed:
         """As `process`, awaited; a `def` handler runs in a thread."""
         kinds = self._kinds(delivery)
-        receipts = await asyncio.to_thread(self._run, delivery) if False in kinds else {}
+        processed = await asyncio.to_thread(self._run, delivery) if False in kinds else Processed({})
         if True in kinds:
-            receipts |= await self._run_async(delivery)
-        return receipts
+            processed = processed.and_then(await self._run_async(delivery))
+        return processed
 
     def close(self) -> None:
         """Say goodbye, if this process was registered."""
@@ -67,7 +80,7 @@ class Inline:
     def _kinds(self, delivery: Delivery) -> set[bool]:
         return {handler.is_async for handler in self._context.registry if handler.type == delivery.type}
 
-    def _run(self, delivery: Delivery) -> dict[str, Receipt]:
+    def _run(self, delivery: Delivery) -> Processed:
         presence = self._registered()
         lane = self._lane(presence)
         while not presence.gate.enter(lane):
@@ -83,7 +96,7 @@ class Inline:
             presence.adopt(lane.open_tokens)
             presence.gate.leave(lane)
 
-    async def _run_async(self, delivery: Delivery) -> dict[str, Receipt]:
+    async def _run_async(self, delivery: Delivery) -> Processed:
         presence = await asyncio.to_thread(self._registered)
         lane = self._lane(presence)
         while not presence.gate.enter(lane):  # it is shared with threads, so nothing here can be awaited
@@ -98,15 +111,16 @@ class Inline:
             presence.adopt(lane.open_tokens)
             presence.gate.leave(lane)
 
-    async def _run_in_new_loop(self, delivery: Delivery) -> dict[str, Receipt]:
+    async def _run_in_new_loop(self, delivery: Delivery) -> Processed:
         try:
             return await self._run_async(delivery)
         finally:
             await self._store.async_close()
 
-    def _step(self, lane: Lane, delivery: Delivery, *, is_async: bool) -> Flow[dict[str, Receipt]]:
+    def _step(self, lane: Lane, delivery: Delivery, *, is_async: bool) -> Flow[Processed]:
         yield from self._introduce()
-        return (yield from process(lane, delivery, is_async=is_async))
+        receipts = yield from process(lane, delivery, is_async=is_async)
+        return Processed(receipts, lane.raised)
 
     def _registered(self) -> Presence:
         with self._lock:

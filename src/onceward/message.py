@@ -225,6 +225,16 @@ class Message(NamedTuple):
         return identity.effect_key(self.consumer, self.source, self.id, name)
 
 
+class Failure(NamedTuple):
+    """Why a message is not done."""
+
+    kind: str
+    """The name of the exception's class."""
+    text: str
+    final: bool = False
+    """The message is dead: it is not tried again by itself."""
+
+
 @dataclass(frozen=True, slots=True)
 class Receipt:
     """What became of a delivery. Returned only after its transaction was committed, or its spool is on the disk."""
@@ -240,6 +250,23 @@ class Receipt:
     """The handler's effects are committed."""
     result: Any = None
     """What the handler returned, for a message that is finished."""
+    error: Failure | None = None
+    """What the handler raised in this call of `process`; the message is stored all the same."""
+
+    @property
+    def outcome(self) -> Literal["done", "queued", "retrying", "dead", "duplicate", "mismatch", "spooled"]:
+        """`status`, and for a message that was new what became of it.
+
+        `done`: the handler's effects are committed. `queued`: a worker runs it. `retrying`: the handler raised, a
+        worker tries again. `dead`: the handler raised and the message is not tried again by itself.
+        """
+        if self.status != "accepted":
+            return self.status
+        if self.finished:
+            return "done"
+        if self.error is None:
+            return "queued"
+        return "dead" if self.error.final else "retrying"
 
 
 def passed_on(message_id: str, headers: Mapping[str, str]) -> dict[str, str]:

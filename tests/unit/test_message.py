@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from onceward import identity
 from onceward.errors import ContractViolation, InvalidMessage
-from onceward.message import Delivery, Draft, Message, Receipt, moment, passed_on
+from onceward.message import Delivery, Draft, Failure, Message, Receipt, moment, passed_on
 from tests.unit.builders import NOW, delivery, message
 
 
@@ -226,9 +226,25 @@ def test_a_sent_message_inherits_its_story(headers: dict[str, str], expected: di
     assert passed_on("e1", headers) == expected
 
 
+@pytest.mark.parametrize(
+    ("receipt", "outcome"),
+    [
+        (Receipt("accepted", 1, finished=True), "done"),
+        (Receipt("accepted", 1, error=Failure("E", "x")), "retrying"),
+        (Receipt("accepted", 1, error=Failure("E", "x", final=True)), "dead"),
+        (Receipt("duplicate", 1, finished=True), "duplicate"),
+        (Receipt("mismatch", 1), "mismatch"),
+        (Receipt("spooled", 0), "spooled"),
+    ],
+)
+def test_the_outcome_says_what_became_of_it(receipt: Receipt, outcome: str) -> None:
+    """D47: failed, queued and dead are three things."""
+    assert receipt.outcome == outcome
+
+
 def test_a_receipt_by_default() -> None:
     """A receipt promises no more than it knows."""
     one = Receipt("accepted", 7)
-    assert (one.finished, one.result) == (False, None)
+    assert (one.finished, one.result, one.error, one.outcome) == (False, None, None, "queued")
     assert isinstance(message(), Message)
     assert isinstance(delivery(), Delivery)

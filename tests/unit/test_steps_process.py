@@ -15,7 +15,7 @@ from onceward.errors import (
     TransactionAborted,
 )
 from onceward.flow import Begin, Call, Each, Outcome, Wait, run_sync
-from onceward.message import Delivery, Message, Receipt
+from onceward.message import Delivery, Failure, Message, Receipt
 from onceward.registry import Handler
 from onceward.retry import Reject, Retry, RetryPolicy
 from onceward.steps.lane import Lane
@@ -296,7 +296,7 @@ class TestFailure:
     def test_it_is_undone_then_stored_and_charged(self) -> None:
         """In a second transaction, as a failed first attempt; the caller may acknowledge."""
         script = Script(answers(call=Outcome(error=Retry("busy", after=9)), receive=[(0, 6, NOW)]))
-        assert run(working(handler()), script) == {SERVICE: Receipt("accepted", 6)}
+        assert run(working(handler()), script) == {SERVICE: Receipt("accepted", 6, error=Failure("Retry", "busy"))}
         assert script.story == ["begin receive_inline call rollback", "begin receive add_attempt keep_effects commit"]
         row = script.params("receive")[0]
         assert (row["state"], row["delay"], row["attempts"], row["body"]) == ("retry", 9.0, 1, delivery().body)
@@ -334,7 +334,8 @@ class TestFailure:
     def test_a_version_nobody_handles_is_stored_dead(self) -> None:
         """It is somebody's type, so it is kept; the story lists the versions."""
         script = Script(answers())
-        assert run(working(handler()), script, delivery(version=9)) == {SERVICE: Receipt("accepted", 5)}
+        receipt = run(working(handler()), script, delivery(version=9))[SERVICE]
+        assert (receipt.seq, receipt.outcome, receipt.error and receipt.error.kind) == (5, "dead", "HandlerNotFound")
         assert script.story == ["begin receive_inline rollback", "begin receive add_attempt keep_effects commit"]
         assert "handled versions: 1" in script.params("add_attempt")[0]["error"]
 
@@ -409,7 +410,7 @@ class TestFailure:
                 call=Outcome(error=ValueError("x")), receive=receive, requeue_own=[], known=[], **catalog_answers(later)
             )
         )
-        assert run(working(handler()), script) == {SERVICE: Receipt("accepted", 5)}
+        assert run(working(handler()), script) == {SERVICE: Receipt("accepted", 5, error=Failure("ValueError", "x"))}
         assert script.params("receive")[-1]["state"] == "retry"
 
     @pytest.mark.parametrize("error", [ValueError("x"), Reject("no")])
@@ -433,7 +434,8 @@ class TestContract:
     def test_what_it_committed_is_queued_dead(self) -> None:
         """The ledger row is there already: it gets its queue row back, with the story."""
         script = Script(answers(finish_inline=GuardFailed("x"), receive=[], requeue_own=[(5,)]))
-        assert run(working(handler()), script) == {SERVICE: Receipt("accepted", 5)}
+        receipt = run(working(handler()), script)[SERVICE]
+        assert (receipt.seq, receipt.outcome) == (5, "dead")
         assert script.story == [
             "begin receive_inline call finish_inline rollback",
             "begin receive requeue_own add_attempt keep_effects commit",
@@ -445,7 +447,8 @@ class TestContract:
     def test_what_it_rolled_back_is_stored_anew(self) -> None:
         """The ledger row went with it."""
         script = Script(answers(finish_inline=GuardFailed("x"), receive=[(0, 6, NOW)]))
-        assert run(working(handler()), script) == {SERVICE: Receipt("accepted", 6)}
+        receipt = run(working(handler()), script)[SERVICE]
+        assert (receipt.seq, receipt.outcome) == (6, "dead")
 
     def test_its_body_is_not_lost(self) -> None:
         """What it committed may be the row without a body: a dead message must have one, to be redriven."""
@@ -545,14 +548,16 @@ class TestCareful:
         """Accepted, not finished."""
         one = delivery()
         script = Script(answers(call=Outcome(error=ValueError("x")), settle=[(5,)], known=known(one, finished=0)))
-        assert run(working(handler(), careful=True), script, one) == {SERVICE: Receipt("accepted", 5)}
+        receipt = run(working(handler(), careful=True), script, one)[SERVICE]
+        assert receipt == Receipt("accepted", 5, error=Failure("ValueError", "x"))
         assert "begin settle add_attempt commit" in script.story
 
     def test_a_message_that_cannot_be_read_is_settled_too(self) -> None:
         """Dead, without a call."""
         for one in (delivery(data=None, body=b"{"), delivery(version=9)):
             script = Script(answers(settle=[(5,)], known=[]))
-            assert run(working(handler(), careful=True), script, one) == {SERVICE: Receipt("accepted", 5)}
+            receipt = run(working(handler(), careful=True), script, one)[SERVICE]
+            assert (receipt.seq, receipt.outcome) == (5, "dead")
             assert script.all(Call) == []
             assert script.params("settle")[0]["state"] == "dead"
 

@@ -9,7 +9,7 @@ import pytest
 from onceward import identity
 from onceward.errors import ConfigurationError, InvalidMessage, StoreConflict, StoreUnavailable
 from onceward.flow import Begin
-from onceward.message import Delivery, Message, Receipt
+from onceward.message import Delivery, Failure, Message, Receipt
 from onceward.registry import Handler
 from onceward.steps.context import Cache, Context
 from onceward.steps.receive import READY, merged, message_of, receive, targets
@@ -439,6 +439,9 @@ def test_a_raw_handler_gets_no_data() -> None:
 
 
 ACCEPTED, DUPLICATE, MISMATCH = Receipt("accepted", 1), Receipt("duplicate", 2, finished=True), Receipt("mismatch", 3)
+DONE = Receipt("accepted", 1, finished=True)
+RETRYING = Receipt("accepted", 1, error=Failure("E", "x"))
+DEAD = Receipt("accepted", 1, error=Failure("F", "y", final=True))
 
 
 @pytest.mark.parametrize(
@@ -452,6 +455,8 @@ ACCEPTED, DUPLICATE, MISMATCH = Receipt("accepted", 1), Receipt("duplicate", 2, 
             [Receipt("duplicate", 1, finished=True), Receipt("duplicate", 2, finished=True, result=0)],
             Receipt("duplicate", 1, finished=True, result=0),
         ),
+        ([DONE, RETRYING], RETRYING),
+        ([DONE, RETRYING, DEAD, ACCEPTED], DEAD),
     ],
 )
 def test_receipts_of_several_consumers_become_one(parts: list[Receipt], expected: Receipt) -> None:

@@ -20,6 +20,7 @@ from onceward import (
     Circuit,
     ConfigurationError,
     ContractViolation,
+    Failure,
     Inbox,
     InvalidMessage,
     Message,
@@ -124,6 +125,7 @@ def receive(inbox: Inbox) -> None:
         raise InvalidMessage("the same id with other bytes")
     assert_type(receipt.seq, int)
     assert_type(receipt.finished, bool)
+    assert_type(receipt.error, Failure | None)
     with inbox.transaction() as tx:
         inbox.receive(tx=tx, source="shop", id="e2", type="order.paid", body=b"{}", headers={"a": "b"}, version=2)
         assert_type(inbox.send("shipped", {"order": 7}, tx=tx, key="7", to="warehouse"), str)
@@ -132,7 +134,7 @@ def receive(inbox: Inbox) -> None:
         {"source": "shop", "id": "e4", "type": "order.paid", "body": b"{}", "headers": None},
     ]
     assert_type(inbox.receive_many(some), list[Receipt])
-    assert_type(inbox.process(source="shop", id="e5", type="order.paid", data=None), Receipt)
+    assert_type(inbox.process(source="shop", id="e5", type="order.paid", data=None, raise_on_failure=True), Receipt)
     inbox.sink("default", Queue())
     inbox.sink("warehouse", AwaitedQueue(), retry=RetryPolicy.classic())
     assert_type(inbox.webhooks({"/stripe": Stripe("secret")}, limits=Limits(body=1000, memory=10_000)), Webhooks)

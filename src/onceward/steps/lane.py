@@ -18,7 +18,7 @@ from onceward.flow import Call, Do, Flow, Outcome
 from onceward.message import NO_HEADERS, Delivery, Draft, Message, moment
 from onceward.reference import Reference, split
 from onceward.registry import Handler, Subscription
-from onceward.retry import RetryPolicy, VersionGap
+from onceward.retry import Again, Dead, RetryPolicy, VersionGap
 from onceward.steps.context import Context
 from onceward.steps.receive import data_of
 
@@ -105,6 +105,8 @@ class Claimed:
     """A later number of its key is applied already: it is finished without being run."""
     absent: Absent | None = None
     """Its body is not here yet; then there is no call either."""
+    failed: tuple[BaseException, Again | Dead] | None = None
+    """What its attempt was settled with, for a caller of `process` who waits for it."""
 
     @property
     def request(self) -> Call:
@@ -197,6 +199,8 @@ class Lane:
     """A suspect waits, and this lane has asked the others to let it run alone."""
     owner: int = 0
     """The worker number under which the open tokens were written."""
+    raised: BaseException | None = None
+    """What the handler of a message that is processed inline raised; the message is stored."""
 
     def __post_init__(self) -> None:
         registry = self.context.registry

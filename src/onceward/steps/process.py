@@ -20,9 +20,9 @@ from onceward.errors import (
     StoreUnavailable,
 )
 from onceward.flow import COMMIT, ROLLBACK, Call, Each, Flow, Outcome, Query, Request, Wait
-from onceward.message import Delivery, Message, Receipt
+from onceward.message import Delivery, Failure, Message, Receipt
 from onceward.registry import Handler
-from onceward.retry import Again, Dead, decide
+from onceward.retry import Again, Dead, decide, text_of
 from onceward.steps.attempt import result_texts, send_request, transaction_ended
 from onceward.steps.blob import prepare, put_away, put_sent, take_back
 from onceward.steps.context import Context, know_names, load_catalog, once
@@ -45,6 +45,7 @@ from onceward.steps.settle import attempt_row, columns, log_failure
 def process(lane: Lane, delivery: Delivery, *, is_async: bool) -> Flow[dict[str, Receipt]]:
     """Handle a delivery now, for each consumer whose handler is of this kind, each in its own transaction."""
     context = lane.context
+    lane.raised = None
     yield from know_names(context, context.cache, {context.service, delivery.source})
     (delivery,) = yield from put_away(context, [delivery], context.cache)
     yield from prepare(context)
@@ -127,6 +128,13 @@ def _queued(lane: Lane, seq: int) -> Receipt:
     """It is for a worker now: nobody else would tell one."""
     lane.ring()
     return Receipt("accepted", seq)
+
+
+def _failed(lane: Lane, seq: int, error: BaseException, decision: Again | Dead) -> Receipt:
+    """The handler raised, and the message is stored with that."""
+    lane.raised = lane.raised or error
+    failure = Failure(type(error).__name__, text_of(error), final=isinstance(decision, Dead))
+    return Receipt("accepted", seq, error=failure)
 
 
 def _turn(target: Target) -> Flow[str]:
@@ -281,7 +289,7 @@ def _store_failed(
         yield Query("keep_effects", {"seq": seq, "stored": stored})
         yield COMMIT
         log_failure(delivery, story, decision)
-        return Receipt("accepted", stored)
+        return _failed(lane, stored, error, decision)
     yield COMMIT
     return (yield from _known_receipt(context, delivery, row))
 
@@ -330,4 +338,6 @@ def _store_and_handle(lane: Lane, delivery: Delivery, target: Target) -> Flow[Re
     claimed = Claimed(seq, lane.owner, token, None, seq, None, 0, 0.0, handler, call, problem)
     yield from handle(lane, [claimed])
     known = (yield from look_up(context, [row])).get(0)
+    if claimed.failed and not (known and known.finished):
+        return _failed(lane, seq, *claimed.failed)
     return Receipt("accepted", seq, known.finished, known.result) if known else Receipt("accepted", seq)

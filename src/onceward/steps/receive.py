@@ -314,10 +314,20 @@ def count_copies(context: Context, copies: dict[int, int]) -> Flow[None]:
 
 
 def merged(parts: list[Receipt]) -> Receipt:
-    """One receipt for all consumers of a delivery: new if it was new to any, finished if it is to all."""
+    """One receipt for all consumers of a delivery: new if it was new to any, finished if it is to all.
+
+    Of several errors it has one that is final, if there is one: that one needs a person.
+    """
     if len(parts) == 1:
         return parts[0]
     order = ("mismatch", "accepted", "duplicate")
     leading = min(parts, key=lambda part: order.index(part.status))
     results = [part.result for part in parts if part.result is not None]
-    return Receipt(leading.status, parts[0].seq, all(part.finished for part in parts), results[0] if results else None)
+    errors = sorted((part.error for part in parts if part.error), key=lambda error: not error.final)
+    return Receipt(
+        status=leading.status,
+        seq=parts[0].seq,
+        finished=all(part.finished for part in parts),
+        result=results[0] if results else None,
+        error=errors[0] if errors else None,
+    )

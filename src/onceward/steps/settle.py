@@ -49,6 +49,7 @@ def settle(lane: Lane, message: Claimed, error: BaseException) -> Flow[None]:
     )
     yield Query("add_attempt", story)
     yield COMMIT
+    message.failed = error, decision
     log_failure(message.call.message if message.call else None, story, decision)
 
 
@@ -57,7 +58,9 @@ def postpone(lane: Lane, message: Claimed, error: BaseException) -> Flow[None]:
     if timedelta(seconds=message.age) >= message.policy.max_age:
         yield from settle(lane, message, error)
         return
-    yield from put_off(lane, [message], random.uniform(0.05, 1.0))  # noqa: S311 - spreads load, keeps no secret
+    delay = random.uniform(0.05, 1.0)  # noqa: S311 - spreads load, keeps no secret
+    yield from put_off(lane, [message], delay)
+    message.failed = error, Again(timedelta(seconds=delay))
 
 
 def put_off(lane: Lane, messages: Sequence[Claimed], delay: float) -> Flow[None]:
