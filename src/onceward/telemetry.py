@@ -41,9 +41,10 @@ def instrument(
         first = messages[0]
         names = {"service": inbox.context.service, "consumer": handler.consumer, "type": handler.type}
         began, outcome = time.perf_counter(), "failed"
-        # One message continues the trace of its sender; a batch has many, and only links to them.
+        # One message continues the trace of its sender; a batch has many, and only links to them, each of them.
         parents = [_CONTEXT.extract(dict(message.headers)) for message in messages]
-        links = [Link(trace.get_current_span(parent).get_span_context()) for parent in parents[1:]]
+        senders = [trace.get_current_span(parent).get_span_context() for parent in parents]
+        links = [Link(sender) for sender in senders if sender.is_valid] if len(messages) > 1 else []
         attributes = {
             "messaging.system": "onceward",
             "messaging.operation.type": "process",

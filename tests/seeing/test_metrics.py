@@ -108,6 +108,26 @@ def test_a_span_continues_the_senders_trace_without_the_payload(inbox: Inbox) ->
     meters.shutdown()
 
 
+def test_a_batch_links_to_every_senders_trace(inbox: Inbox) -> None:
+    """D45: also the first message's; one that came without a trace has none."""
+    exporter, tracers = InMemorySpanExporter(), TracerProvider()
+    tracers.add_span_processor(SimpleSpanProcessor(exporter))
+    instrument(inbox, tracer_provider=tracers)
+
+    @inbox.on("measured", batch=True)
+    def measured(messages: list[Message], tx: Any) -> None:
+        del messages, tx
+
+    traces = [f"{number:032x}" for number in (1, 2, 3)]
+    for trace in (*traces, None):
+        headers = {} if trace is None else {"traceparent": f"00-{trace}-00f067aa0ba902b7-01"}
+        inbox.receive(source="meter", id=f"m-{trace}", type="measured", data=1, headers=headers)
+    inbox.drain()
+    (span,) = exporter.get_finished_spans()
+    assert span.parent is None
+    assert [f"{link.context.trace_id:032x}" for link in span.links] == traces
+
+
 def test_what_is_shipped_uses_metrics_that_exist(inbox: Inbox) -> None:
     registry = CollectorRegistry()
     registry.register(InboxCollector(inbox))
