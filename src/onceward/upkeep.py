@@ -183,10 +183,14 @@ class Upkeep(Desk):
     ) -> int:
         """As `personal` and `erase`, in the files of an archive; answers how many messages were blanked."""
         _check_one(key, field, source, id)
-        if source is not None:
-            return files.Archive(folder).erase(lambda record: (record["source"], record["id"]) == (source, id))
+        archive = files.Archive(folder)
+        if source is not None and id is not None:
+            # The tables first: what they have forgotten by then is in a file by then, and so is what it sent.
+            seqs = set(perform(self._store, lambda: erasing.same_id(self._context, source, id)))
+            seqs |= {one["seq"] for one in archive.read() if (one["source"], one["id"]) == (source, id)}
+            return archive.erase(lambda record: record["seq"] in seqs or record["cause"] in seqs)
         test = _test(key, field)
-        return files.Archive(folder).erase(
+        return archive.erase(
             lambda record: test.holds(record["key"], payload.encode_text(record["headers"]), files.body_of(record))
         )
 

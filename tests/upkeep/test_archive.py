@@ -216,6 +216,32 @@ def test_erasing_reaches_the_archive(archiving: Shop, tmp_path: Path) -> None:
     assert shop.inbox.erase_archived(tmp_path / "none", key="k") == 0
 
 
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_erasing_an_id_reaches_what_its_handler_sent(archiving: Shop, tmp_path: Path, *, forgotten: bool) -> None:
+    """D43: whichever file it is in, and whether or not the tables still remember what it was sent for."""
+    shop = archiving
+
+    def sends(message: Message) -> acts.Steps:
+        yield acts.wrote(message)
+        message.send("told", {"mail": message.data})
+
+    shop.handle("tell", sends)
+    for name in ("ann", "bob"):
+        shop.receive(name, "tell", data=name)
+    shop.drain()
+    shop.inbox.archive(tmp_path)
+    for out in shop.inbox.messages(outgoing=True):
+        shop.inbox.discard(out.seq)
+    shop.inbox.archive(tmp_path)
+    assert len(Archive(tmp_path).files()) == 2
+    if forgotten:
+        assert shop.inbox.prune().messages == 4
+    assert shop.inbox.erase_archived(tmp_path, source=SOURCE, id="ann") == 2
+    text = "".join(gzip.decompress(path.read_bytes()).decode() for path in tmp_path.glob("*.gz"))
+    assert '\\"ann\\"' not in text
+    assert text.count('\\"bob\\"') == 2
+
+
 @pytest.mark.parametrize("body", [b"", b"text", "ü\r\n\u2028".encode(), b"\xff\xfe", None])
 def test_a_body_comes_back_as_it_was(body: bytes | None, tmp_path: Path) -> None:
     """Text stays readable, anything else is base64, nothing is nothing."""
