@@ -375,7 +375,19 @@ VARIANTS: tuple[Variant, ...] = (
     Variant(
         "upkeep forgets too early",
         ("forgotten early",),
-        edits={"next_ledger": (":now - CAST(:keep * 1000000 AS integer)", ":now - CAST(:keep * 500000 AS integer)")},
+        edits={
+            "next_ledger": (":now - CAST(:keep * 1000000 AS integer)", ":now - CAST(:keep * 500000 AS integer)"),
+            "forget_messages": (
+                "r.finished_at >= :now - CAST(:keep * 1000000",
+                "r.finished_at >= :now - CAST(:keep * 500000",
+            ),
+        },
+        theme=FORGETFUL,
+    ),
+    Variant(
+        "upkeep forgets what came long ago and has just been finished",
+        ("forgotten early",),
+        edits={"forget_messages": ("AND r.finished_at >= :now", "AND 0 AND r.finished_at >= :now")},
         theme=FORGETFUL,
     ),
     Variant(

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from onceward.identity import body_hash
-from simulation.checks.facts import Facts, Violation
+from simulation.checks.facts import Facts, Violation, seqs_of
 
 
 def no_loss(facts: Facts) -> list[Violation]:
@@ -58,10 +58,14 @@ def forgotten_in_time(facts: Facts) -> list[Violation]:
     for removal in facts.history.removals:
         if removal.statement != "forget_messages":
             continue
+        ended = {seq: _microseconds(facts.ledger[seq]["received_at"]) for seq in removal.numbers - there}
+        for run in removal.tables["run"]:
+            for seq in ended.keys() & set(seqs_of(run)):
+                ended[seq] = max(ended[seq], _microseconds(run["finished_at"]))
         found += [
             Violation("forgotten early", f"message {seq} was forgotten before its retention was over")
-            for seq in removal.numbers - there
-            if removal.at - _microseconds(facts.ledger[seq]["received_at"]) < facts.history.dedupe_retention * 1_000_000
+            for seq, at in ended.items()
+            if removal.at - at < facts.history.dedupe_retention * 1_000_000
         ]
     return found
 

@@ -36,7 +36,7 @@ class Settings:
     body_retention: timedelta = timedelta(days=7)
     """How long bodies of finished messages are kept: for looking back and for replay."""
     dedupe_retention: timedelta = timedelta(days=30)
-    """How long a message is remembered after it came: within this time a copy of it never takes effect again."""
+    """How long a message is remembered after it was finished: in this time a copy of it never takes effect again."""
     upkeep: timedelta | None = timedelta(minutes=1)
     """How often one of the running workers looks for what is old enough to go; None leaves it to `onceward prune`."""
 

@@ -78,7 +78,9 @@ HOT: dict[str, Query | Each] = {
     "next_bodies": Query("next_bodies", {"after": 0, "keep": 1.0, "limit": 500}),
     "next_runs": Query("next_runs", {"after": 0, "keep": 1.0, "limit": 500}),
     "drop_bodies": Query("drop_bodies", {"seqs": [5, 6]}),
-    "forget_messages": Query("forget_messages", {"seqs": [5, 6], "archive_first": False}),
+    "forget_messages": Query(
+        "forget_messages", {"seqs": [5, 6], "lowest": 5, "highest": 6, "keep": 1.0, "archive_first": False}
+    ),
     "referred": Query("referred", {"names": ["folder/2026/01/01/one", "folder/2026/01/01/two"]}),
 }
 

@@ -159,6 +159,36 @@ def test_an_effect_of_unknown_outcome_keeps_its_message(shop: Shop) -> None:
     assert shop.count("ledger") == shop.count("effect") == 0
 
 
+def age(shop: Shop, table: str, column: str, days: int) -> None:
+    """Make what a table says about a time so many days older."""
+    past = f"interval '{days} days'" if shop.dialect == "postgres" else str(days * 86_400_000_000)
+    shop.sql(f"UPDATE {shop.prefix}{table} SET {column} = {column} - {past}")
+
+
+@pytest.mark.parametrize("end", ["redriven and done", "discarded"])
+def test_a_message_is_remembered_from_when_it_was_finished(store_url: str, end: str) -> None:
+    """D63: what came 40 days ago and has ended just now is remembered for the whole retention, and no longer."""
+    with Shop(store_url, "def", settings=Settings(upkeep=None)) as shop:
+        shop.handle(behaviour=acts.stumbling(lambda: Reject("the bank is away"), runs=1))
+        shop.receive("old")
+        shop.drain()
+        assert shop.status("old") == "dead"
+        age(shop, "ledger", "received_at", 40)
+        if end == "discarded":
+            shop.inbox.discard(shop.seqs["old"])
+        else:
+            shop.inbox.redrive(shop.seqs["old"])
+            shop.drain()
+        age(shop, "audit", "at", 29)
+        age(shop, "run", "finished_at", 29)
+        assert shop.inbox.prune().messages == 0
+        assert shop.receive("old").status == "duplicate"
+        age(shop, "audit", "at", 2)
+        age(shop, "run", "finished_at", 2)
+        pruned = shop.inbox.prune()
+        assert (pruned.messages, pruned.runs) == (1, 0 if end == "discarded" else 1)
+
+
 def test_nothing_young_goes(store_url: str) -> None:
     """R30: the defaults keep bodies for days and ids for weeks."""
     with Shop(store_url, "def") as shop:

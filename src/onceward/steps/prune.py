@@ -1,9 +1,10 @@
 """Prune: bodies go after days, the memory of messages after weeks, in small transactions beside live traffic.
 
 Invariant: what is unfinished, dead, in an open case of quarantine or under an effect of unknown outcome is never
-touched, however old. That is a condition of the deleting statement itself, which sees everything that was committed
-before its rows were locked; and whoever adds a case to a message locks its ledger row first. So a copy that comes at
-the same moment is either a duplicate (the row was there) or a new message (the row is gone), never neither.
+touched, however old; and the memory of a message counts from when it was finished. That is a condition of the deleting
+statement itself, which sees everything that was committed before its rows were locked; and whoever adds a case to a
+message locks its ledger row first. So a copy that comes at the same moment is either a duplicate (the row was there)
+or a new message (the row is gone), never neither.
 """
 
 from __future__ import annotations
@@ -164,9 +165,12 @@ def _drop_pages(context: Context, sweep: Sweep, keep: float) -> Flow[None]:
         sweep.told(sweep.pruned)
 
 
-def _removal(context: Context, statement: str, numbers: list[int]) -> Query:
-    more = {"archive_first": context.settings.archive_first} if statement == "forget_messages" else {}
-    return Query(statement, {"seqs": numbers, **more})
+def _removal(context: Context, statement: str, numbers: list[int], keep: float) -> Query:
+    if statement != "forget_messages":
+        return Query(statement, {"seqs": numbers})
+    # What came long ago may have been finished only now: that is looked for in the range of the batch.
+    batch = {"seqs": numbers, "lowest": min(numbers), "highest": max(numbers)}
+    return Query(statement, {**batch, "keep": keep, "archive_first": context.settings.archive_first})
 
 
 def _walk(context: Context, look: str, remove: str, keep: float, after: int) -> Flow[tuple[int | None, int]]:
@@ -179,7 +183,7 @@ def _walk(context: Context, look: str, remove: str, keep: float, after: int) -> 
         locked = yield Query("lock_ledger", {"seqs": old})
         old = [number for (number,) in locked]
     if old:
-        gone = yield _removal(context, remove, old)
+        gone = yield _removal(context, remove, old, keep)
     yield COMMIT
     at_end = len(rows) < BATCH or not any(is_old for _, is_old in rows)
     return (None if at_end else rows[-1][0]), len(gone)

@@ -988,10 +988,19 @@ FROM {prefix}ledger WHERE seq > %(after)s ORDER BY seq LIMIT %(limit)s
 
 -- name: forget_messages
 -- Guard: nothing unfinished, dead, in an open case, with an effect of unknown outcome, or with a second body that was accepted and is
--- itself still remembered (or not archived yet, where that comes first); looked at in a new statement after lock_ledger. Everything about the message goes with it, but for the lines about erasure.
-WITH gone AS (
+-- itself still remembered (or not archived yet, where that comes first); nothing that was finished, or that a person did something to,
+-- within the retention, however long ago it came. Looked at in a new statement after lock_ledger. Everything about the message goes
+-- with it, but for the lines about erasure. Relies on run_seq (once, for the range of the batch) and audit_seq.
+WITH recent AS MATERIALIZED (
+    SELECT unnest(r.seqs) AS seq FROM {prefix}run r
+    WHERE r.first_seq <= %(highest)s::bigint AND r.last_seq >= %(lowest)s::bigint
+      AND r.finished_at >= clock_timestamp() - make_interval(secs => %(keep)s::float8)
+), gone AS (
     DELETE FROM {prefix}ledger l
     WHERE l.seq = ANY(%(seqs)b::bigint[])
+      AND l.seq NOT IN (SELECT seq FROM recent)
+      AND NOT EXISTS (SELECT FROM {prefix}audit a
+                      WHERE a.seq = l.seq AND a.at >= clock_timestamp() - make_interval(secs => %(keep)s::float8))
       AND NOT (%(archive_first)s::boolean AND EXISTS (SELECT FROM {prefix}body b WHERE b.seq = l.seq))
       AND NOT EXISTS (SELECT FROM {prefix}queue q WHERE q.seq = l.seq)
       AND NOT EXISTS (SELECT FROM {prefix}effect e WHERE e.seq = l.seq AND NOT e.done)

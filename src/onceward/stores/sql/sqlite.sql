@@ -863,9 +863,16 @@ FROM {prefix}ledger WHERE seq > :after ORDER BY seq LIMIT :limit
 
 -- name: forget_messages
 -- Guard: nothing unfinished, dead, in an open case, with an effect of unknown outcome, or with a second body that was accepted and is
--- itself still remembered (or not archived yet, where that comes first). Everything about the message goes with it, but for the lines about erasure.
+-- itself still remembered (or not archived yet, where that comes first); nothing that was finished, or that a person did something to,
+-- within the retention, however long ago it came. Everything about the message goes with it, but for the lines about erasure. Relies on
+-- run_seq (once, for the range of the batch) and audit_seq.
 DELETE FROM {prefix}ledger
 WHERE seq IN (SELECT value FROM json_each(:seqs))
+  AND seq NOT IN (SELECT s.value FROM {prefix}run r, json_each(r.seqs) s
+                  WHERE r.first_seq <= :highest AND r.last_seq >= :lowest
+                    AND r.finished_at >= :now - CAST(:keep * 1000000 AS integer))
+  AND NOT EXISTS (SELECT 1 FROM {prefix}audit a
+                  WHERE a.seq = {prefix}ledger.seq AND a.at >= :now - CAST(:keep * 1000000 AS integer))
   AND NOT (:archive_first AND EXISTS (SELECT 1 FROM {prefix}body b WHERE b.seq = {prefix}ledger.seq))
   AND NOT EXISTS (SELECT 1 FROM {prefix}queue q WHERE q.seq = {prefix}ledger.seq)
   AND NOT EXISTS (SELECT 1 FROM {prefix}effect e WHERE e.seq = {prefix}ledger.seq AND NOT e.done)
