@@ -67,6 +67,10 @@ class StoreUnavailable(StoreError):
     """The database cannot be reached or is too busy; nothing is known to be stored. Try again later."""
 
 
+class StoreBusy(StoreUnavailable):
+    """Another writer held the database for as long as the caller was ready to wait; trying at once again is no use."""
+
+
 class BlobsUnavailable(StoreUnavailable):
     """The store of large bodies cannot be reached, or this program has none. Try again later."""
 

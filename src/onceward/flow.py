@@ -49,6 +49,8 @@ class Begin:
     """Set inside the transaction and gone with it, so that a guard can tell whether it is still the same one."""
     durable: bool = True
     """Not where a crash of the database may undo it without harm: then the commit need not wait for the disk."""
+    writer_limit: float | None = None
+    """How long to wait where a database has one writer and another holds it; None leaves it to the store."""
 
 
 class Commit:

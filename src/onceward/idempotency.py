@@ -2,7 +2,8 @@
 
 Invariant: what the endpoint wrote through `request.state.tx`, the ledger row and the answer are one commit, and the
 answer leaves after it. An answer of 400 or above, or an exception, rolls all of it back and is not remembered: the
-client may try again under the same key. A key belongs to a tenant; nobody is shown another's answer.
+client may try again under the same key. A key belongs to a service and a tenant; nobody is shown another's answer.
+A request is handled while its client waits or not at all: it is never kept for later, in a queue or in a spool.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from http import HTTPStatus
 from typing import Any, Protocol
 
 from onceward.errors import HandlerTimeout, StoreError
-from onceward.message import Message, Receipt
+from onceward.inline import Inline
+from onceward.message import Message
 from onceward.registry import Handler
 from onceward.retry import RetryPolicy
 from onceward.settings import Settings
@@ -33,6 +35,7 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 HEADER = "idempotency-key"
 MAX_KEY = 255
 MAX_BYTES = 1024 * 1024
+RETRY_AFTER = (b"retry-after", b"2")
 NOT_STORED = {b"content-length", b"connection", b"date", b"set-cookie", b"transfer-encoding"}
 
 
@@ -40,13 +43,11 @@ class Inbox(Protocol):
     """What an inbox is to this."""
 
     settings: Settings
+    inline: Inline
 
     @property
     def context(self) -> Context:
         """What its steps know."""
-
-    async def aprocess(self, **message: Any) -> Receipt:
-        """Handle a message now."""
 
 
 @dataclass(slots=True)
@@ -127,12 +128,14 @@ class IdempotencyKeys:
     ) -> None:
         self._app, self._inbox, self._tenant = app, inbox, tenant
         self._source, self._required, self._methods = source, required, methods
-        self._type = f"idempotency-key {source}"
+        self._service = inbox.context.service
+        # The service is part of it: others on the same tables have keys of their own.
+        self._type = f"idempotency-key {self._service} {source}"
         inbox.context.registry.add(
             Handler(
                 function=self._handle,
                 type=self._type,
-                consumer=inbox.context.service,
+                consumer=self._service,
                 version=1,
                 key=None,
                 retry=RetryPolicy(),
@@ -167,7 +170,8 @@ class IdempotencyKeys:
     async def _answer(self, exchange: _Exchange, key: str, send: Send) -> None:
         token = _exchange.set(exchange)
         try:
-            receipt = await self._inbox.aprocess(
+            receipt = await self._inbox.inline.answer(
+                self._service,
                 source=self._source,
                 id=_joined(self._tenant(exchange.scope), key),
                 type=self._type,
@@ -178,14 +182,18 @@ class IdempotencyKeys:
             return
         except (StoreError, HandlerTimeout):
             # Also where the first request under this key takes too long on a database with one writer.
-            await _refuse(send, HTTPStatus.SERVICE_UNAVAILABLE, "try again with the same key", (b"retry-after", b"2"))
+            await _refuse(send, HTTPStatus.SERVICE_UNAVAILABLE, "try again with the same key", RETRY_AFTER)
             return
         finally:
             _exchange.reset(token)
         if receipt.status == "mismatch":
             await _refuse(send, HTTPStatus.UNPROCESSABLE_ENTITY, "this idempotency-key was used for another request")
+        elif not receipt.finished:
+            await _refuse(send, HTTPStatus.CONFLICT, "a request with this idempotency-key is unfinished", RETRY_AFTER)
         elif receipt.status == "accepted":
             await exchange.answers[-1].send(send)
+        elif receipt.result is None:
+            await _refuse(send, HTTPStatus.CONFLICT, "the answer to this idempotency-key is no longer stored")
         else:
             await Response.of(receipt.result).send(send, (b"idempotency-replayed", b"true"))
 

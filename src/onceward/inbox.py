@@ -93,11 +93,11 @@ class Inbox(Entrance, Sending, Upkeep):
         self._introduced = 0
         self._sinks: dict[str, sinks.Sink] = {}
         self._policies: dict[str, RetryPolicy] = {}
-        self._inline = Inline(self._context, self._store, self.introduce)
+        self.inline = Inline(self._context, self._store, self.introduce)
         self._workers: set[Worker] = set()
         self._gatherings = Gatherings(self._receive, self._areceive, single_writer=self._store.single_writer)
         self._spooling = Spooling(spool, self._store_first, self.settings.poll.total_seconds())
-        atexit.register(self._inline.close)
+        atexit.register(self.inline.close)
 
     # Setting up
 
@@ -205,9 +205,9 @@ class Inbox(Entrance, Sending, Upkeep):
             worker.request_stop()
         self._spooling.stop()
         self._leave()
-        self._inline.close()
+        self.inline.close()
         self._store.close()
-        atexit.unregister(self._inline.close)
+        atexit.unregister(self.inline.close)
 
     async def aclose(self) -> None:
         """As `close`, and close the connections of the running event loop."""
@@ -315,7 +315,7 @@ class Inbox(Entrance, Sending, Upkeep):
         return receipt
 
     def _process(self, delivery: Delivery, raised: list[BaseException]) -> list[Receipt]:
-        receipts, error = self._inline.process(delivery)
+        receipts, error = self.inline.process(delivery)
         stored = self._store_first([delivery]) if self._wanted_elsewhere(delivery, receipts) else []
         raised += [error] if error else []
         return [merged([*receipts.values(), *stored])]
@@ -330,7 +330,7 @@ class Inbox(Entrance, Sending, Upkeep):
         return receipt
 
     async def _aprocess(self, delivery: Delivery, raised: list[BaseException]) -> list[Receipt]:
-        receipts, error = await self._inline.process_async(delivery)
+        receipts, error = await self.inline.process_async(delivery)
         stored = await self._astore_first([delivery]) if self._wanted_elsewhere(delivery, receipts) else []
         raised += [error] if error else []
         return [merged([*receipts.values(), *stored])]

@@ -10,13 +10,13 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 from onceward.deferred import asyncio
 from onceward.effects import async_effects, sync_effects
-from onceward.errors import ConfigurationError
+from onceward.errors import ConfigurationError, StoreUnavailable
 from onceward.flow import Call, Flow, Wait
-from onceward.message import Delivery, Receipt
+from onceward.message import Arguments, Delivery, Receipt
 from onceward.presence import Presence, Watch
 from onceward.steps.context import Context
 from onceward.steps.lane import Lane
@@ -70,6 +70,16 @@ class Inline:
         if True in kinds:
             processed = processed.and_then(await self._run_async(delivery))
         return processed
+
+    async def answer(self, consumer: str, **message: Unpack[Arguments]) -> Receipt:
+        """Handle a request now, for one consumer alone, or raise; it is never spooled or stored for later.
+
+        For handlers that forget failures: the caller waits for the result, or comes again under the same id.
+        """
+        receipts, _ = await self.process_async(Delivery.of(**message))
+        if consumer not in receipts:
+            raise StoreUnavailable(f"consumer {consumer!r} is not subscribed to {message['type']!r} any more")
+        return receipts[consumer]
 
     def close(self) -> None:
         """Say goodbye, if this process was registered."""

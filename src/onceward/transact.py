@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from onceward.deferred import asyncio
-from onceward.errors import StoreConflict, StoreUnavailable
+from onceward.errors import StoreBusy, StoreConflict, StoreUnavailable
 from onceward.flow import Do, Flow, done, run_async, run_sync
 from onceward.stores.protocol import AsyncSession, Session, Store
 
@@ -39,6 +39,8 @@ def perform(store: Store, step: Callable[[], Flow[T]], through: Callable[[Sessio
         try:
             with store.session() as session:
                 return run_sync(step(), (through or performer)(session))
+        except StoreBusy:
+            raise
         except (StoreUnavailable, StoreConflict):
             if last:
                 raise
@@ -66,6 +68,8 @@ async def perform_async(
         try:
             async with store.async_session() as session:
                 return await run_async(step(), (through or async_performer)(session))
+        except StoreBusy:
+            raise
         except (StoreUnavailable, StoreConflict):
             if last:
                 raise

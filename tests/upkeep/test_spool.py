@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,28 +13,11 @@ from onceward import Settings, StoreUnavailable
 from onceward.message import Delivery
 from onceward.spool import Spool
 from tests.contract.harness import SOURCE, TYPE, Kind, Shop, arguments
+from tests.outage import away
 from tests.servers import PostgresServer
 from tests.waiting import wait_until
 
 SOON = Settings(lease=timedelta(seconds=1), poll=timedelta(milliseconds=50))
-
-
-@contextmanager
-def away(shop: Shop) -> Iterator[None]:
-    """The database cannot be reached."""
-    store: Any = shop.inbox.store
-
-    def refuse(*_: object, **__: object) -> Any:
-        raise StoreUnavailable("the database is away")
-
-    names = ("session", "async_session", "connect", "async_connect")
-    for name in names:
-        setattr(store, name, refuse)
-    try:
-        yield
-    finally:
-        for name in names:
-            delattr(store, name)
 
 
 @pytest.fixture(params=["def", "async"])
@@ -56,7 +38,7 @@ def test_messages_wait_on_the_disk_and_then_run_in_order(spooling: Shop) -> None
     """Also copies, and what comes while the spool is not yet empty."""
     shop = spooling
     assert shop.receive("m0", data={"k": 1}).status == "accepted"
-    with away(shop):
+    with away(shop.inbox):
         for number in (1, 2, 1, 0, 3):
             receipt = shop.receive(f"m{number}", data={"k": 1})
             assert (receipt.status, receipt.seq, receipt.finished) == ("spooled", 0, False)
@@ -76,7 +58,7 @@ def test_while_it_is_not_empty_everything_goes_there(spooling: Shop) -> None:
     shop = spooling
     spooled = shop.inbox._spooling
     assert spooled.spool is not None
-    with away(shop):
+    with away(shop.inbox):
         shop.receive("m1", data={"k": 1})
         spooled.stop()
     assert shop.receive("m2", data={"k": 1}).status == "spooled"
@@ -102,7 +84,7 @@ def test_a_drain_that_dies_is_done_again(spooling: Shop) -> None:
     """What it had stored is then a duplicate."""
     shop = spooling
     spooled = shop.inbox._spooling
-    with away(shop):
+    with away(shop.inbox):
         for number in range(5):
             shop.receive(f"m{number}", data={"k": number})
         spooled.stop()
@@ -135,7 +117,7 @@ def test_a_joined_transaction_is_not_spooled(store_url: str, tmp_path: Path) -> 
 
 def test_without_a_spool_the_caller_is_told(store_url: str) -> None:
     """As ever."""
-    with Shop(store_url, "def") as shop, away(shop), pytest.raises(StoreUnavailable):
+    with Shop(store_url, "def") as shop, away(shop.inbox), pytest.raises(StoreUnavailable):
         shop.receive("a")
 
 
@@ -146,7 +128,7 @@ def test_a_message_that_nobody_can_place_holds_nobody_up(store_url: str, tmp_pat
         shop.handle()
         shop.receive("first")
         web = shop.another(settings=SOON, spool=tmp_path / "spool")
-        with away(web):
+        with away(web.inbox):
             web.receive("a")
             web.receive("lost?", "keyed")
             web.receive("b")

@@ -6,6 +6,8 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +15,9 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from onceward import ConfigurationError, Inbox
+from onceward import ConfigurationError, Inbox, Settings
 from onceward.idempotency import MAX_BYTES, IdempotencyKeys
+from tests.outage import away
 from tests.servers import FaultProxy
 from tests.webhooks.conftest import Caller, Reply, served, traces
 
@@ -22,15 +25,15 @@ from tests.webhooks.conftest import Caller, Reply, served, traces
 class Api:
     """A service with endpoints of its own that count how often they run."""
 
-    def __init__(self, url: str, **options: Any) -> None:
-        self.inbox = Inbox(url)
+    def __init__(self, url: str, *, inbox: dict[str, Any] | None = None, **options: Any) -> None:
+        self.inbox = Inbox(url, **(inbox or {}))
         self.inbox.migrate()
         self.runs, self.failing = 0, 0
         self.held, self.entered = threading.Event(), threading.Event()
         self.held.set()
         self._mark = "?" if url.startswith("sqlite") else "%s"
         with self.inbox.transaction() as tx:
-            tx.execute("CREATE TABLE orders (name text NOT NULL)")
+            tx.execute("CREATE TABLE IF NOT EXISTS orders (name text NOT NULL)")
         self.app = Starlette(routes=[Route("/orders", self.order, methods=["GET", "POST", "PATCH"])])
         self.app.add_middleware(
             IdempotencyKeys, **{"inbox": self.inbox, "tenant": lambda scope: _header(scope, b"x-user"), **options}
@@ -170,9 +173,9 @@ def test_a_key_may_be_required_and_must_be_plain(store_url: str) -> None:
 
 def test_two_middlewares_need_two_sources(sqlite_url: str) -> None:
     with Inbox(sqlite_url) as inbox:
-        IdempotencyKeys(Starlette(), inbox=inbox, tenant=str)  # type: ignore[arg-type]
+        IdempotencyKeys(Starlette(), inbox=inbox, tenant=str)
         with pytest.raises(ConfigurationError, match="both handle"):
-            IdempotencyKeys(Starlette(), inbox=inbox, tenant=str)  # type: ignore[arg-type]
+            IdempotencyKeys(Starlette(), inbox=inbox, tenant=str)
 
 
 def test_a_commit_whose_answer_is_lost_is_not_done_twice(postgres_proxy: FaultProxy, proxied_postgres_url: str) -> None:
@@ -221,3 +224,75 @@ def test_after_a_crash_nearby_it_is_still_not_stored_first(api: Api) -> None:
         api.failing = 0
         assert order(caller).status == 201
         assert (api.orders(), api.inbox.stats().due) == (["a", "a"], 0)
+
+
+def test_a_spool_never_gets_a_request(store_url: str, tmp_path: Path) -> None:
+    """D01: nobody could run it later, without its client; so it is 503 while the database is away, and then it runs."""
+    api = Api(store_url, inbox={"spool": tmp_path / "spool"})
+    with api.serving() as caller:
+        order(caller, key="k-0")
+        with away(api.inbox):
+            refused = order(caller)
+            assert (refused.status, refused.headers["retry-after"]) == (503, "2")
+        assert not api.inbox._spooling.waiting
+        assert [order(caller).json, order(caller).json] == [{"order": 2}, {"order": 2}]
+        stats = api.inbox.stats()
+        assert (api.orders(), stats.due, stats.retrying, stats.dead) == (["a", "a"], 0, 0, 0)
+
+
+def test_two_services_on_the_same_tables_have_keys_of_their_own(store_url: str) -> None:
+    """D02: each runs its endpoint, gets its own answer, and leaves nothing for the other's workers."""
+    shop, bank = (Api(store_url, inbox={"service": name}) for name in ("shop", "bank"))
+    with shop.serving() as at_shop, bank.serving() as at_bank:
+        order(at_bank, key="k-0")  # both have introduced themselves when the key comes
+        assert (order(at_shop).json, order(at_bank).json) == ({"order": 1}, {"order": 2})
+        assert order(at_bank, name="b", key="k-2").status == 201
+        assert order(at_shop, name="c", key="k-2").status == 201
+        assert (order(at_shop).json, order(at_bank).json) == ({"order": 1}, {"order": 2})
+        assert (shop.runs, bank.runs, shop.orders()) == (2, 3, ["a", "a", "a", "b", "c"])
+        assert shop.inbox.stats().due == 0
+
+
+def test_a_key_without_an_answer_is_a_409(api: Api) -> None:
+    """D01: whatever is in the ledger under it, and however that came there: neither run again nor an error of ours."""
+    with api.serving() as caller:
+        order(caller)
+        with api.inbox.transaction() as tx:
+            tx.execute("DELETE FROM onceward_result")
+        assert order(caller).status == 409
+        with api.inbox.transaction() as tx:
+            tx.execute(
+                "INSERT INTO onceward_queue (seq, subscription, place, state) "
+                "SELECT l.seq, s.id, l.seq, 'dead' FROM onceward_ledger l, onceward_subscription s WHERE s.type <> '*'"
+            )
+        unfinished = order(caller)
+        assert (unfinished.status, unfinished.headers["retry-after"]) == (409, "2")
+        assert api.runs == 1
+
+
+def test_on_sqlite_a_second_request_waits_for_the_writer_once_and_for_lock_wait(sqlite_url: str) -> None:
+    """D52: and is told to come again while the first still runs."""
+    api = Api(sqlite_url, inbox={"settings": Settings(lock_wait=timedelta(milliseconds=300))})
+    statements: list[str] = []
+    store: Any = api.inbox.store
+    opened = store.open_connection
+
+    def traced() -> Any:
+        connection = opened()
+        connection.set_trace_callback(statements.append)
+        return connection
+
+    with api.serving() as caller:
+        order(caller, key="k-0")
+        api.held.clear()
+        api.entered.clear()
+        first = threading.Thread(target=order, args=[caller])
+        first.start()
+        assert api.entered.wait(20)
+        store.open_connection = traced  # the second request gets a connection of its own
+        assert order(caller).status == 503
+        waits = [text for text in statements if text.startswith(("BEGIN", "PRAGMA busy_timeout ="))]
+        assert waits == ["PRAGMA busy_timeout = 300", "BEGIN IMMEDIATE", "PRAGMA busy_timeout = 1500"]
+        api.held.set()
+        first.join()
+        assert order(caller).json == {"order": 2}

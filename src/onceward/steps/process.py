@@ -84,7 +84,9 @@ def _handle_inline(lane: Lane, delivery: Delivery, target: Target) -> Flow[Recei
     handler = _handler(context, delivery, target)
     limit = (handler.timeout if handler else context.settings.handler_timeout).total_seconds()
     mark = f"{lane.worker()}.inline.{lane.new_token()}"
-    yield context.long(limit, mark)
+    # Whoever waits for an answer and will come again need not wait for the writer as long as a worker does.
+    writer_limit = context.settings.lock_wait.total_seconds() if _forgets(handler) else None
+    yield context.long(limit, mark, writer_limit=writer_limit)
     shared = {"catalog": context.cache.catalog.version}
     row = _row(context, delivery, target)
     turn = yield from _turn(target)

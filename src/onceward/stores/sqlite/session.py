@@ -24,6 +24,7 @@ from onceward.errors import (
 )
 from onceward.flow import Begin, Call, Commit, Each, Outcome, Query, Reconnect, Rehearse, Rollback
 from onceward.stores.calls import awaited_outcome, outcome, refuse_transaction_control, remembered
+from onceward.stores.sqlite.writer import BUSY, begin
 
 if TYPE_CHECKING:
     from onceward.stores import rehearsal as shown
@@ -34,7 +35,6 @@ else:
 # What may stand before a statement; SQLite's comments do not nest. Atomic and possessive: what was read as a comment is
 # never read again in another way, however many there are. A second statement in a string is an error of sqlite3's own.
 _BEFORE = re.compile(r"\A(?>\s|\ufeff|;|--[^\n]*|/\*.*?\*/)*+", re.DOTALL)
-_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _AWAY = {
     sqlite3.SQLITE_IOERR,
     sqlite3.SQLITE_FULL,
@@ -112,8 +112,8 @@ class HandlerConnection(sqlite3.Connection):
     def start(self) -> None:
         """BEGIN IMMEDIATE, unless the transaction has begun already."""
         if self.armed is not None:
-            self.armed = None
-            own_cursor(self).execute("BEGIN IMMEDIATE")
+            limit, self.armed = self.armed.writer_limit, None
+            begin(own_cursor(self), limit)
 
     def cursor(self, factory: Any = HandlerCursor) -> Any:
         if isinstance(factory, type) and not issubclass(factory, HandlerCursor):
@@ -372,13 +372,13 @@ def is_infrastructure(error: BaseException) -> bool:
     if isinstance(error, StoreUnavailable):
         return True
     code = getattr(error, "sqlite_errorcode", None)
-    return isinstance(error, sqlite3.Error) and code is not None and (code & 0xFF) in _BUSY | _AWAY
+    return isinstance(error, sqlite3.Error) and code is not None and (code & 0xFF) in BUSY | _AWAY
 
 
 def translated(error: sqlite3.Error) -> StoreError:
     """A driver error as one of ours."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if code in _BUSY:
+    if code in BUSY:
         return StoreUnavailable(f"the SQLite database is busy: {error}; another writer holds it for too long")
     if code in _AWAY:
         return StoreUnavailable(f"the SQLite database cannot be used: {error}")
