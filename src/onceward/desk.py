@@ -97,6 +97,11 @@ class Desk:
         """
         return trial.run(self._context, self._store, seq)
 
+    def note_reading(self, seq: int, *, reason: str, actor: str = "") -> bool:
+        """Write into the audit that somebody is about to see a payload; False where there is no such message."""
+        who = actor or user()
+        return perform(self._store, lambda: operate.note_reading(self._context, seq, actor=who, reason=reason))
+
     def find(self, source: str, id: str) -> list[int]:  # noqa: A002 - the word every sender uses
         """The sequence numbers of a message by the producer's own id: one for each consumer that has it."""
         return perform(self._store, lambda: report.find(self._context, source, id))

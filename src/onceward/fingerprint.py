@@ -20,6 +20,15 @@ _VARYING = re.compile(
 LENGTH = 12
 
 
+def kind_of(error: str) -> str:
+    """What an error is, without its text, which may quote the message: all that logs and viewers get.
+
+    >>> kind_of("Reject: ann@example.com has no account")
+    'Reject'
+    """
+    return error.partition(":")[0]
+
+
 def fingerprint(error: str) -> str:
     """The name of the kind of error that a text tells about.
 

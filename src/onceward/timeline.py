@@ -26,6 +26,8 @@ class Event:
     """None: not a moment, but how things are now."""
     kind: Kind
     what: str
+    error: str = ""
+    """How it failed; may quote the message, as `detail` may."""
     detail: str = ""
     """A traceback, for example."""
     seq: int | None = None
@@ -62,10 +64,11 @@ def _events(story: Story) -> Iterator[Event]:
         charged = "" if attempt.charged else ", not charged"
         by = f" on worker {attempt.worker}" if attempt.worker else ""
         code = f", code {attempt.code_version}" if attempt.code_version else ""
-        what = f"attempt {attempt.attempt} failed{by}{code}{charged}: {attempt.error}"
         if attempt.kind == "crash":
-            what = f"{attempt.error}{code}"
-        yield Event(attempt.at, "crash" if attempt.kind == "crash" else "failure", what, attempt.traceback or "")
+            yield Event(attempt.at, "crash", f"{attempt.error}{code}")
+            continue
+        what = f"attempt {attempt.attempt} failed{by}{code}{charged}"
+        yield Event(attempt.at, "failure", what, attempt.error, attempt.traceback or "")
     for effect in story.effects:
         yield Event(effect.started_at, "effect", f"external call {effect.name!r} begun, under the key {effect.key}")
         if effect.finished_at is not None:

@@ -168,14 +168,15 @@ def test_without_credentials_it_is_read_only_and_local(filled: tuple[Inbox, dict
     inbox, seqs = filled
     with visiting(inbox, anonymous="reader") as visitor:
         assert visitor.get("/").status_code == 200
-        assert visitor.get(f"/messages/{seqs['dead']}/payload").status_code == 200
+        token = visitor.token(f"/messages/{seqs['done']}")
+        assert visitor.post(f"/messages/{seqs['done']}/payload", token=token).status_code == 200
         assert visitor.get("/preview?verb=redrive").status_code == 403
         assert visitor.post("/act", verb="redrive", seqs="1", reason="x").status_code == 403
         # A page elsewhere whose name was pointed at this machine.
         assert visitor.get("/", host="evil.example").status_code == 403
         assert visitor.get("/login").status_code == 404
     with visiting(inbox, anonymous="viewer") as visitor:
-        assert visitor.get(f"/messages/{seqs['dead']}/payload").status_code == 403
+        assert visitor.post(f"/messages/{seqs['dead']}/payload").status_code == 403
 
 
 def test_an_application_may_say_who_it_is(filled: tuple[Inbox, dict[str, int]]) -> None:

@@ -79,7 +79,10 @@ def test_strangers_strings_do_nothing_on_any_page(browser: Browser, sqlite_url: 
                 shown += NASTY[:20] in browser.text("body")
             assert shown >= 8
             assert [line for line in browser.complaints() if "favicon" not in line] == []
-            browser.go(f"/messages/{seq}/payload")
+            browser.go(f"/messages/{seq}")
+            browser.one(f"form[action='/messages/{seq}/payload'] button").click()
+            wait_until(lambda: "Hide" in browser.text("main"), message="the payload")
+            assert browser.all("script:not([src]), img[src='x']") == []
             browser.one("form[action='/try'] button").click()
             wait_until(lambda: "rolled back" in browser.text("main"), message="the page of the trial")
             assert browser.all("script:not([src]), img[src='x']") == []

@@ -190,6 +190,7 @@ def operate(inbox: Inbox) -> int:
     assert_type(inbox.explain(1), Explanation | None)
     assert_type(inbox.try_(1), Trial)
     assert_type(inbox.find_anywhere("e1"), list[int])
+    assert_type(inbox.note_reading(1, reason="payload"), bool)
     assert_type(inbox.running(), list[Running])
     assert_type(inbox.dead_groups(), list[DeadGroup])
     assert_type(inbox.blocked_keys(), list[BlockedKey])

@@ -73,7 +73,7 @@ def _print(explanation: Explanation, *, tracebacks: bool) -> None:
 def _line(event: Event) -> Text:
     when = f"{event.at:%Y-%m-%d %H:%M:%S.%f}"[:-3] if event.at else "now"
     other = f"  -> message {event.seq}" if event.seq else ""
-    what = event.what.partition("\n")[0]
+    what = (f"{event.what}: {event.error}" if event.error else event.what).partition("\n")[0]
     return Text.assemble(
         (f"{when:23}  ", "dim"), (f"{event.kind:9}  ", KINDS.get(event.kind, "")), visible(what + other)
     )

@@ -23,7 +23,8 @@ from onceward.errors import ConfigurationError
 
 Role = Literal["viewer", "reader", "operator"]
 ROLES: tuple[Role, ...] = ("viewer", "reader", "operator")
-"""Each may do what the ones before it may: see what is going on; see payloads too; change things too."""
+"""Each may do what the ones before it may: see what is going on; see payloads too, and what may quote them (keys, texts
+of errors, tracebacks); change things too."""
 
 COOKIE = "onceward_session"
 SESSION_SECONDS = 12 * 3600

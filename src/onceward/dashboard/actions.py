@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
-from onceward.dashboard import asked
+from onceward.dashboard import asked, pages
 from onceward.dashboard.view import View
 from onceward.errors import ConfigurationError
 from onceward.steps.operate import Resolution
@@ -116,11 +116,26 @@ def settle(view: View, fields: Fields) -> Response:
 def try_message(view: View, fields: Fields) -> Response:
     """Run the handler of a message, show what it does, undo it."""
     seq = asked.number(_one(fields, "seq"), "seq")
+    view.inbox.note_reading(seq, actor=_actor(view), reason="a trial of its handler, in the dashboard")
     try:
         trial = view.inbox.try_(seq)
     except LookupError as error:
         raise asked.refuse(str(error.args[0]), 404) from None
     return view.page("trial.html", title=f"Trial of message {seq}", trial=trial)
+
+
+def payload(view: View, _: Fields) -> Response:
+    """Show a message with its payload; the audit says who saw it, before anybody does."""
+    seq = asked.number(view.request.path_params["seq"], "the message")
+    view.inbox.note_reading(seq, actor=_actor(view), reason="payload, in the dashboard")
+    return pages.message(view, revealed=True)
+
+
+def case_payload(view: View, _: Fields) -> Response:
+    """The same for both bodies of a case."""
+    found = pages.open_case(view)
+    view.inbox.note_reading(found.seq, actor=_actor(view), reason=f"both bodies of case {found.case}, in the dashboard")
+    return pages.case(view, revealed=True)
 
 
 def _verb(word: str) -> str:

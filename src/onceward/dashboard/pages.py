@@ -36,6 +36,8 @@ def live(view: View) -> Response:
 def messages(view: View) -> Response:
     """A list with filters, page by page."""
     chosen, before = asked.filters(view.request), asked.before(view.request)
+    if chosen["key"] is not None and not view.may_read:
+        raise asked.refuse("looking for a key needs the role reader", 403)
     rows = view.inbox.messages(**chosen, before=before, limit=asked.PAGE)
     kept = [(name, value) for name, value in view.request.query_params.items() if name != "before" and value]
     older = urlencode([*kept, ("before", str(rows[-1].seq))]) if len(rows) == asked.PAGE else ""
@@ -63,23 +65,14 @@ def search(view: View) -> Response:
     found = view.inbox.find_anywhere(sought)
     if len(found) == 1:
         return RedirectResponse(f"{view.root}/messages/{found[0]}", status_code=303)
-    if not found:
+    if not found and view.may_read:
         return RedirectResponse(f"{view.root}/messages?{urlencode({'key': sought})}", status_code=303)
     stories = [story for seq in found if (story := view.inbox.message(seq))]
     return view.page("found.html", title="Messages with this id", sought=sought, stories=stories)
 
 
-def message(view: View) -> Response:
-    """One message's story; its payload stays masked."""
-    return _message(view, revealed=False)
-
-
-def payload(view: View) -> Response:
-    """The same, with its payload."""
-    return _message(view, revealed=True)
-
-
-def _message(view: View, *, revealed: bool) -> Response:
+def message(view: View, *, revealed: bool = False) -> Response:
+    """One message's story; its payload stays masked until it is asked for."""
     seq = asked.number(view.request.path_params["seq"], "the message")
     told = view.inbox.explain(seq)
     if told is None:
@@ -99,13 +92,19 @@ def quarantine(view: View) -> Response:
     return view.page("quarantine.html", title="Quarantine", cases=view.inbox.quarantine(limit=CASES))
 
 
-def case(view: View) -> Response:
-    """One case, with the values that differ."""
+def case(view: View, *, revealed: bool = False) -> Response:
+    """One case, with the fields that differ; their values stay masked until they are asked for."""
+    found = open_case(view)
+    return view.page("case.html", title=f"Case {found.case}", case=found, revealed=revealed)
+
+
+def open_case(view: View) -> Mismatch:
+    """The case that a path names."""
     number = asked.number(view.request.path_params["case"], "the case")
     found: Mismatch | None = next((one for one in view.inbox.quarantine(limit=10_000) if one.case == number), None)
     if found is None:
         raise asked.refuse(f"case {number} is not open; perhaps somebody has decided it", 404)
-    return view.page("case.html", title=f"Case {number}", case=found)
+    return found
 
 
 def keys(view: View) -> Response:

@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
 
 from onceward import payload
 from onceward.errors import InvalidMessage
+from onceward.fingerprint import kind_of
 from onceward.wording import ago, count, span
+
+if TYPE_CHECKING:
+    from jinja2.runtime import Context
 
 HERE = Path(__file__).parent
 LONGEST_BODY = 200_000
+MASKED = "•••••"
 
 
 def environment() -> Environment:
@@ -27,8 +32,20 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {"span": span, "ago": ago, "when": when, "size": size, "grouped": grouped, "count": count}
-    made.filters |= {"body": body, "json": compact}
+    made.filters |= {"body": body, "json": compact, "key": key, "error": error}
     return made
+
+
+@pass_context
+def key(page: Context, text: str) -> str:
+    """A key, which comes out of a payload: for those who may see payloads."""
+    return text if page["may_read"] or not text else MASKED
+
+
+@pass_context
+def error(page: Context, text: str) -> str:
+    """The first line of an error, whose text may quote a payload: all of it, or its kind, as in the log."""
+    return text.partition("\n")[0] if page["may_read"] else kind_of(text)
 
 
 def when(moment: datetime | None) -> str:

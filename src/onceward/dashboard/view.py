@@ -48,6 +48,11 @@ class View:
         root: str = self.request.scope.get("root_path", "")
         return root
 
+    @property
+    def may_read(self) -> bool:
+        """Whether this person may see payloads, and what may quote them: keys, texts of errors, tracebacks."""
+        return self.person is not None and self.person.may("reader")
+
     def page(self, template: str, *, title: str, status: int = 200, **known: Any) -> HTMLResponse:
         """A template as an answer."""
         path = self.request.scope["path"].removeprefix(self.root).strip("/").partition("/")[0]
@@ -60,7 +65,7 @@ class View:
             token=self.token,
             service=self.inbox.context.service,
             can_sign_in=self.can_sign_in,
-            may_read=self.person is not None and self.person.may("reader"),
+            may_read=self.may_read,
             may_act=self.person is not None and self.person.may("operator"),
             **known,
         )

@@ -195,5 +195,15 @@ def _accept(context: Context, row: tuple[Any, ...]) -> Flow[int | None]:
     return int(known[0][1]) if known else None
 
 
+def note_reading(context: Context, seq: int, *, actor: str, reason: str) -> Flow[bool]:
+    """Write down that a person is about to see a payload; False where there is no such message."""
+    yield context.short()
+    found = yield Query("outcome", {"seq": seq})
+    if found:
+        yield _audit("read", seq, actor, reason)
+    yield COMMIT
+    return bool(found)
+
+
 def _audit(action: str, seq: int, actor: str, reason: str) -> Query:
     return Query("add_audit", {"action": action, "seq": seq, "actor": actor, "reason": reason})

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from onceward.fingerprint import fingerprint
+from onceward.fingerprint import fingerprint, kind_of
 from onceward.flow import COMMIT, ROLLBACK, Flow, Query
 from onceward.message import Delivery, Message
 from onceward.retry import Again, Dead, decide, text_of
@@ -84,7 +84,7 @@ def decision_for(message: Claimed, error: BaseException) -> Again | Dead:
 def log_failure(message: Message | Delivery | None, story: dict[str, Any], decision: Again | Dead) -> None:
     """Say in the log what became of a message that failed. Not the error's text, which may quote what is in it."""
     facts = {name: story[name] for name in ("seq", "attempt", "worker", "fingerprint")}
-    facts["error"] = story["error"].partition(":")[0]
+    facts["error"] = kind_of(story["error"])
     if message is not None:
         facts |= {"message_id": message.id, "source": message.source, "type": message.type}
     log.log(
