@@ -17,13 +17,14 @@ from onceward.effects import async_effects, sync_effects
 from onceward.errors import ConfigurationError, StoreUnavailable
 from onceward.flow import Call, Flow, Wait
 from onceward.message import Arguments, Delivery, Receipt
-from onceward.presence import Presence, Watch
+from onceward.presence import Presence
 from onceward.steps.context import Context
 from onceward.steps.lane import Lane
 from onceward.steps.process import process
 from onceward.steps.prune import Sweep, upkeep
 from onceward.stores.protocol import AsyncSession, Session, Store
 from onceward.transact import async_performer, perform, perform_async, performer
+from onceward.watchdog import Watch
 from onceward.worker import watched_call
 
 _GATE_POLL = 0.005
@@ -96,7 +97,7 @@ class Inline:
         while not presence.gate.enter(lane):
             time.sleep(_GATE_POLL)
         try:
-            with presence.watched() as watch:
+            with presence.watchdog.watched() as watch:
                 return perform(
                     self._store,
                     lambda: self._step(lane, delivery, is_async=False),

@@ -1,7 +1,8 @@
 """This process's row in `worker`: registered, renewed by a thread with a connection of its own, removed at the end.
 
-The same thread takes over processes that died and interrupts handlers that overrun, so both work while every
-lane is busy.
+Invariant: nothing but the heartbeat itself can make the heartbeat late. What else a process owes the others (taking
+over processes that died, fan-out, upkeep) has another thread and other connections, and so have the deadlines of
+handlers: each works while the others wait or fail.
 """
 
 from __future__ import annotations
@@ -11,77 +12,55 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from onceward import identity
 from onceward.deferred import socket
-from onceward.errors import StoreError, StoreUnavailable
+from onceward.errors import StoreConflict, StoreError, StoreUnavailable
 from onceward.flow import RECONNECT, Flow, run_sync
+from onceward.rounds import Rounds
 from onceward.steps import presence
 from onceward.steps.context import Context
 from onceward.steps.lane import Gate
 from onceward.stores.protocol import Session, Store
+from onceward.watchdog import TICK, Watchdog
 
 log = logging.getLogger("onceward")
 
-
-class Watch:
-    """The deadline of one lane's running handler."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._deadline = float("inf")
-        self._session: Session | None = None
-        self._expired = False
-
-    def begin(self, session: Session, seconds: float) -> None:
-        """A handler starts."""
-        with self._lock:
-            self._session, self._deadline, self._expired = session, time.monotonic() + seconds, False
-
-    def end(self) -> bool:
-        """The handler has ended; answers whether it was interrupted."""
-        with self._lock:
-            self._session, self._deadline = None, float("inf")
-            return self._expired
-
-    def check(self, now: float) -> None:
-        """Interrupt the handler if it has overrun."""
-        with self._lock:
-            if now > self._deadline and self._session is not None and not self._expired:
-                self._expired = True
-                self._session.interrupt()
-
-    def cut(self) -> None:
-        """End the handler's transaction, though not the handler: nobody waits for it any more."""
-        with self._lock:
-            if self._session is not None:
-                self._expired = True
-                self._session.cut()
+AGAIN_SECONDS = 1.0
+"""How soon a heartbeat that failed is tried again, where that is sooner than the next one."""
 
 
 class Presence:
     """A process that is known to the database for as long as it lives."""
 
-    TICK = 0.2
-
-    def __init__(self, context: Context, store: Store, *, process: str = "") -> None:
+    def __init__(
+        self,
+        context: Context,
+        store: Store,
+        *,
+        process: str = "",
+        lost: Callable[[BaseException], None] | None = None,
+    ) -> None:
         self._context, self._store = context, store
         self._process = process or identity.new_id()
+        self._lost = lost or _say_lost
         self._starts = itertools.count()
         self._tokens = itertools.count(1)
-        self._watches: set[Watch] = set()
         self._duties: list[Callable[[], Flow[int]]] = []
         self._orphans: set[int] = set()
         self._inline = False
-        self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._rounds: list[Rounds] = []
         self._session: Session | None = None
         self._worker = 0
+        self._lease = context.settings.lease.total_seconds()
+        self._every = self._lease / 3
+        self._beaten = 0.0
+        self._away_since: float | None = None
         self._trusting_at = 0.0
         self._lock = threading.Lock()
         self.gate = Gate()
+        self.watchdog = Watchdog()
 
     @property
     def worker(self) -> int:
@@ -94,10 +73,11 @@ class Presence:
 
     def start(self, *, inline: bool = False) -> None:
         """Register and begin to renew; fine when started already."""
-        if self._thread is not None and (self._inline or not inline):
-            return  # past the lock, which a renewal holds for as long as the database takes
+        if self._alive:
+            return  # past the lock
         with self._lock:
-            if self._thread is None:
+            if not self._alive:
+                self._leave()  # a heartbeat that was lost
                 self._inline = inline
                 self._session = self._store.connect()
                 try:
@@ -107,50 +87,42 @@ class Presence:
                 except BaseException:
                     self._session.close()  # perhaps in a transaction, whose lock would be in everybody's way
                     raise
-                self._thread = threading.Thread(target=self._run, name="onceward-presence", daemon=True)
-                self._thread.start()
-            elif inline and not self._inline:
-                self._inline = True
-                self._beat()
+                self._rounds = [
+                    Rounds("onceward-presence", self._renew, pause=self._every, lost=self._lost),
+                    Rounds("onceward-duties", self._serve, pause=self._every, lost=self._lost),
+                    Rounds("onceward-watchdog", self.watchdog.look, pause=TICK, lost=self._lost),
+                ]
+
+    @property
+    def _alive(self) -> bool:
+        return bool(self._rounds) and all(rounds.alive for rounds in self._rounds)
 
     def also(self, duty: Callable[[], Flow[int]]) -> None:
-        """Run a step every time the lease is renewed; when it answers that it did something, lanes are woken."""
+        """Run a step about as often as the lease is renewed; when it answers that it did something, lanes are woken."""
         self._duties.append(duty)
 
     def adopt(self, tokens: set[int]) -> None:
         """Let go, in time, of claims whose lane ended without knowing what became of them."""
         self._orphans |= tokens
 
-    @contextmanager
-    def watched(self) -> Iterator[Watch]:
-        """A deadline for one lane."""
-        watch = Watch()
-        self._watches.add(watch)
-        try:
-            yield watch
-        finally:
-            self._watches.discard(watch)
-
-    def cut(self) -> None:
-        """End the transactions of handlers that still run, so that their locks are in nobody's way."""
-        for watch in list(self._watches):
-            watch.cut()
-
     def stop(self) -> None:
         """Let go of every note and leave; fine when not started."""
         with self._lock:
-            thread, self._thread = self._thread, None
-        if thread is None:
+            self._leave()
+
+    def _leave(self) -> None:
+        rounds, self._rounds = self._rounds, []
+        for one in rounds:
+            one.stop()
+        session, self._session = self._session, None
+        if not rounds or session is None:
             return
-        self._stopping.set()
-        thread.join()
-        assert self._session is not None  # noqa: S101 - set by start
         try:
-            self._say_goodbye(self._session)
+            self._say_goodbye(session)
         except StoreError as error:
             log.warning("could not say goodbye (%s); messages in hand come back when the lease runs out", error)
         finally:
-            self._session.close()
+            session.close()
 
     def _say_goodbye(self, session: Session) -> None:
         try:
@@ -168,44 +140,77 @@ class Presence:
             self._context, process=name, host=socket.gethostname(), pid=os.getpid(), inline=self._inline
         )
         self._worker = run_sync(flow, self._session.perform)
+        self._beaten = time.monotonic()
 
-    def _run(self) -> None:
-        every = self._context.settings.lease.total_seconds() / 3
-        beaten = time.monotonic()
-        while not self._stopping.wait(min(self.TICK, every)):
-            now = time.monotonic()
-            for watch in list(self._watches):
-                watch.check(now)
-            if now - beaten >= every:
-                beaten = now
-                with self._lock:  # the session has one user at a time
-                    self._renew()
+    # The heartbeat
 
-    def _renew(self) -> None:
+    def _renew(self) -> float:
+        """Renew the lease: a turn of its thread."""
         assert self._session is not None  # noqa: S101 - set by start
         try:
             self._beat()
-            tokens = set(self._orphans)
-            run_sync(presence.release(self._context, self._worker, tokens), self._session.perform)
-            self._orphans -= tokens
-            did = 0
-            if time.monotonic() >= self._trusting_at:
-                did += run_sync(presence.take_over_lapsed(self._context, self._worker), self._session.perform)
-            for duty in self._duties:
-                did += run_sync(duty(), self._session.perform)
-            if did:
-                self._store.ring()
-        except StoreUnavailable as error:
-            log.warning("the lease could not be renewed: %s", error)
+        except BaseException as error:
             # Perhaps nobody else could either: that a lease has lapsed says nothing until another one has passed.
-            self._trusting_at = time.monotonic() + self._context.settings.lease.total_seconds()
+            self._trusting_at = time.monotonic() + self._lease
+            if not isinstance(error, StoreUnavailable):
+                self._session.perform(RECONNECT)
+                raise
+            if self._away_since is None:
+                self._away_since = time.monotonic()
+                log.warning("the lease could not be renewed: %s; trying again", error)
             self._session.perform(RECONNECT)
-        except StoreError:
-            log.exception("upkeep of the lease failed; it will be tried again")
-            self._session.perform(RECONNECT)
+            return min(self._every, AGAIN_SECONDS)
+        return self._every
 
     def _beat(self) -> None:
         assert self._session is not None  # noqa: S101 - set by start
         if not run_sync(presence.beat(self._context, self._worker, inline=self._inline), self._session.perform):
             log.warning("this process was declared dead and registers anew; what it held was given to others")
             self._register()
+        now = time.monotonic()
+        if now - self._beaten > self._lease:  # as after an outage that nobody reported: others may be late, too
+            self._trusting_at = now + self._lease
+        self._beaten = now
+        if self._away_since is not None:
+            log.warning("the lease is renewed again after %.0f s", now - self._away_since)
+            self._away_since = None
+
+    # What it owes the others
+
+    def _serve(self) -> float:
+        """Take over, fan out, clean up: a turn of their thread. What fails is tried again after the others."""
+        did = 0
+        for duty in (self._release, *self._duties):
+            did += self._do(self._take_over)  # before each, for they may take long
+            did += self._do(duty)
+        if did:
+            self._store.ring()
+        return self._every
+
+    def _do(self, duty: Callable[[], Flow[int]]) -> int:
+        if self._away_since is not None:
+            return 0  # the heartbeat has said so
+        try:
+            with self._store.session() as session:
+                return run_sync(duty(), session.perform)
+        except (StoreUnavailable, StoreConflict) as error:
+            log.warning("upkeep is put off: %s", error)
+        except Exception:
+            log.exception("upkeep failed; it will be tried again")
+        return 0
+
+    def _release(self) -> Flow[int]:
+        tokens = set(self._orphans)
+        yield from presence.release(self._context, self._worker, tokens)
+        self._orphans -= tokens
+        return len(tokens)
+
+    def _take_over(self) -> Flow[int]:
+        now = time.monotonic()
+        if now < self._trusting_at or now - self._beaten > self._lease:
+            return 0
+        return (yield from presence.take_over_lapsed(self._context, self._worker))
+
+
+def _say_lost(error: BaseException) -> None:
+    log.critical("this process no longer renews its lease (%s); its next message registers it anew", error)

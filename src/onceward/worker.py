@@ -17,7 +17,7 @@ from onceward.deferred import asyncio, signal
 from onceward.effects import async_effects, sync_effects
 from onceward.errors import StoreError
 from onceward.flow import Call, Outcome, Wait, run_async, run_sync
-from onceward.presence import Presence, Watch
+from onceward.presence import Presence
 from onceward.registry import Subscription
 from onceward.steps.context import Context
 from onceward.steps.handle import work
@@ -28,6 +28,7 @@ from onceward.stores.calls import overrun
 from onceward.stores.protocol import Bell, Session, Store
 from onceward.transact import async_performer, performer
 from onceward.wake import Wake
+from onceward.watchdog import Watch
 
 log = logging.getLogger("onceward")
 
@@ -54,7 +55,7 @@ class Worker:
         self._until_idle = until_idle
         self._stop = threading.Event()
         self._wake = Wake()
-        self._presence = Presence(context, store, process=process)
+        self._presence = Presence(context, store, process=process, lost=self._fail)
         self._bell: Bell | None = None
         self._threads: list[threading.Thread] = []
         self._finished: list[int] = []
@@ -163,12 +164,15 @@ class Worker:
             target()
         except StoreError as error:
             if not self._stop.is_set():
-                self._problems.append(error)
-                self.request_stop()
+                self._fail(error)
         except BaseException as error:
             log.exception("a lane stopped unexpectedly; the worker stops")
-            self._problems.append(error)
-            self.request_stop()
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """Stop, and let `run` raise this."""
+        self._problems.append(error)
+        self.request_stop()
 
     def _raise_problem(self) -> None:
         if self._problems:
@@ -184,13 +188,13 @@ class Worker:
             thread.join(patience)
             if thread.is_alive():
                 log.error("%s still runs its handler; its messages are given back", thread.name)
-                self._presence.cut()
+                self._presence.watchdog.cut()
 
     def _sync_lane(self, lane: Lane) -> None:
         session = self._store.connect()
         lane.effects = sync_effects(lane, self._store, lambda: session.idle)
         try:
-            with self._presence.watched() as watch:
+            with self._presence.watchdog.watched() as watch:
                 performer = _SyncPerformer(session, watch, self._wake)
                 self._finished.append(run_sync(work(lane, until_idle=self._until_idle), performer.perform))
         finally:

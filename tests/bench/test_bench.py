@@ -55,7 +55,7 @@ def test_what_is_not_exact_fails(ground: Ground) -> None:
         with pytest.raises(Inexact, match="effects: 0 instead of 1"):
             check_effects("handle", url, 1)
         with psycopg.connect(url) as connection:
-            connection.execute("INSERT INTO onceward_queue (seq, place, state) VALUES (1, 1, 'unhandled')")
+            connection.execute("INSERT INTO onceward_queue (seq, place, state, type) VALUES (1, 1, 'unhandled', 't')")
         with pytest.raises(Inexact, match="left in the queue: 1 instead of 0"):
             check_drained("drain", url, 0)
 

@@ -460,12 +460,12 @@ def _take_over_as_supervisor(service: Service, _: Tell) -> None:
 
 
 def _renew(service: Service, _: Tell) -> None:
-    """One round of a worker's heartbeat: renew, release, take over."""
+    """One turn of a worker's heartbeat, and one of what it owes the others: release, take over."""
     presence = Presence(service.inbox.context, service.inbox.store)
     presence.start()
     presence.adopt({presence.token()})
-    with presence._lock:
-        presence._renew()
+    for rounds in presence._rounds:
+        rounds._once()
     presence.stop()
 
 

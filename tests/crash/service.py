@@ -287,7 +287,7 @@ class AsyncPaper:
 def pause_once(orders: Orders, inbox: Inbox) -> None:
     """Stop this process, as SIGSTOP or a frozen machine would; only the first that gets here.
 
-    Not while its heartbeat has a transaction open, though: that would be another place to stand still at.
+    Not while one of its own threads has a transaction open, though: that would be another place to stand still at.
     """
     try:
         Path(orders.folder, "paused").touch(exist_ok=False)
@@ -295,7 +295,8 @@ def pause_once(orders: Orders, inbox: Inbox) -> None:
         return
     with ExitStack() as quiet:
         for worker in inbox._workers:
-            quiet.enter_context(worker._presence._lock)
+            for rounds in worker._presence._rounds:
+                quiet.enter_context(rounds.busy)
         orders.say("pausing")
         # To this very thread: a signal to the process may reach another one first, while this one runs on.
         signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)

@@ -27,7 +27,7 @@ BATCH = 500
 PAGE_TIME = timedelta(days=1)
 SHORTEST_PAGE = timedelta(minutes=15)
 TURN_SECONDS = 0.5
-"""How long one turn of upkeep works: the thread that does it renews the lease, too."""
+"""How long one turn of upkeep works: the thread that does it takes over dead processes, too."""
 PAGE_LOCK_SECONDS = 0.1
 """So long others may have to queue behind the removal of a page that is in use; then it is tried another time."""
 LONGEST_REST = 0.1

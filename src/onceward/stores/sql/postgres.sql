@@ -83,11 +83,12 @@ WITH input AS MATERIALIZED (
     FROM input JOIN fresh USING (seq)
 ), queued AS (
     INSERT INTO {prefix}queue (seq, subscription, key_hash, place, sequence, outgoing, state, due_at, worker, token, attempts,
-                               solo)
+                               solo, type)
     SELECT seq, subscription, key_hash, coalesce(place, seq), sequence, %(outgoing)s::boolean,
            CASE WHEN subscription IS NULL THEN 'unhandled' ELSE %(state)s::text END,
            clock_timestamp() + make_interval(secs => %(delay)s::float8),
-           %(worker)s::bigint, %(token)s::bigint, %(attempts)s::integer, %(solo)s::boolean
+           %(worker)s::bigint, %(token)s::bigint, %(attempts)s::integer, %(solo)s::boolean,
+           CASE WHEN subscription IS NULL THEN type END
     FROM input JOIN fresh USING (seq)
 )
 SELECT ordinal, seq, (extract(epoch FROM received_at) * 1000000)::bigint FROM input JOIN fresh USING (seq)
@@ -446,22 +447,34 @@ UPDATE {prefix}queue SET worker = NULL, token = NULL WHERE worker = %(worker)s A
 DELETE FROM {prefix}worker WHERE id = %(worker)s
 
 -- name: unhandled_types
--- Types that wait for somebody who knows them. Relies on queue_aside.
-SELECT DISTINCT b.type FROM {prefix}queue q JOIN {prefix}body b USING (seq) WHERE q.state = 'unhandled'
+-- Types that wait for somebody who knows them. Relies on queue_unhandled: from one type to the next, however many messages wait.
+WITH RECURSIVE waiting (type) AS (
+    (SELECT type FROM {prefix}queue WHERE state = 'unhandled' ORDER BY type LIMIT 1)
+    UNION ALL
+    SELECT (SELECT q.type FROM {prefix}queue q WHERE q.state = 'unhandled' AND q.type > w.type ORDER BY q.type LIMIT 1)
+    FROM waiting w WHERE w.type IS NOT NULL
+)
+SELECT type FROM waiting WHERE type IS NOT NULL
 
 -- name: unhandled
 -- Guard: rows locked, state still unhandled. Waits for another fan-out instead of passing it by: the rows it makes come first in their keys.
--- The ledger row too, so that no case of quarantine is opened under a number that goes. Relies on queue_aside.
+-- The ledger row too, so that no case of quarantine is opened under a number that goes. Relies on queue_unhandled: what others wait for is
+-- not looked at.
+WITH next AS MATERIALIZED (
+    SELECT f.seq FROM unnest(%(types)b::text[]) AS t (type) CROSS JOIN LATERAL (
+        SELECT seq FROM {prefix}queue WHERE state = 'unhandled' AND type = t.type ORDER BY seq LIMIT 100
+    ) AS f ORDER BY f.seq LIMIT 100
+)
 SELECT q.seq, b.source, b.id, b.type, b.version, b.key, b.headers, b.body, l.consumer, l.id, l.hash, q.place
-FROM {prefix}queue q JOIN {prefix}body b USING (seq) JOIN {prefix}ledger l USING (seq)
-WHERE q.state = 'unhandled' AND b.type = ANY(%(types)b::text[])
-ORDER BY q.seq LIMIT 100
+FROM next JOIN {prefix}queue q USING (seq) JOIN {prefix}body b USING (seq) JOIN {prefix}ledger l USING (seq)
+WHERE q.state = 'unhandled'
+ORDER BY q.seq
 FOR UPDATE OF q, l
 
 -- name: adopt
 -- Guard: state still unhandled. The row keeps its number, so it keeps its place in the order.
 UPDATE {prefix}queue
-SET state = 'ready', subscription = %(subscription)s, key_hash = %(key_hash)s, sequence = %(sequence)s::bigint,
+SET state = 'ready', type = NULL, subscription = %(subscription)s, key_hash = %(key_hash)s, sequence = %(sequence)s::bigint,
     place = coalesce(%(sequence)s::bigint, place)
 WHERE seq = %(seq)s AND state = 'unhandled'
 RETURNING seq

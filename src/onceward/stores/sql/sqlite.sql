@@ -61,10 +61,11 @@ INSERT INTO {prefix}body (seq, source, id, type, version, key, headers, body, de
 SELECT last_insert_rowid(), :source, :id, :type, :version, :key, :headers, :body, :destination, :cause, :now
 WHERE changes() > 0;
 INSERT INTO {prefix}queue (seq, subscription, key_hash, place, sequence, outgoing, state, due_at, worker, token, attempts,
-                           solo)
+                           solo, type)
 SELECT last_insert_rowid(), :subscription, :key_hash, coalesce(:place, last_insert_rowid()), :sequence, :outgoing,
        CASE WHEN :subscription IS NULL THEN 'unhandled' ELSE :state END,
-       :now + CAST(:delay * 1000000 AS integer), :worker, :token, :attempts, :solo
+       :now + CAST(:delay * 1000000 AS integer), :worker, :token, :attempts, :solo,
+       CASE WHEN :subscription IS NULL THEN :type END
 WHERE changes() > 0
 
 -- name: receive_inline
@@ -367,20 +368,30 @@ UPDATE {prefix}queue SET worker = NULL, token = NULL WHERE worker = :worker AND 
 DELETE FROM {prefix}worker WHERE id = :worker
 
 -- name: unhandled_types
--- Types that wait for somebody who knows them. Relies on queue_aside.
-SELECT DISTINCT b.type FROM {prefix}queue q JOIN {prefix}body b ON b.seq = q.seq WHERE q.state = 'unhandled'
+-- Types that wait for somebody who knows them. Relies on queue_unhandled: from one type to the next, however many messages wait.
+WITH RECURSIVE waiting (type) AS (
+    SELECT min(type) FROM {prefix}queue WHERE state = 'unhandled'
+    UNION ALL
+    SELECT (SELECT min(q.type) FROM {prefix}queue q WHERE q.state = 'unhandled' AND q.type > w.type)
+    FROM waiting w WHERE w.type IS NOT NULL
+)
+SELECT type FROM waiting WHERE type IS NOT NULL
 
 -- name: unhandled
--- Relies on queue_aside.
+-- Relies on queue_unhandled: what others wait for is not looked at.
 SELECT q.seq, b.source, b.id, b.type, b.version, b.key, b.headers, b.body, l.consumer, l.id, l.hash, q.place
 FROM {prefix}queue q JOIN {prefix}body b ON b.seq = q.seq JOIN {prefix}ledger l ON l.seq = q.seq
-WHERE q.state = 'unhandled' AND b.type IN (SELECT value FROM json_each(:types))
-ORDER BY q.seq LIMIT 100
+WHERE q.seq IN (
+    SELECT n.seq FROM json_each(:types) t JOIN {prefix}queue n ON n.seq IN (
+        SELECT seq FROM {prefix}queue INDEXED BY {prefix}queue_unhandled
+        WHERE state = 'unhandled' AND type = t.value ORDER BY seq LIMIT 100)
+    ORDER BY n.seq LIMIT 100)
+ORDER BY q.seq
 
 -- name: adopt
 -- Guard: state still unhandled. The row keeps its number, so it keeps its place in the order.
 UPDATE {prefix}queue
-SET state = 'ready', subscription = :subscription, key_hash = :key_hash, sequence = :sequence,
+SET state = 'ready', type = NULL, subscription = :subscription, key_hash = :key_hash, sequence = :sequence,
     place = coalesce(:sequence, place)
 WHERE seq = :seq AND state = 'unhandled'
 RETURNING seq
