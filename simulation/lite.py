@@ -18,7 +18,8 @@ from typing import Any
 from onceward.errors import StoreUnavailable
 from onceward.flow import Begin, Commit, Reconnect, Rollback
 from onceward.stores import migrate
-from onceward.stores.sqlite.session import HandlerConnection, SqliteSession
+from onceward.stores.sqlite.guard import HandlerConnection
+from onceward.stores.sqlite.session import SqliteSession
 from onceward.stores.statements import load
 from simulation.clock import Clock
 from simulation.requests import Blocked, Write
@@ -209,11 +210,11 @@ class LiteSession:
             self._note_writer()
 
     def _write(self, request: Write) -> None:
-        self.connection.in_handler = True
+        self.connection.hand_over()
         try:
             self.connection.execute(_INSERT, request.row)
         finally:
-            self.connection.in_handler = False
+            self.connection.take_back()
 
     def _wait_for_writer(self) -> None:
         writer = self.database.writer

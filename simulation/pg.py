@@ -245,13 +245,13 @@ class PgSession:
 
     def _write(self, request: Write) -> None:
         connection = self._real.connection
-        connection.in_handler = True
+        connection.hand_over()
         try:
             connection.execute(_INSERT, request.row)
         except psycopg.Error as error:
             raise StoreUnavailable(str(error)) from error
         finally:
-            connection.in_handler = False
+            connection.take_back()
 
     def come_to_rest(self) -> bool:
         """Wait until the running statement has ended (True) or waits for somebody (False)."""

@@ -34,7 +34,7 @@ import psycopg
 from onceward.errors import StoreUnavailable
 from onceward.flow import Call, Each, Query, Reconnect, Rollback
 from onceward.stores.postgres.statement import Statement
-from onceward.stores.sqlite.session import HandlerConnection
+from onceward.stores.sqlite.guard import HandlerConnection
 
 Moment = Literal["before", "after"]
 MOMENTS: tuple[Moment, Moment] = ("before", "after")

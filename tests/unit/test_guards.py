@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from onceward.errors import ContractViolation
 from onceward.stores.calls import LONG, refuse_transaction_control, remembered
 from onceward.stores.postgres.script import statements
-from onceward.stores.sqlite.session import statement
+from onceward.stores.sqlite.guard import statement
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,9 +1,10 @@
-"""Calling a handler on a session: whatever it raises becomes an `Outcome`, and it may not end its transaction."""
+"""Calling a handler on a session: whatever it raises becomes an `Outcome`; its transaction is its own, not to end."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextvars import ContextVar, Token
 from functools import lru_cache
 from typing import Any
 
@@ -14,6 +15,48 @@ from onceward.flow import Call, Outcome
 Judge = Callable[[BaseException], bool]
 LONG = 1000
 """From how many characters on SQL is long."""
+
+_calls: ContextVar[tuple[object, ...]] = ContextVar("onceward_calls", default=())
+"""The calls of handlers that this thread or task belongs to; a handler may call another through a second inbox."""
+
+
+class Owned:
+    """A connection that belongs, while a handler has it, to that one call.
+
+    That is: to its thread or task, and to those that were given its context. Whoever outlives the call would write into
+    the transaction of another message.
+    """
+
+    call: object | None = None
+    """The call that has it now."""
+    _before: Token[tuple[object, ...]]
+
+    def hand_over(self) -> None:
+        """A handler gets the connection."""
+        call = object()
+        self.__dict__["_before"] = _calls.set((*_calls.get(), call))
+        self.__dict__["call"] = call  # past the `__setattr__` of a connection that looks at what its handler sets
+
+    def take_back(self) -> None:
+        """The handler has ended."""
+        self.__dict__["call"] = None
+        _calls.reset(self._before)
+
+    @property
+    def in_handler(self) -> bool:
+        """Whether a handler has it."""
+        return self.call is not None
+
+    def check_owner(self) -> None:
+        """Refuse whoever does not belong to the call that has the connection."""
+        if self.call is None:
+            raise ContractViolation("tx was used outside of its handler; its transaction is over")
+        if self.call not in _calls.get():
+            raise ContractViolation(
+                "tx was used by a thread or task that does not belong to the running handler, or that has outlived its "
+                "own. Use tx only until the handler returns, in its own thread or task; a helper thread needs the "
+                "handler's context: threading.Thread(target=contextvars.copy_context().run, args=(function,))"
+            )
 
 
 def outcome(call: Call, tx: Any, is_infrastructure: Judge) -> Outcome:

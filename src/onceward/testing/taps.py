@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
-from onceward.stores.sqlite.session import HandlerConnection, HandlerCursor
+from onceward.stores.sqlite.guard import HandlerConnection, HandlerCursor
 
 _NOT_THE_HANDLER = ("onceward", "psycopg", "sqlite3", "aiosqlite", "asyncio", "contextlib", "threading", "concurrent")
 

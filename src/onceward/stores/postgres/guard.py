@@ -24,7 +24,7 @@ from onceward.errors import (
     StoreUnavailable,
     TransactionAborted,
 )
-from onceward.stores.calls import refuse_transaction_control, remembered
+from onceward.stores.calls import Owned, refuse_transaction_control, remembered
 from onceward.stores.postgres.script import statements
 from onceward.stores.postgres.statement import Asked
 from onceward.stores.postgres.wire import send, send_async
@@ -44,11 +44,10 @@ def _check(script: str) -> None:
         refuse_transaction_control(statement)
 
 
-class Guard:
+class Guard(Owned):
     """What both worlds check before a handler's statement."""
 
     armed: list[Asked] | None = None
-    in_handler: bool = False
     handled: bool = False
     """A handler has had it since our last statement."""
     overrun: bool = False
@@ -64,10 +63,9 @@ class Guard:
 
     def check(self, query: Any, params: Any = None) -> None:
         """Keep the handler inside its one transaction."""
+        self.check_owner()
         if self.notes is not None and query:
             self.notes.append(shown.Statement.of(_text(query), params))
-        if not self.in_handler:
-            raise ContractViolation("tx was used outside of its handler; its transaction is over")
         if self.overrun:
             raise HandlerTimeout("the handler has run longer than its timeout")
         _check(_text(query))
@@ -84,11 +82,13 @@ class Guard:
     def hand_over(self) -> None:
         """A handler gets the connection."""
         self._habits = self.row_factory, self.prepare_threshold
-        self.in_handler, self.overrun = True, False
+        self.overrun = False
+        super().hand_over()
 
     def take_back(self) -> None:
         """The handler has ended; what it set for itself is forgotten."""
-        self.in_handler, self.handled = False, True
+        super().take_back()
+        self.handled = True
         if self._habits != (self.row_factory, self.prepare_threshold):
             self.row_factory, self.prepare_threshold = self._habits
 
@@ -110,9 +110,16 @@ def _text(query: Any) -> str:
     return query.decode(errors="replace") if isinstance(query, bytes) else str(query)
 
 
-class _GuardedCursor:
+class _OwnedCursor:
     connection: Any
 
+    def _start_query(self, *args: Any) -> Any:
+        # Once more now that the connection is locked: the handler may have ended while its helper waited for that.
+        self.connection.check_owner()
+        yield from super()._start_query(*args)  # type: ignore[misc] # mixed into a cursor
+
+
+class _GuardedCursor(_OwnedCursor):
     def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
         self.connection.start(query, params)
         return super().execute(query, params, **options)  # type: ignore[misc] # mixed into a cursor
@@ -189,34 +196,34 @@ class HandlerConnection(Guard, psycopg.Connection[Any]):
         return super().__enter__()
 
 
-class AsyncHandlerCursor(psycopg.AsyncCursor[Any]):
+class AsyncHandlerCursor(_OwnedCursor, psycopg.AsyncCursor[Any]):
     """A cursor that begins the handler's transaction at its first statement."""
 
     async def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
-        await self.connection.start(query, params)  # type: ignore[attr-defined] # an AsyncHandlerConnection
+        await self.connection.start(query, params)
         return await super().execute(query, params, **options)
 
     async def executemany(self, query: Any, params_seq: Any, **options: Any) -> None:
-        await self.connection.start(query, params_seq)  # type: ignore[attr-defined] # an AsyncHandlerConnection
+        await self.connection.start(query, params_seq)
         await super().executemany(query, params_seq, **options)
 
     async def stream(self, query: Any, params: Any = None, **options: Any) -> AsyncIterator[Any]:
-        await self.connection.start(query, params)  # type: ignore[attr-defined] # an AsyncHandlerConnection
+        await self.connection.start(query, params)
         async for row in super().stream(query, params, **options):
             yield row
 
     @asynccontextmanager
     async def copy(self, statement: Any, params: Any = None, **options: Any) -> AsyncIterator[Any]:
-        await self.connection.start(statement, params)  # type: ignore[attr-defined] # an AsyncHandlerConnection
+        await self.connection.start(statement, params)
         async with super().copy(statement, params, **options) as copy:
             yield copy
 
 
-class AsyncHandlerServerCursor(psycopg.AsyncServerCursor[Any]):
+class AsyncHandlerServerCursor(_OwnedCursor, psycopg.AsyncServerCursor[Any]):
     """The same for named cursors."""
 
     async def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
-        await self.connection.start(query, params)  # type: ignore[attr-defined] # an AsyncHandlerConnection
+        await self.connection.start(query, params)
         return await super().execute(query, params, **options)
 
 

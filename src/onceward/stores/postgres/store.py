@@ -222,7 +222,9 @@ class PostgresStore:
 
     @staticmethod
     def _check_open(tx: Any) -> None:
-        inside_handler = isinstance(tx, Guard) and tx.in_handler
+        inside_handler = isinstance(tx, Guard)
+        if inside_handler:
+            tx.check_owner()
         if tx.autocommit and tx.info.transaction_status == TransactionStatus.IDLE and not inside_handler:
             raise ConfigurationError(
                 "tx= has no open transaction (it is in autocommit mode), so nothing would be joined; "

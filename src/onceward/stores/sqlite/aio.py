@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import Any, Self
 
 import aiosqlite
 
-from onceward.stores.sqlite.session import HandlerConnection
+from onceward.stores.sqlite.guard import HandlerConnection
 
 
 class AsyncHandlerConnection(aiosqlite.Connection):
@@ -26,6 +27,10 @@ class AsyncHandlerConnection(aiosqlite.Connection):
         connection = self._conn
         assert isinstance(connection, HandlerConnection)  # noqa: S101 - our connector makes no other
         return connection
+
+    async def _execute(self, fn: Any, *args: Any, **kwargs: Any) -> Any:
+        # In the context of whoever asks, by which the connection in the thread knows them.
+        return await super()._execute(copy_context().run, fn, *args, **kwargs)  # type: ignore[no-untyped-call]
 
     def stop(self) -> asyncio.Future[Any] | None:
         self._refuse("stop()")

@@ -17,7 +17,8 @@ from onceward.deferred import asyncio
 from onceward.errors import ConfigurationError
 from onceward.stores import migrate
 from onceward.stores.sqlite.bell import FileBell
-from onceward.stores.sqlite.session import AsyncSqliteSession, HandlerConnection, SqliteSession, translated
+from onceward.stores.sqlite.guard import HandlerConnection
+from onceward.stores.sqlite.session import AsyncSqliteSession, SqliteSession, translated
 from onceward.stores.statements import load
 
 OLDEST = (3, 35, 0)
@@ -124,7 +125,9 @@ class SqliteStore:
     def join(self, tx: Any) -> SqliteSession:
         if not isinstance(tx, sqlite3.Connection):
             raise ConfigurationError(f"tx= must be a sqlite3 connection to {self.url}, not {type(tx).__name__}")
-        if not isinstance(tx, HandlerConnection) and not tx.in_transaction:
+        if isinstance(tx, HandlerConnection):
+            tx.check_owner()
+        elif not tx.in_transaction:
             if tx.isolation_level is None:
                 raise ConfigurationError("tx= has no open transaction; run BEGIN IMMEDIATE on it first")
             tx.execute("BEGIN IMMEDIATE")
@@ -134,7 +137,9 @@ class SqliteStore:
         connection = getattr(tx, "_conn", None)
         if not isinstance(connection, sqlite3.Connection):
             raise ConfigurationError(f"tx= must be an aiosqlite connection to {self.url}, not {type(tx).__name__}")
-        if not isinstance(connection, HandlerConnection) and not connection.in_transaction:
+        if isinstance(connection, HandlerConnection):
+            connection.check_owner()
+        elif not connection.in_transaction:
             raise ConfigurationError("tx= has no open transaction; run BEGIN IMMEDIATE on it first")
         return AsyncSqliteSession(tx, SqliteSession(self._statements, self.clock, connection))
 

@@ -1,0 +1,143 @@
+"""The `tx` of a handler on SQLite: a sqlite3 connection that begins lazily and cannot end its transaction."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from onceward.deferred import Deferred
+from onceward.errors import ContractViolation
+from onceward.flow import Begin
+from onceward.stores.calls import Owned, refuse_transaction_control, remembered
+from onceward.stores.sqlite.writer import begin
+
+if TYPE_CHECKING:
+    from onceward.stores import rehearsal as shown
+else:
+    shown = Deferred("stores.rehearsal")
+
+# What may stand before a statement; SQLite's comments do not nest. Atomic and possessive: what was read as a comment is
+# never read again in another way, however many there are. A second statement in a string is an error of sqlite3's own.
+_BEFORE = re.compile(r"\A(?>\s|\ufeff|;|--[^\n]*|/\*.*?\*/)*+", re.DOTALL)
+
+
+def statement(sql: str) -> str:
+    """The statement in a query string, without what stands before its first word."""
+    return _BEFORE.sub("", sql, count=1)
+
+
+_check = remembered(lambda sql: refuse_transaction_control(statement(sql)))
+
+
+def own_cursor(connection: sqlite3.Connection) -> sqlite3.Cursor:
+    """A plain cursor for our own statements, past the handler's.
+
+    Not `sqlite3.Cursor(connection)`: a connection notes each of its cursors, and forgets those that are gone only when
+    it makes the next one itself. A worker's connection would grow for as long as it lives.
+    """
+    return sqlite3.Connection.cursor(connection)
+
+
+class HandlerCursor(sqlite3.Cursor):
+    """A cursor that begins the handler's transaction at its first statement."""
+
+    connection: HandlerConnection
+
+    def execute(self, sql: str, parameters: Any = (), /) -> HandlerCursor:
+        with self.connection.busy:
+            self.connection.before_statement(sql, parameters)
+            return super().execute(sql, parameters)
+
+    def executemany(self, sql: str, parameters: Any, /) -> HandlerCursor:
+        with self.connection.busy:
+            self.connection.before_statement(sql, parameters)
+            return super().executemany(sql, parameters)
+
+    def executescript(self, _script: str, /) -> NoReturn:
+        raise ContractViolation("executescript() commits the transaction; use execute() for each statement")
+
+
+class HandlerConnection(Owned, sqlite3.Connection):
+    """The `tx` of a handler: an ordinary sqlite3 connection that cannot end the transaction it is in."""
+
+    armed: Begin | None = None
+    busy: threading.RLock
+    """Held from the check of a statement until it has run, so that no handler ends in between."""
+    notes: list[shown.Statement] | None = None
+    """Where the handler's statements are noted, in a rehearsal."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.__dict__["busy"] = threading.RLock()
+
+    def before_statement(self, sql: str, parameters: Any) -> None:
+        """Begin lazily, and keep the handler inside its one transaction."""
+        self.check_owner()
+        if self.notes is not None:
+            self.notes.append(shown.Statement.of(sql, parameters))
+        _check(sql)
+        self.start()
+        if not self.in_transaction:
+            raise ContractViolation(
+                "the transaction has ended before the handler did, perhaps because the disk is full"
+            )
+
+    def take_back(self) -> None:
+        """The handler has ended; what it set for itself is forgotten."""
+        with self.busy:
+            super().take_back()
+        if self.row_factory is not None or self.text_factory is not str:
+            self.row_factory, self.text_factory = None, str
+
+    def start(self) -> None:
+        """BEGIN IMMEDIATE, unless the transaction has begun already."""
+        if self.armed is not None:
+            limit, self.armed = self.armed.writer_limit, None
+            begin(own_cursor(self), limit)
+
+    def cursor(self, factory: Any = HandlerCursor) -> Any:
+        if isinstance(factory, type) and not issubclass(factory, HandlerCursor):
+            plain = issubclass(HandlerCursor, factory)
+            factory = HandlerCursor if plain else type(factory.__name__, (HandlerCursor, factory), {})
+        return super().cursor(factory)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("isolation_level", "autocommit") and self.in_handler:
+            self.refuse(f"a change of {name}, which commits")
+        super().__setattr__(name, value)
+
+    def close(self) -> None:
+        if self.in_handler:
+            self.refuse("close()")
+        # Whoever still holds a cursor, as a traceback does, would keep the connection and its lock alive after close().
+        with suppress(sqlite3.Error):  # closed already
+            if self.in_transaction:
+                own_cursor(self).execute("ROLLBACK")
+        super().close()
+
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        return super().cursor(HandlerCursor).execute(sql, parameters)
+
+    def executemany(self, sql: str, parameters: Any, /) -> sqlite3.Cursor:
+        return super().cursor(HandlerCursor).executemany(sql, parameters)
+
+    def executescript(self, script: str, /) -> sqlite3.Cursor:
+        return super().cursor(HandlerCursor).executescript(script)
+
+    def commit(self) -> None:
+        self.refuse("commit()")
+
+    def rollback(self) -> None:
+        self.refuse("rollback()")
+
+    def __enter__(self) -> NoReturn:
+        self.refuse("`with tx:`, which commits at its end")
+
+    def refuse(self, what: str) -> NoReturn:
+        """Raise: the handler tried to end its transaction."""
+        raise ContractViolation(
+            f"the handler called {what}; the transaction belongs to onceward: returning commits, raising rolls back"
+        )
