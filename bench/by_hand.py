@@ -85,8 +85,8 @@ def _taken(connection: sqlite3.Connection, which: str) -> int:
 
 _REMEMBER = """
 WITH fresh AS (
-    INSERT INTO onceward_ledger (seq, consumer, source, id, hash, received_at)
-    VALUES (nextval('onceward_seq'), %(consumer)s, %(source)s, %(stored)s, %(hash)s, clock_timestamp())
+    INSERT INTO onceward_ledger (seq, consumer, source, type_hash, id, hash, received_at)
+    VALUES (nextval('onceward_seq'), %(consumer)s, %(source)s, 1, %(stored)s, %(hash)s, clock_timestamp())
     ON CONFLICT (consumer, source, id) DO NOTHING RETURNING seq, received_at
 ), stored AS (
     INSERT INTO onceward_body (seq, source, id, type, version, body, received_at)
@@ -127,8 +127,8 @@ WITH input AS MATERIALIZED (
     SELECT nextval('onceward_seq') AS seq, i.*
     FROM unnest(%(stored)b::bytea[], %(hash)b::bytea[], %(id)b::text[], %(body)b::bytea[]) AS i (stored, hash, id, body)
 ), fresh AS (
-    INSERT INTO onceward_ledger (seq, consumer, source, id, hash, received_at)
-    SELECT seq, %(consumer)s, %(source)s, stored, hash, clock_timestamp() FROM input ORDER BY stored
+    INSERT INTO onceward_ledger (seq, consumer, source, type_hash, id, hash, received_at)
+    SELECT seq, %(consumer)s, %(source)s, 1, stored, hash, clock_timestamp() FROM input ORDER BY stored
     ON CONFLICT (consumer, source, id) DO NOTHING RETURNING seq, received_at
 ), kept AS (
     INSERT INTO onceward_body (seq, source, id, type, version, body, received_at)

@@ -2,8 +2,8 @@
 WITH loaded AS MATERIALIZED (
     SELECT g, {id} AS id FROM generate_series({first}::bigint, {first}::bigint + {count} - 1) AS g
 ), remembered AS (
-    INSERT INTO onceward_ledger (seq, consumer, source, id, hash, received_at)
-    SELECT g, {consumer}, {source}, decode('01' || id, 'hex'), decode(repeat('ab', 32), 'hex'), now() - interval '1 hour' FROM loaded
+    INSERT INTO onceward_ledger (seq, consumer, source, type_hash, id, hash, received_at)
+    SELECT g, {consumer}, {source}, 1, decode('01' || id, 'hex'), decode(repeat('ab', 32), 'hex'), now() - interval '1 hour' FROM loaded
 )
 INSERT INTO onceward_body (seq, source, id, type, version, body, received_at)
 SELECT g, {source}, id, 'nothing', 1, convert_to(repeat('x', 300), 'UTF8'), now() - interval '1 hour' FROM loaded;

@@ -3,8 +3,8 @@
 \set number CASE WHEN :n % 11 = 0 AND :n > 110 THEN :n - 109 ELSE :n END
 BEGIN;
 WITH fresh AS (
-    INSERT INTO onceward_ledger (seq, consumer, source, id, hash, received_at)
-    SELECT nextval('onceward_seq'), :consumer, :source, id, sha256(id), clock_timestamp()
+    INSERT INTO onceward_ledger (seq, consumer, source, type_hash, id, hash, received_at)
+    SELECT nextval('onceward_seq'), :consumer, :source, 1, id, sha256(id), clock_timestamp()
     FROM (SELECT decode('01' || md5(:client_id || '-' || :number), 'hex') AS id) AS input
     ON CONFLICT (consumer, source, id) DO NOTHING RETURNING seq, received_at
 ), stored AS (

@@ -4,8 +4,8 @@
 WITH input AS MATERIALIZED (
     SELECT nextval('onceward_seq') AS seq, decode('01' || md5(:client_id || '-' || :number), 'hex') AS id
 ), fresh AS (
-    INSERT INTO onceward_ledger (seq, consumer, source, id, hash, received_at)
-    SELECT seq, :consumer, :source, id, sha256(id), clock_timestamp() FROM input
+    INSERT INTO onceward_ledger (seq, consumer, source, type_hash, id, hash, received_at)
+    SELECT seq, :consumer, :source, 1, id, sha256(id), clock_timestamp() FROM input
     ON CONFLICT (consumer, source, id) DO NOTHING RETURNING seq, received_at
 ), stored AS (
     INSERT INTO onceward_body (seq, source, id, type, version, body, received_at)

@@ -8,8 +8,8 @@ WITH input AS MATERIALIZED (
     FROM (SELECT CASE WHEN n % 11 = 0 AND n > 1100 THEN n - 1099 ELSE n END AS g
           FROM generate_series(:first + 1, :first + 500) AS n) AS numbers
 ), fresh AS (
-    INSERT INTO onceward_ledger (seq, consumer, source, id, hash, received_at)
-    SELECT seq, :consumer, :source, id, sha256(id), clock_timestamp() FROM input ORDER BY id
+    INSERT INTO onceward_ledger (seq, consumer, source, type_hash, id, hash, received_at)
+    SELECT seq, :consumer, :source, 1, id, sha256(id), clock_timestamp() FROM input ORDER BY id
     ON CONFLICT (consumer, source, id) DO NOTHING RETURNING seq, received_at
 ), stored AS (
     INSERT INTO onceward_body (seq, source, id, type, version, body, received_at)

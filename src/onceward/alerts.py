@@ -183,7 +183,11 @@ class Alerts:
         stats = self._desk.stats()
         dead = stats.dead + stats.outbox_dead
         yield "dead", dead, f"{dead} dead messages need a person: onceward list --status dead"
-        yield "mismatch", stats.quarantined, f"{stats.quarantined} ids came again with other bytes: onceward quarantine"
+        yield (
+            "mismatch",
+            stats.quarantined,
+            f"{stats.quarantined} ids came again with other bytes or another type: onceward quarantine",
+        )
         yield "unhandled", stats.unhandled, f"{stats.unhandled} messages are of a type that nobody handles"
         unserved = stats.due + stats.retrying if not stats.workers else 0
         self._unserved_since = (self._unserved_since or now) if unserved else None

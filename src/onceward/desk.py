@@ -107,7 +107,7 @@ class Desk:
         return perform(self._store, lambda: report.find(self._context, source, id))
 
     def quarantine(self, *, limit: int = 100) -> list[report.Mismatch]:
-        """Open cases of an id that came again with other bytes."""
+        """Open cases of an id that came again with other bytes, or under another type."""
         return perform(self._store, lambda: report.quarantine(self._context, limit=limit))
 
     def workers(self) -> list[report.WorkerRow]:
@@ -193,6 +193,17 @@ class Desk:
         answer = perform(self._store, lambda: step(self._context, case, resolution, actor=who, reason=reason))
         self._store.ring()
         return answer
+
+    def keep_first(self, *, source: str, type: str, reason: str = "", actor: str = "") -> int:  # noqa: A002
+        """Decide every open mismatch of kind `type` of a source and a (second) type: the first message is right.
+
+        For a sender whose events are called otherwise now: returns how many were decided.
+        """
+        who, decided = actor or user(), 0
+        step = partial(operate.keep_first, self._context, source, type, actor=who, reason=reason)
+        while some := perform(self._store, step):
+            decided += some
+        return decided
 
     def _chosen(self, seqs: Sequence[int], status: str, filters: dict[str, Any]) -> Iterator[int]:
         if seqs or not filters:

@@ -180,7 +180,7 @@ def _people(inbox: Inbox, stats: Stats) -> Iterator[Finding]:
     if stats.quarantined:
         yield Finding(
             "warning",
-            f"{_some(stats.quarantined, 'id')} came again with other bytes",
+            f"{_some(stats.quarantined, 'id')} came again with other bytes or another type",
             "see `onceward quarantine list`, then resolve each case",
         )
     # One that was begun a moment ago is simply running.

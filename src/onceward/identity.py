@@ -96,6 +96,13 @@ def body_hash(body: bytes) -> bytes:
     return hashlib.sha256(body).digest()
 
 
+@lru_cache(maxsize=1024)
+def type_hash(message_type: str, version: int) -> int:
+    """A signed 64-bit number for a type and its version, which the ledger remembers when the body is gone."""
+    digest = hashlib.sha256(f"{version} {message_type}".encode()).digest()
+    return int.from_bytes(digest[:8], "big", signed=True)
+
+
 def key_text(value: Any) -> str | None:
     """An ordering key as text that every database can store; None where there is no key."""
     if value is None:

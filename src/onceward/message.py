@@ -66,6 +66,11 @@ class Delivery(NamedTuple):
     blob: Reference | None = None
     """Where the body was put away, if it was too large for a row; the delivery has it all the same."""
 
+    @property
+    def type_hash(self) -> int:
+        """What the ledger remembers of its type and version."""
+        return identity.type_hash(self.type, self.version)
+
     @classmethod
     def of(  # noqa: PLR0913 - the fields of a message are what they are
         cls,
@@ -240,7 +245,9 @@ class Receipt:
     """What became of a delivery. Returned only after its transaction was committed, or its spool is on the disk."""
 
     status: Literal["accepted", "duplicate", "mismatch", "spooled"]
-    """`accepted`: new. `duplicate`: known, nothing done. `mismatch`: known id with other bytes, in quarantine.
+    """`accepted`: new. `duplicate`: known, nothing done.
+
+    `mismatch`: a known id with other bytes, or under another type or version; it is in quarantine.
 
     `spooled`: the database is away; it is safe on this host's disk, and whether it is new will be seen later.
     """

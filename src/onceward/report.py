@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from onceward import identity, payload
 from onceward.errors import BlobsUnavailable, BodyLost, InvalidMessage
@@ -23,6 +23,7 @@ STATUSES = ("due", "running", "retrying", "waiting", "unhandled", "dead", "done"
 OPEN = ("due", "waiting", "running", "retrying", "dead", "unhandled", "quarantined")
 """The numbers of `Stats` that are about what is not finished."""
 _FINISHED = ("done", "discarded", "skipped")
+MismatchKind = Literal["body", "type"]
 FILTERS = ("type", "key", "source", "before", "since", "until", "fingerprint")
 
 
@@ -88,9 +89,12 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Another body that came under the message's id, and what was decided about it."""
+    """Another body, or the same under another type, that came under the message's id, and what was decided about it."""
 
     case: int
+    kind: MismatchKind
+    type: str
+    version: int
     copies: int
     first_at: datetime
     last_at: datetime
@@ -173,13 +177,19 @@ class Story:
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """An id that came again with other bytes."""
+    """An id that came again with other bytes, or under another type or version."""
 
     case: int
+    kind: MismatchKind
+    """`type` where the bytes are the same and only the type or its version differs, else `body`."""
     seq: int
     source: str
     id: str
     type: str
+    version: int
+    first_type: str | None
+    """None where nothing but its id is kept any more; so is `first_version`."""
+    first_version: int | None
     consumer: str
     copies: int
     first_at: datetime
@@ -276,7 +286,7 @@ def story(context: Context, seq: int) -> Flow[Story | None]:
         cause=row[20],
         first_duplicate_at=_maybe(row[21]),
         last_duplicate_at=_maybe(row[22]),
-        cases=tuple(Case(*(*one[:2], moment(one[2]), moment(one[3]), *one[4:])) for one in cases),
+        cases=tuple(Case(*(*one[:5], moment(one[5]), moment(one[6]), *one[7:])) for one in cases),
         sent=tuple(Sent(*one) for one in sent),
         effects=tuple(_effect(one) for one in calls),
         finished_at=moment(run[0]) if run else None,
@@ -301,7 +311,7 @@ def find_anywhere(context: Context, message_id: str, *, limit: int = 100) -> Flo
 
 
 def quarantine(context: Context, *, limit: int = 100) -> Flow[list[Mismatch]]:
-    """Open cases of an id with two bodies."""
+    """Open cases of an id with two bodies, or two types."""
     (rows,) = yield from once(context, Query("quarantined", {"case_id": None, "limit": limit}))
     found = []
     for row in rows:
@@ -345,7 +355,11 @@ def _mismatch(row: tuple[Any, ...], first: bytes | None) -> Mismatch:
         seq=row[1],
         source=row[10],
         id=row[15] or identity.readable_id(bytes(row[11])),
+        kind="type" if bytes(row[2]) == bytes(row[12]) else "body",
         type=row[3],
+        version=row[4],
+        first_type=row[18],
+        first_version=row[19],
         consumer=row[14],
         copies=row[7],
         first_at=moment(row[8]),

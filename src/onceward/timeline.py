@@ -96,7 +96,8 @@ def _arrivals(story: Story) -> Iterator[Event]:
         what = f"latest of {copies} suppressed, {late.total_seconds():.1f} s after the first delivery"
         yield Event(story.last_duplicate_at, "duplicate", what)
     for case in story.cases:
-        what = f"the id came with other bytes ({case.copies} times): case {case.case} in quarantine"
+        other = f"as {case.type} version {case.version}" if case.kind == "type" else "with other bytes"
+        what = f"the id came {other} ({case.copies} times): case {case.case} in quarantine"
         decided = f", decided: {case.resolution}" if case.resolution else ", not decided yet"
         yield Event(case.first_at, "mismatch", what + decided, seq=case.accepted_seq)
 

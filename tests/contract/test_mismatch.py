@@ -57,7 +57,7 @@ def test_other_bytes_are_counted_per_body(shop: Shop) -> None:
 
 
 def test_only_the_bytes_decide(shop: Shop) -> None:
-    """R07, HZ-11: the raw bytes are compared, not what they mean; headers and type are no part of them."""
+    """R07, HZ-11: the raw bytes are compared, not what they mean; headers are no part of them."""
     shop.receive("m1", body=b'{"a":1}', headers={"try": "1"})
     assert shop.receive("m1", body=b'{"a":1}', headers={"try": "2"}).status == "duplicate"
     for same_meaning in (b'{"a": 1}', b'{"a":1.0}', b'{"a":1}\n'):
@@ -277,3 +277,52 @@ def test_no_case_is_opened_under_a_number_that_is_gone(shop: Shop) -> None:
         (receipt,) = run_sync(receive(context, context.cache, [delivery]), perform)
     assert receipt.status == "mismatch"
     assert only_case(shop).consumer == "billing"
+
+
+def test_another_type_or_version_is_never_a_duplicate(shop: Shop) -> None:
+    """D05: the same bytes under another type are a case of their own, stored or inline, also without the first body."""
+    shop.handle("order.created", keep_body=False)
+    shop.handle("order.paid")
+    assert shop.receive("order-9", "order.created", data=FIRST).status == "accepted"
+    shop.drain()
+    assert shop.receive("order-9", "order.paid", data=FIRST).status == "mismatch"
+    assert shop.process("order-9", "order.created", version=2, data=FIRST).status == "mismatch"
+    assert shop.receive("order-9", "order.paid", data=OTHER).status == "mismatch"
+    assert shop.receive("order-9", "order.created", data=FIRST).status == "duplicate"
+    found = [(case.kind, case.type, case.version, case.first_type) for case in shop.inbox.quarantine()]
+    assert found == [
+        ("type", "order.paid", 1, "order.created"),
+        ("type", "order.created", 2, "order.created"),
+        ("body", "order.paid", 1, "order.created"),
+    ]
+    explained = shop.inbox.explain(shop.seqs["order-9"])
+    assert explained is not None
+    told = [event.what for event in explained.events if event.kind == "mismatch"]
+    assert [what.partition(" (")[0] for what in told] == [
+        "the id came as order.paid version 1",
+        "the id came as order.created version 2",
+        "the id came with other bytes",
+    ]
+    accepted = {shop.inbox.resolve(case.case, "accept-as-new") for case in shop.inbox.quarantine()}
+    shop.drain()
+    assert len(accepted) == 3
+    assert shop.receive("order-9", "order.paid", data=FIRST).status == "duplicate"
+    assert len(shop.effects()) == 3  # version 2 has no handler
+
+
+def test_a_type_that_is_called_otherwise_is_decided_in_bulk(shop: Shop) -> None:
+    """D05: one decision for all cases of a source in which only the type differs; other bytes stay open."""
+    shop.handle("paid")
+    shop.handle("order.paid")
+    for number in range(3):
+        shop.receive(f"m{number}", "paid", data=FIRST)
+        shop.receive(f"m{number}", "order.paid", data=FIRST)
+    shop.receive("m1", "order.paid", data=OTHER)
+    decide = {"source": "stripe", "type": "order.paid", "reason": "renamed", "actor": "ann"}
+    assert shop.inbox.keep_first(**{**decide, "source": "paypal"}) == 0
+    assert [shop.inbox.keep_first(**decide) for _ in range(2)] == [3, 0]
+    assert [case.kind for case in shop.inbox.quarantine()] == ["body"]
+    assert [(a.action, a.actor, a.reason) for a in shop.story("m1").actions] == [("keep-first", "ann", "renamed")]
+    again = [shop.receive(f"m{number}", "order.paid", data=FIRST).status for number in range(3)]
+    shop.drain()
+    assert (again, shop.effects()) == (["duplicate"] * 3, ["m0", "m1", "m2"])

@@ -44,7 +44,7 @@ def test_the_database_refuses_a_second_row_of_one_message(shop: Shop) -> None:
     """C17, C50: the unique key is the mechanism, whoever writes; a truncated digest is refused as well."""
     shop.handle()
     shop.receive("m1")
-    columns = "consumer, source, id, {}, received_at"
+    columns = "consumer, source, type_hash, id, {}, received_at"
     copy = f"INSERT INTO {shop.prefix}ledger (seq, {columns.format('hash')}) SELECT 999, {{}} FROM {shop.prefix}ledger"
     with pytest.raises((sqlite3.IntegrityError, psycopg.IntegrityError), match=r"(?i)unique"):
         shop.sql(copy.format(columns.format("hash")))

@@ -36,7 +36,7 @@ def _multiply(shop: Shop) -> None:
     p, seq = shop.prefix, shop.seqs["pattern"]
     more = f"FROM {p}{{}} t, generate_series(1, {MANY - 1}) AS g WHERE t.seq = {seq}"
     shop.sql(
-        f"INSERT INTO {p}ledger SELECT 100000 + g, consumer, source, id || int4send(g), hash, received_at "
+        f"INSERT INTO {p}ledger SELECT 100000 + g, consumer, source, type_hash, id || int4send(g), hash, received_at "
         + more.format("ledger")
     )
     shop.sql(

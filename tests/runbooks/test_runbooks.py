@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 from onceward import Inbox, Message, Reject, Settings
 from onceward.alerts import Alert, Rules
 from onceward.cli.app import COMMANDS, application
+from onceward.message import Arguments
 from onceward.metrics import exposition
 from tests.waiting import wait_until
 
@@ -166,6 +167,19 @@ def test_an_id_reused_with_another_payload(desk: Desk, resolution: str) -> None:
     again = desk.inbox.receive(source=SOURCE, id="evt_1", type="paid", data={"amount": 99}).status
     assert again == ("mismatch" if resolution == "discard" else "duplicate")
     assert desk.status()["quarantined"] == (1 if resolution == "discard" else 0)
+
+
+def test_a_type_has_a_new_name(desk: Desk) -> None:
+    desk.inbox.on("invoice.paid")(lambda message, tx: None)  # noqa: ARG005 - its signature
+    desk.inbox.receive(source=SOURCE, id="evt_1", type="paid", data={})
+    redelivered: Arguments = {"source": SOURCE, "id": "evt_1", "type": "invoice.paid", "data": {}}
+    assert desk.inbox.receive(**redelivered).status == "mismatch"
+    desk.sees("mismatch")
+    assert "invoice.paid version 1, first paid version 1" in answer("quarantine", "list", *desk.store)
+    decide = ("--source", SOURCE, "--type", "invoice.paid", "--reason", "renamed on 12 May")
+    assert "1 case decided" in answer("quarantine", "keep-first", *desk.store, *decide)
+    assert desk.inbox.receive(**redelivered).status == "duplicate"
+    assert desk.status()["quarantined"] == 0
 
 
 def test_events_out_of_order(desk: Desk) -> None:

@@ -383,7 +383,7 @@ class TestFailure:
             script.run(handle(here, batch(5)))
             for stored in script.params("store_results"):
                 one = delivery()
-                again = Script({"receive": [], "known": [(0, 5, one.hash, 1, stored["result"])]})
+                again = Script({"receive": [], "known": [(0, 5, one.hash, one.type_hash, 1, stored["result"])]})
                 (receipt,) = again.run(receive(here.context, here.context.cache, [one]))
                 assert isinstance(receipt, Receipt)
                 assert receipt.status == "duplicate"

@@ -231,7 +231,7 @@ class TestResolve:
         assert script.params("add_audit") == [{"action": "discard-mismatch", "seq": 7, **WHO}]
 
     def test_accept_the_second_as_new(self) -> None:
-        """A message of its own, with an id made of the first id and the hash of its bytes, in the same commit."""
+        """A message of its own, its id made of the first id and the hashes of bytes and type, in the same commit."""
         script = Script(
             {"quarantined": [case(headers='{"a":"b"}')], "receive": [(0, 9, NOW)], "resolve_quarantine": [(3,)]}
         )
@@ -239,7 +239,7 @@ class TestResolve:
         assert script.story == ["begin quarantined receive resolve_quarantine add_audit commit"]
         (row,) = script.params("receive")
         one = delivery(data={"order": 8})
-        assert row["id"] == f"e1#{one.hash.hex()}"
+        assert row["id"] == f"e1#{one.hash.hex()}.{one.type_hash % 2**64:016x}"
         assert (row["body"], row["hash"], row["key"], row["headers"], row["state"]) == (
             one.body,
             one.hash,
@@ -366,7 +366,7 @@ class TestResolve:
             {
                 "quarantined": [case()],
                 "receive": [],
-                "known": [(0, 9, one.hash, 0, None)],
+                "known": [(0, 9, one.hash, one.type_hash, 0, None)],
                 "resolve_quarantine": [(3,)],
             }
         )

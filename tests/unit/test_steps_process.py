@@ -77,7 +77,8 @@ def answers(**more: Any) -> dict[str, Any]:
 
 def known(one: Delivery, **changes: Any) -> list[tuple[Any, ...]]:
     """The message in the ledger."""
-    fields = {"ordinal": 0, "seq": 5, "hash": one.hash, "finished": 1, "result": None, **changes}
+    fields = {"ordinal": 0, "seq": 5, "hash": one.hash, "type_hash": one.type_hash}
+    fields |= {"finished": 1, "result": None, **changes}
     return [tuple(fields.values())]
 
 

@@ -32,7 +32,7 @@ def known(
     one: Delivery, *, seq: int = 1, ordinal: int = 0, finished: int = 0, result: str | None = None
 ) -> tuple[Any, ...]:
     """A row of the ledger, as it is looked up."""
-    return (ordinal, seq, one.hash, finished, result)
+    return (ordinal, seq, one.hash, one.type_hash, finished, result)
 
 
 def take(here: Context, script: Script, *deliveries: Delivery, ring: bool = False) -> list[Receipt]:
@@ -70,6 +70,7 @@ class TestNew:
             "source": 2,
             "stored_id": b"re1",
             "hash": one.hash,
+            "type_hash": one.type_hash,
             "subscription": 1,
             "key_hash": identity.key_hash("p_", SERVICE, "7"),
             "id": "e1",
@@ -156,13 +157,16 @@ class TestAgain:
     def test_other_bytes_go_to_quarantine(self) -> None:
         """The first body is not touched, the second is kept, and nothing is counted as a copy."""
         one = delivery(headers={"a": "b"}, version=2)
-        script = Script({"receive": [], "known": [(0, 7, b"x" * 32, 1, None)], "quarantine": [(None, None)]})
+        script = Script(
+            {"receive": [], "known": [(0, 7, b"x" * 32, one.type_hash, 1, None)], "quarantine": [(None, None)]}
+        )
         assert take(context(handler(), handler(version=2)), script, one) == [Receipt("mismatch", 7)]
         assert script.story == [STORED, LOOKED_UP, "begin quarantine commit"]
         assert script.params("quarantine") == [
             {
                 "seq": 7,
                 "hash": one.hash,
+                "type_hash": one.type_hash,
                 "type": "paid",
                 "version": 2,
                 "key": None,
@@ -180,9 +184,8 @@ class TestAgain:
     )
     def test_what_a_person_decided_holds(self, decided: tuple[str, int | None], expected: Receipt) -> None:
         """Bytes that were decided about are a duplicate of whatever the decision was."""
-        script = Script(
-            {"receive": [], "known": [(0, 7, b"x" * 32, 1, None)], "quarantine": [decided], "outcome": [(0, None)]}
-        )
+        known = [(0, 7, b"x" * 32, delivery().type_hash, 1, None)]
+        script = Script({"receive": [], "known": known, "quarantine": [decided], "outcome": [(0, None)]})
         assert take(context(handler()), script, delivery()) == [expected]
         assert script.params("count_duplicates") == [{"seq": expected.seq, "copies": 1}]
 

@@ -178,10 +178,12 @@ class TestFanOut:
         numbers = sorted(identity.key_hash("p_", SERVICE, str(seq)) for seq in range(1, 9))
         assert script.params("lock_keys") == script.params("promote") == [{"key_hashes": numbers}]
 
-    def test_other_bytes_that_came_first_are_no_copy(self) -> None:
-        """Since the type is known, its id came again with other bytes: what waited goes to quarantine, not away."""
+    @pytest.mark.parametrize("first", [{"hash": b"x" * 32}, {"type_hash": 1}])
+    def test_other_bytes_or_types_that_came_first_are_no_copy(self, first: dict[str, Any]) -> None:
+        """Since the type is known, its id came again otherwise: what waited goes to quarantine, not away (D05)."""
         here = context(handler(consumer="mail"))
-        known = [(0, 9, b"x" * 32, 0, None)]
+        same = {"hash": delivery().hash, "type_hash": delivery().type_hash, **first}
+        known = [(0, 9, *same.values(), 0, None)]
         script = Script(
             {**LOOK, "unhandled": [waiting_row(4)], "receive": [], "known": known, "quarantine": [(None, None)]}
         )
@@ -232,7 +234,7 @@ class Ledger:
                 ],
                 "receive": self._receive,
                 "known": lambda request: [
-                    (record["ordinal"], 1, delivery().hash, 0, None)
+                    (record["ordinal"], 1, delivery().hash, delivery().type_hash, 0, None)
                     for record in request.records
                     if (record["consumer"], record["stored_id"]) in self.copies
                 ],

@@ -183,6 +183,7 @@ def operate(inbox: Inbox) -> int:
         story = inbox.message(row.seq)
         if story is not None:
             assert_type(story.body, bytes | None)
+    assert_type(inbox.keep_first(source="stripe", type="invoice.paid", reason="renamed", actor="ann"), int)
     for case in inbox.quarantine():
         assert_type(inbox.resolve(case.case, "keep-first", reason="seen", actor="ann"), int | None)
     inbox.watch(lambda *_: nullcontext())

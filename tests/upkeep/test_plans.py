@@ -29,6 +29,7 @@ NEW: dict[str, Any] = {
     "consumer": 1,
     "source": 1,
     "stored_id": b"x",
+    "type_hash": 1,
     "hash": b"h" * 32,
     "subscription": 1,
     "key_hash": 7,
@@ -107,7 +108,8 @@ INSERT INTO {PREFIX}name (name) VALUES ('default');
 INSERT INTO {PREFIX}subscription (consumer, type) VALUES (1, 't');
 INSERT INTO {PREFIX}worker (process, host, pid, code_version, inline, started_at, alive_until)
 VALUES ('p', 'h', 1, '', %yes, %now, %now);
-INSERT INTO {PREFIX}ledger (seq, consumer, source, id, hash, received_at) SELECT n, 1, 1, %raw, %hash, %now FROM g;
+INSERT INTO {PREFIX}ledger (seq, consumer, source, type_hash, id, hash, received_at)
+SELECT n, 1, 1, 1, %raw, %hash, %now FROM g;
 INSERT INTO {PREFIX}body (seq, source, id, type, version, body, received_at)
 SELECT n, 1, 'x', 't', 1, %hash, %now FROM g;
 INSERT INTO {PREFIX}run (worker, token, code_version, finished_at, first_seq, last_seq, seqs, messages)

@@ -1,4 +1,4 @@
-"""`onceward quarantine`: ids that came again with other bytes, field by field, and the decision about them."""
+"""`onceward quarantine`: ids that came again with other bytes or another type, and the decision about them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ discard        forget this case; should the other body come again, it is a new c
 
 @click.group()
 def quarantine() -> None:
-    """Look at ids that came again with other bytes, and decide about them.
+    """Look at ids that came again with other bytes, or under another type, and decide about them.
 
     Such a message never runs and never overwrites the first one; both bodies are kept.
     """
@@ -66,14 +66,17 @@ def _print_case(case: Mismatch) -> None:
     print_fields(
         [
             ("message", case.seq),
-            ("type", case.type),
+            ("kind", case.kind),
+            ("type", _types(case)),
             ("source", case.source),
             ("id", case.id),
             ("consumer", case.consumer),
             ("came", f"{count(case.copies, 'time')}, last {ago(case.last_at)}"),
         ]
     )
-    if case.first_body is None:
+    if case.kind == "type":
+        say("the bytes are the same; only the type or its version differs")
+    elif case.first_body is None:
         say("the first body is not kept any more; its hash is " + case.first_hash)
         say("the hash of the other body is                    " + case.other_hash)
     elif case.differences:
@@ -81,6 +84,12 @@ def _print_case(case: Mismatch) -> None:
         print_table(("field", "first", "other"), rows)
     else:
         say("the bodies say the same in different bytes (spaces, or the order of fields)")
+
+
+def _types(case: Mismatch) -> str:
+    other = f"{case.type} version {case.version}"
+    first = "another one" if case.first_type is None else f"{case.first_type} version {case.first_version}"
+    return f"{other}, first {first}" if case.kind == "type" else other
 
 
 def _short(value: Any) -> str:
@@ -116,3 +125,28 @@ def resolve(target: Target, words: list[str], *, reason: str, as_json: bool) -> 
         say(f"case {case}: accepted as message {seq}")
     else:
         say(f"case {case}: {resolution}, message {seq} stays as it is")
+
+
+@quarantine.command(
+    "keep-first",
+    short_help="Decide every case in which only the type differs.",
+    epilog=examples(
+        'onceward quarantine keep-first shop:inbox --source stripe --type invoice.paid --reason "renamed in May"'
+    ),
+)
+@on_target()
+@click.option("--source", required=True, metavar="NAME", help="The source of the messages.")
+@click.option("--type", "message_type", required=True, metavar="TYPE", help="The type under which they came again.")
+@click.option("--reason", required=True, metavar="TEXT", help="Why; kept in the audit.")
+@as_json
+def keep_first(target: Target, *, source: str, message_type: str, reason: str, as_json: bool) -> None:
+    """Decide every open case of kind "type" of a source and a type for the first message.
+
+    For a sender whose events are called otherwise now: what it delivers again is then a duplicate, as it was.
+    """
+    with target.open() as inbox:
+        decided = inbox.keep_first(source=source, type=message_type, reason=reason)
+    if as_json:
+        print_json({"source": source, "type": message_type, "decided": decided})
+    else:
+        say(f"{count(decided, 'case')} decided: keep-first")

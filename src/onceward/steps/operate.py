@@ -12,12 +12,14 @@ from onceward.errors import ConfigurationError, StoreConflict
 from onceward.flow import COMMIT, ROLLBACK, Each, Flow, Query
 from onceward.message import Delivery
 from onceward.steps.attempt import outgoing_key_hash
-from onceward.steps.context import Context, know_names, load_catalog
+from onceward.steps.context import Context, know_names, load_catalog, once
 from onceward.steps.presence import leave_key
 from onceward.steps.receive import READY, identity_of, record, targets
 
 MAX_ORIGINAL = 900
-"""So many bytes of an id are kept in the id made from it, which has 65 more and must be acceptable too."""
+"""So many bytes of an id are kept in the id made from it, which has 82 more and must be acceptable too."""
+AT_ONCE = 500
+"""So many cases are decided in one transaction at most."""
 
 Resolution = Literal["keep-first", "accept-as-new", "discard"]
 
@@ -155,6 +157,13 @@ def resolve(context: Context, case: int, resolution: Resolution, *, actor: str, 
     raise StoreConflict("subscriptions keep changing while a message is accepted; try again")
 
 
+def keep_first(context: Context, source: str, message_type: str, *, actor: str, reason: str) -> Flow[int]:
+    """Decide some of the cases in which only the type differs for the first message; answers how many."""
+    params = {"source": source, "type": message_type, "actor": actor, "reason": reason, "limit": AT_ONCE}
+    (rows,) = yield from once(context, Query("keep_first_types", params))
+    return len(rows)
+
+
 def _close(case: int, resolution: Resolution, accepted: int | None) -> Flow[bool]:
     if resolution == "discard":
         rows = yield Query("drop_quarantine", {"case_id": case})
@@ -167,7 +176,7 @@ def _close(case: int, resolution: Resolution, accepted: int | None) -> Flow[bool
 def _accept(context: Context, row: tuple[Any, ...]) -> Flow[int | None]:
     """The second body as a message of its own, for the consumer that met it; None under an outdated catalog.
 
-    Its id is the first id and the hash of its bytes.
+    Its id is the first id, the hash of its bytes, and that of its type: each of the three may be another's too.
     """
     _, _, digest, kind, version, headers, body, _, _, _, source, stored_id, _, _, consumer, first_id, key, *_ = row
     original = first_id or identity.readable_id(bytes(stored_id))
@@ -175,7 +184,7 @@ def _accept(context: Context, row: tuple[Any, ...]) -> Flow[int | None]:
         original = "sha256:" + identity.body_hash(original.encode()).hex()
     delivery = Delivery.of(
         source=source,
-        id=f"{original}#{bytes(digest).hex()}",
+        id=f"{original}#{bytes(digest).hex()}.{identity.type_hash(kind, version) % 2**64:016x}",
         type=kind,
         version=version,
         body=bytes(body),

@@ -311,7 +311,7 @@ def _known_receipt(
     known = (yield from look_up(context, [row])).get(0)
     if known is None:
         return None
-    if known.hash != delivery.hash and not keeps_mismatch:
+    if not known.is_same(delivery) and not keeps_mismatch:
         return Receipt("mismatch", known.seq)
     copies: dict[int, int] = {}
     receipt = yield from meet_again(context, delivery, known, copies)

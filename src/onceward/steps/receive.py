@@ -47,8 +47,13 @@ class Known(NamedTuple):
 
     seq: int
     hash: bytes
+    type_hash: int
     finished: bool
     result: Any
+
+    def is_same(self, delivery: Delivery) -> bool:
+        """Whether a delivery of this id is a copy: the same bytes, under the same type and version."""
+        return (self.hash, self.type_hash) == (delivery.hash, delivery.type_hash)
 
 
 def receive(
@@ -238,6 +243,7 @@ def record(ordinal: int, delivery: Delivery, target: Target, source: int) -> dic
         "source": source,
         "stored_id": identity.stored_id(delivery.id),
         "hash": delivery.hash,
+        "type_hash": delivery.type_hash,
         "subscription": target.subscription,
         "key_hash": target.key_hash,
         "id": delivery.id,
@@ -263,18 +269,23 @@ def look_up(context: Context, records: Sequence[dict[str, Any]]) -> Flow[dict[in
     if not records:
         return {}
     (rows,) = yield from once(context, Each("known", [identity_of(row) for row in records]))
+    return known_by_ordinal(rows)
+
+
+def known_by_ordinal(rows: Sequence[tuple[Any, ...]]) -> dict[int, Known]:
+    """The answer of the `known` statement."""
     return {
-        ordinal: Known(seq, bytes(digest), bool(finished), payload.decode_text(result) if result else None)
-        for ordinal, seq, digest, finished, result in rows
+        ordinal: Known(seq, bytes(digest), kind, bool(finished), payload.decode_text(result) if result else None)
+        for ordinal, seq, digest, kind, finished, result in rows
     }
 
 
 def meet_again(context: Context, delivery: Delivery, known: Known, copies: dict[int, int]) -> Flow[Receipt | None]:
-    """A known id came again: a duplicate if its bytes are the same, a case for quarantine if not.
+    """A known id came again: a duplicate if its bytes and its type are the same, a case for quarantine if not.
 
     None when the row it was known by is gone: fanned out to consumers with rows of their own, or its retention is over.
     """
-    if known.hash == delivery.hash:
+    if known.is_same(delivery):
         copies[known.seq] = copies.get(known.seq, 0) + 1
         return Receipt("duplicate", known.seq, known.finished, known.result)
     (rows,) = yield from once(context, mismatch(known.seq, delivery))
@@ -286,7 +297,8 @@ def meet_again(context: Context, delivery: Delivery, known: Known, copies: dict[
     if accepted is not None:
         (rows,) = yield from once(context, Query("outcome", {"seq": accepted}))
         finished, result = rows[0] if rows else (False, None)
-        known = Known(accepted, delivery.hash, bool(finished), payload.decode_text(result) if result else None)
+        value = payload.decode_text(result) if result else None
+        known = Known(accepted, delivery.hash, delivery.type_hash, bool(finished), value)
     copies[known.seq] = copies.get(known.seq, 0) + 1
     return Receipt("duplicate", known.seq, known.finished, known.result)
 
@@ -298,6 +310,7 @@ def mismatch(seq: int, delivery: Delivery) -> Query:
         {
             "seq": seq,
             "hash": delivery.hash,
+            "type_hash": delivery.type_hash,
             "type": delivery.type,
             "version": delivery.version,
             "key": delivery.key,

@@ -13,7 +13,7 @@ from onceward.flow import COMMIT, Each, Flow, Query
 from onceward.message import NO_HEADERS, Delivery
 from onceward.registry import ANY_TYPE, OUTBOX, Subscription
 from onceward.steps.context import Cache, Context, know_names, know_numbers, load_catalog
-from onceward.steps.receive import READY, Target, identity_of, mismatch, record, targets
+from onceward.steps.receive import READY, Target, identity_of, known_by_ordinal, mismatch, record, targets
 
 
 def subscribe(context: Context, cache: Cache) -> Flow[None]:
@@ -129,12 +129,12 @@ def _copy(context: Context, move: Move, target: Target) -> Flow[int | None]:
     fresh = yield Each("receive", [copy], {**READY, "catalog": context.cache.catalog.version})
     if fresh:
         return int(fresh[0][1])
-    known = yield Each("known", [identity_of(copy)])
-    if not known:
+    known = known_by_ordinal((yield Each("known", [identity_of(copy)]))).get(0)
+    if known is None:
         return None
-    if bytes(known[0][2]) != move.delivery.hash:  # it came again, with other bytes, since its type is known
-        yield mismatch(known[0][1], move.delivery)
-    return int(known[0][1])
+    if not known.is_same(move.delivery):  # it came again, with other bytes or another type, since its type is known
+        yield mismatch(known.seq, move.delivery)
+    return known.seq
 
 
 def _can_place(context: Context, message_type: str) -> bool:

@@ -194,7 +194,9 @@ class Hooks:
         log.debug("webhook of %s, signed with %s: %s as %d", verifier.source, event.signer, receipt.status, receipt.seq)
         if receipt.status == "mismatch":
             log.warning(
-                "webhook of %s: a known id with other bytes is in quarantine (message %d)", verifier.source, receipt.seq
+                "webhook of %s: a known id with other bytes or another type is in quarantine (message %d)",
+                verifier.source,
+                receipt.seq,
             )
         return Answer.of(HTTPStatus.OK, {"status": receipt.status})
 

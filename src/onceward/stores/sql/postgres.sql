@@ -64,16 +64,16 @@ WITH input AS MATERIALIZED (
     SELECT nextval('{prefix}seq') AS seq, i.*
     FROM unnest(
         %(ordinal)b::integer[], %(consumer)b::integer[], %(source)b::integer[], %(stored_id)b::bytea[],
-        %(hash)b::bytea[], %(subscription)b::integer[], %(key_hash)b::bigint[], %(id)b::text[], %(type)b::text[],
+        %(hash)b::bytea[], %(type_hash)b::bigint[], %(subscription)b::integer[], %(key_hash)b::bigint[], %(id)b::text[], %(type)b::text[],
         %(version)b::integer[], %(key)b::text[], %(headers)b::text[], %(body)b::bytea[], %(place)b::bigint[],
         %(sequence)b::bigint[], %(destination)b::text[], %(cause)b::bigint[]
-    ) AS i (ordinal, consumer, source, stored_id, hash, subscription, key_hash, id, type, version, key, headers, body, place,
-            sequence, destination, cause)
+    ) AS i (ordinal, consumer, source, stored_id, hash, type_hash, subscription, key_hash, id, type, version, key, headers, body,
+            place, sequence, destination, cause)
     WHERE coalesce((SELECT version FROM {prefix}catalog) = %(catalog)s::bigint, true)
       AND (%(worker)s::bigint IS NULL OR EXISTS (SELECT FROM {prefix}worker w WHERE w.id = %(worker)s FOR KEY SHARE))
 ), fresh AS (
-    INSERT INTO {prefix}ledger (seq, consumer, source, id, hash, received_at)
-    SELECT seq, consumer, source, stored_id, hash, clock_timestamp()
+    INSERT INTO {prefix}ledger (seq, consumer, source, type_hash, id, hash, received_at)
+    SELECT seq, consumer, source, type_hash, stored_id, hash, clock_timestamp()
     FROM input ORDER BY consumer, source, stored_id
     ON CONFLICT (consumer, source, id) DO NOTHING
     RETURNING seq, received_at
@@ -97,8 +97,9 @@ SELECT ordinal, seq, (extract(epoch FROM received_at) * 1000000)::bigint FROM in
 -- Guard: unique (consumer, source, id), as for receive. One message that this very transaction handles, so it has no row in the queue.
 -- Inserts nothing under an outdated catalog.
 WITH fresh AS (
-    INSERT INTO {prefix}ledger (seq, consumer, source, id, hash, received_at)
-    SELECT nextval('{prefix}seq'), %(consumer)s::integer, %(source)s::integer, %(stored_id)s::bytea, %(hash)s::bytea, clock_timestamp()
+    INSERT INTO {prefix}ledger (seq, consumer, source, type_hash, id, hash, received_at)
+    SELECT nextval('{prefix}seq'), %(consumer)s::integer, %(source)s::integer, %(type_hash)s::bigint, %(stored_id)s::bytea,
+           %(hash)s::bytea, clock_timestamp()
     FROM {prefix}catalog WHERE version = %(catalog)s::bigint
     ON CONFLICT (consumer, source, id) DO NOTHING
     RETURNING seq, received_at
@@ -112,7 +113,7 @@ SELECT seq, (extract(epoch FROM received_at) * 1000000)::bigint FROM fresh
 
 -- name: known
 -- What is known of messages that were not inserted. Relies on the unique key of the ledger.
-SELECT i.ordinal, l.seq, l.hash,
+SELECT i.ordinal, l.seq, l.hash, l.type_hash,
        q.seq IS NULL AND NOT EXISTS (SELECT FROM {prefix}audit a WHERE a.seq = l.seq AND a.action = 'discard'), r.result
 FROM unnest(%(ordinal)b::integer[], %(consumer)b::integer[], %(source)b::integer[], %(stored_id)b::bytea[])
          AS i (ordinal, consumer, source, stored_id)
@@ -136,12 +137,12 @@ FROM unnest(%(seq)b::bigint[], %(copies)b::bigint[]) AS i (seq, copies)
 ON CONFLICT (seq) DO UPDATE SET copies = d.copies + excluded.copies, last_at = excluded.last_at
 
 -- name: quarantine
--- Guards: unique (seq, hash), and the ledger row is there and stays until the commit: a fan-out may have replaced it, and a case without
--- one is out of reach. Never touches the first body; answers what an operator decided about this hash.
-INSERT INTO {prefix}quarantine AS x (seq, hash, type, version, key, headers, body, copies, first_at, last_at)
-SELECT l.seq, %(hash)s, %(type)s, %(version)s, %(key)s, %(headers)s, %(body)s, 1, clock_timestamp(), clock_timestamp()
+-- Guards: unique (seq, hash, type_hash), and the ledger row is there and stays until the commit: a fan-out may have replaced it, and a
+-- case without one is out of reach. Never touches the first body; answers what an operator decided about these bytes under this type.
+INSERT INTO {prefix}quarantine AS x (seq, hash, type_hash, type, version, key, headers, body, copies, first_at, last_at)
+SELECT l.seq, %(hash)s, %(type_hash)s, %(type)s, %(version)s, %(key)s, %(headers)s, %(body)s, 1, clock_timestamp(), clock_timestamp()
 FROM {prefix}ledger l WHERE l.seq = %(seq)s FOR KEY SHARE
-ON CONFLICT (seq, hash) DO UPDATE SET copies = x.copies + 1, last_at = excluded.last_at
+ON CONFLICT (seq, hash, type_hash) DO UPDATE SET copies = x.copies + 1, last_at = excluded.last_at
 RETURNING resolution, accepted_seq
 
 -- name: sight
@@ -493,10 +494,12 @@ WITH copies AS (
     ON CONFLICT (seq) DO UPDATE SET copies = d.copies + excluded.copies, first_at = excluded.first_at
 ), known AS (
     DELETE FROM {prefix}quarantine x
-    WHERE x.seq = %(seq)s AND EXISTS (SELECT FROM {prefix}quarantine h WHERE h.seq = %(heir)s AND h.hash = x.hash)
+    WHERE x.seq = %(seq)s AND EXISTS (
+        SELECT FROM {prefix}quarantine h WHERE h.seq = %(heir)s AND (h.hash, h.type_hash) = (x.hash, x.type_hash))
 ), moved AS (
     UPDATE {prefix}quarantine x SET seq = %(heir)s
-    WHERE x.seq = %(seq)s AND NOT EXISTS (SELECT FROM {prefix}quarantine h WHERE h.seq = %(heir)s AND h.hash = x.hash)
+    WHERE x.seq = %(seq)s AND NOT EXISTS (
+        SELECT FROM {prefix}quarantine h WHERE h.seq = %(heir)s AND (h.hash, h.type_hash) = (x.hash, x.type_hash))
 ), pointed AS (
     UPDATE {prefix}quarantine SET accepted_seq = %(heir)s WHERE accepted_seq = %(seq)s
 )
@@ -634,7 +637,7 @@ VALUES (clock_timestamp(), %(actor)s, %(action)s, %(seq)s, %(reason)s)
 -- Open cases first come first.
 SELECT x.id, x.seq, x.hash, x.type, x.version, x.headers, x.body, x.copies,
        (extract(epoch FROM x.first_at) * 1000000)::bigint, (extract(epoch FROM x.last_at) * 1000000)::bigint,
-       n.name, l.id, l.hash, b.body, c.name, b.id, x.key, b.headers
+       n.name, l.id, l.hash, b.body, c.name, b.id, x.key, b.headers, b.type, b.version
 FROM {prefix}quarantine x
 JOIN {prefix}ledger l ON l.seq = x.seq
 JOIN {prefix}name n ON n.id = l.source
@@ -648,6 +651,20 @@ ORDER BY x.id LIMIT %(limit)s
 UPDATE {prefix}quarantine SET resolution = %(resolution)s, accepted_seq = %(accepted_seq)s
 WHERE id = %(case_id)s AND resolution IS NULL
 RETURNING id
+
+-- name: keep_first_types
+-- Some of the open cases of a source and a type whose bytes are the first ones, so that only the type or its version differs: decided
+-- for the first, with their lines in the audit. Guard: still open.
+WITH same AS MATERIALIZED (
+    SELECT x.id FROM {prefix}quarantine x JOIN {prefix}ledger l ON l.seq = x.seq JOIN {prefix}name n ON n.id = l.source
+    WHERE x.resolution IS NULL AND x.hash = l.hash AND n.name = %(source)s AND x.type = %(type)s
+    ORDER BY x.id LIMIT %(limit)s FOR UPDATE OF x
+), kept AS (
+    UPDATE {prefix}quarantine x SET resolution = 'keep-first' FROM same WHERE x.id = same.id AND x.resolution IS NULL RETURNING x.seq
+)
+INSERT INTO {prefix}audit (at, actor, action, seq, reason)
+SELECT clock_timestamp(), %(actor)s, 'keep-first', seq, %(reason)s FROM kept
+RETURNING seq
 
 -- name: drop_quarantine
 -- Guard: still open.
@@ -801,9 +818,11 @@ ORDER BY e.place, e.seq LIMIT 1
 
 -- name: show_cases
 -- The other bodies that came under its id, and what became of them. Relies on quarantine_copy.
-SELECT id, copies, (extract(epoch FROM first_at) * 1000000)::bigint, (extract(epoch FROM last_at) * 1000000)::bigint,
-       resolution, accepted_seq
-FROM {prefix}quarantine WHERE seq = %(seq)s ORDER BY id
+SELECT x.id, CASE WHEN x.hash = l.hash THEN 'type' ELSE 'body' END, x.type, x.version, x.copies,
+       (extract(epoch FROM x.first_at) * 1000000)::bigint, (extract(epoch FROM x.last_at) * 1000000)::bigint,
+       x.resolution, x.accepted_seq
+FROM {prefix}quarantine x JOIN {prefix}ledger l ON l.seq = x.seq
+WHERE x.seq = %(seq)s ORDER BY x.id
 
 -- name: dead_groups
 -- The dead, by how their last attempt failed. Relies on queue_aside and attempt_seq.

@@ -52,8 +52,8 @@ RETURNING id
 -- Guard: unique (consumer, source, id); a duplicate is an insert that changed nothing, and then changes() keeps the other two
 -- from inserting. The body's rowid is its seq, so last_insert_rowid() stays the new number. Inserts nothing under an outdated catalog (outgoing
 -- messages need none).
-INSERT INTO {prefix}ledger (consumer, source, id, hash, received_at)
-SELECT :consumer, :source, :stored_id, :hash, :now WHERE coalesce((SELECT version FROM {prefix}catalog) = :catalog, 1)
+INSERT INTO {prefix}ledger (consumer, source, type_hash, id, hash, received_at)
+SELECT :consumer, :source, :type_hash, :stored_id, :hash, :now WHERE coalesce((SELECT version FROM {prefix}catalog) = :catalog, 1)
   AND (:worker IS NULL OR EXISTS (SELECT 1 FROM {prefix}worker WHERE id = :worker))
 ON CONFLICT (consumer, source, id) DO NOTHING
 RETURNING :ordinal, seq, received_at;
@@ -71,8 +71,8 @@ WHERE changes() > 0
 -- name: receive_inline
 -- Guard: unique (consumer, source, id), as for receive. One message that this very transaction handles, so it has no row in the queue.
 -- Inserts nothing under an outdated catalog.
-INSERT INTO {prefix}ledger (consumer, source, id, hash, received_at)
-SELECT :consumer, :source, :stored_id, :hash, :now FROM {prefix}catalog WHERE version = :catalog
+INSERT INTO {prefix}ledger (consumer, source, type_hash, id, hash, received_at)
+SELECT :consumer, :source, :type_hash, :stored_id, :hash, :now FROM {prefix}catalog WHERE version = :catalog
 ON CONFLICT (consumer, source, id) DO NOTHING
 RETURNING seq, received_at;
 INSERT INTO {prefix}body (seq, source, id, type, version, key, headers, body, destination, cause, received_at)
@@ -81,7 +81,7 @@ WHERE changes() > 0
 
 -- name: known
 -- What is known of messages that were not inserted. Relies on the unique key of the ledger.
-SELECT :ordinal, l.seq, l.hash,
+SELECT :ordinal, l.seq, l.hash, l.type_hash,
        q.seq IS NULL AND NOT EXISTS (SELECT 1 FROM {prefix}audit a WHERE a.seq = l.seq AND a.action = 'discard'), r.result
 FROM {prefix}ledger l
 LEFT JOIN {prefix}queue q ON q.seq = l.seq
@@ -102,11 +102,11 @@ INSERT INTO {prefix}duplicate (seq, copies, first_at, last_at) VALUES (:seq, :co
 ON CONFLICT (seq) DO UPDATE SET copies = copies + excluded.copies, last_at = excluded.last_at
 
 -- name: quarantine
--- Guards: unique (seq, hash), and the ledger row is there: a fan-out may have replaced it, and a case without one is out of reach.
--- Never touches the first body; answers what an operator decided about this hash.
-INSERT INTO {prefix}quarantine (seq, hash, type, version, key, headers, body, copies, first_at, last_at)
-SELECT seq, :hash, :type, :version, :key, :headers, :body, 1, :now, :now FROM {prefix}ledger WHERE seq = :seq
-ON CONFLICT (seq, hash) DO UPDATE SET copies = copies + 1, last_at = excluded.last_at
+-- Guards: unique (seq, hash, type_hash), and the ledger row is there: a fan-out may have replaced it, and a case without one is out of
+-- reach. Never touches the first body; answers what an operator decided about these bytes under this type.
+INSERT INTO {prefix}quarantine (seq, hash, type_hash, type, version, key, headers, body, copies, first_at, last_at)
+SELECT seq, :hash, :type_hash, :type, :version, :key, :headers, :body, 1, :now, :now FROM {prefix}ledger WHERE seq = :seq
+ON CONFLICT (seq, hash, type_hash) DO UPDATE SET copies = copies + 1, last_at = excluded.last_at
 RETURNING resolution, accepted_seq
 
 -- name: sight
@@ -406,7 +406,8 @@ INSERT INTO {prefix}duplicate (seq, copies, first_at, last_at)
 SELECT :heir, copies, first_at, last_at FROM {prefix}duplicate WHERE seq = :seq
 ON CONFLICT (seq) DO UPDATE SET copies = copies + excluded.copies, first_at = excluded.first_at;
 DELETE FROM {prefix}duplicate WHERE seq = :seq;
-DELETE FROM {prefix}quarantine WHERE seq = :seq AND hash IN (SELECT hash FROM {prefix}quarantine WHERE seq = :heir);
+DELETE FROM {prefix}quarantine WHERE seq = :seq
+  AND (hash, type_hash) IN (SELECT hash, type_hash FROM {prefix}quarantine WHERE seq = :heir);
 UPDATE {prefix}quarantine SET seq = :heir WHERE seq = :seq;
 UPDATE {prefix}quarantine SET accepted_seq = :heir WHERE accepted_seq = :seq;
 UPDATE {prefix}audit SET seq = :heir WHERE seq = :seq
@@ -535,7 +536,7 @@ INSERT INTO {prefix}audit (at, actor, action, seq, reason) VALUES (:now, :actor,
 -- name: quarantined
 -- Open cases first come first.
 SELECT x.id, x.seq, x.hash, x.type, x.version, x.headers, x.body, x.copies, x.first_at, x.last_at,
-       n.name, l.id, l.hash, b.body, c.name, b.id, x.key, b.headers
+       n.name, l.id, l.hash, b.body, c.name, b.id, x.key, b.headers, b.type, b.version
 FROM {prefix}quarantine x
 JOIN {prefix}ledger l ON l.seq = x.seq
 JOIN {prefix}name n ON n.id = l.source
@@ -549,6 +550,20 @@ ORDER BY x.id LIMIT :limit
 UPDATE {prefix}quarantine SET resolution = :resolution, accepted_seq = :accepted_seq
 WHERE id = :case_id AND resolution IS NULL
 RETURNING id
+
+-- name: keep_first_types
+-- Some of the open cases of a source and a type whose bytes are the first ones, so that only the type or its version differs: decided
+-- for the first, with their lines in the audit. Guard: still open.
+INSERT INTO {prefix}audit (at, actor, action, seq, reason)
+SELECT :now, :actor, 'keep-first', x.seq, :reason
+FROM {prefix}quarantine x JOIN {prefix}ledger l ON l.seq = x.seq JOIN {prefix}name n ON n.id = l.source
+WHERE x.resolution IS NULL AND x.hash = l.hash AND n.name = :source AND x.type = :type
+ORDER BY x.id LIMIT :limit
+RETURNING seq;
+UPDATE {prefix}quarantine SET resolution = 'keep-first' WHERE id IN (
+    SELECT x.id FROM {prefix}quarantine x JOIN {prefix}ledger l ON l.seq = x.seq JOIN {prefix}name n ON n.id = l.source
+    WHERE x.resolution IS NULL AND x.hash = l.hash AND n.name = :source AND x.type = :type
+    ORDER BY x.id LIMIT :limit)
 
 -- name: drop_quarantine
 -- Guard: still open.
@@ -695,7 +710,10 @@ ORDER BY e.place, e.seq LIMIT 1
 
 -- name: show_cases
 -- The other bodies that came under its id, and what became of them. Relies on quarantine_copy.
-SELECT id, copies, first_at, last_at, resolution, accepted_seq FROM {prefix}quarantine WHERE seq = :seq ORDER BY id
+SELECT x.id, CASE WHEN x.hash = l.hash THEN 'type' ELSE 'body' END, x.type, x.version, x.copies, x.first_at, x.last_at,
+       x.resolution, x.accepted_seq
+FROM {prefix}quarantine x JOIN {prefix}ledger l ON l.seq = x.seq
+WHERE x.seq = :seq ORDER BY x.id
 
 -- name: dead_groups
 -- The dead, by how their last attempt failed. Relies on queue_aside and attempt_seq.

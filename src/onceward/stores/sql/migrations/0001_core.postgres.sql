@@ -33,6 +33,8 @@ CREATE TABLE {prefix}ledger (
     seq         bigint PRIMARY KEY,
     consumer    integer NOT NULL,
     source      integer NOT NULL,
+    -- Of (type, version): the body, which says them in full, may be gone before the id.
+    type_hash   bigint NOT NULL,
     id          bytea NOT NULL,
     hash        bytea NOT NULL CHECK (length(hash) = 32),
     received_at timestamptz NOT NULL,
@@ -156,6 +158,7 @@ CREATE TABLE {prefix}quarantine (
     id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     seq          bigint NOT NULL,
     hash         bytea NOT NULL,
+    type_hash    bigint NOT NULL,
     type         text NOT NULL,
     version      integer NOT NULL,
     key          text,
@@ -166,7 +169,7 @@ CREATE TABLE {prefix}quarantine (
     last_at      timestamptz NOT NULL,
     resolution   text CHECK (resolution IN ('keep-first', 'accept-as-new')),
     accepted_seq bigint,
-    CONSTRAINT {prefix}quarantine_copy UNIQUE (seq, hash)
+    CONSTRAINT {prefix}quarantine_copy UNIQUE (seq, hash, type_hash)
 );
 
 CREATE TABLE {prefix}audit (

@@ -31,6 +31,8 @@ CREATE TABLE {prefix}ledger (
     seq         integer PRIMARY KEY AUTOINCREMENT,
     consumer    integer NOT NULL,
     source      integer NOT NULL,
+    -- Of (type, version): the body, which says them in full, may be gone before the id.
+    type_hash   integer NOT NULL,
     id          blob NOT NULL,
     hash        blob NOT NULL CHECK (length(hash) = 32),
     received_at integer NOT NULL,
@@ -154,6 +156,7 @@ CREATE TABLE {prefix}quarantine (
     id           integer PRIMARY KEY AUTOINCREMENT,
     seq          integer NOT NULL,
     hash         blob NOT NULL,
+    type_hash    integer NOT NULL,
     type         text NOT NULL,
     version      integer NOT NULL,
     key          text,
@@ -164,7 +167,7 @@ CREATE TABLE {prefix}quarantine (
     last_at      integer NOT NULL,
     resolution   text CHECK (resolution IN ('keep-first', 'accept-as-new')),
     accepted_seq integer,
-    CONSTRAINT {prefix}quarantine_copy UNIQUE (seq, hash)
+    CONSTRAINT {prefix}quarantine_copy UNIQUE (seq, hash, type_hash)
 );
 
 CREATE TABLE {prefix}audit (
