@@ -20,6 +20,11 @@ MAX_ID_BYTES = 1024
 MAX_NAME_BYTES = 255
 _RAW_ID_BYTES = 200
 
+UNIDENTIFIED = "onceward.unidentified"
+"""The type of what came without a type that can be read or stored; nobody handles it, so a person sees it."""
+REASON = "onceward-reason"
+"""The stored header that says why an id or a type is not the sender's own."""
+
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _CANONICAL_UUID = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _PREFIX = re.compile("[a-z_][a-z0-9_]{0,30}")

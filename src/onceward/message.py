@@ -65,6 +65,8 @@ class Delivery(NamedTuple):
     """The number of the message whose handler sent this one."""
     blob: Reference | None = None
     """Where the body was put away, if it was too large for a row; the delivery has it all the same."""
+    echo_window: float | None = None
+    """Where its id is not signed: for how many seconds the first id of a body is remembered."""
 
     @property
     def type_hash(self) -> int:
@@ -86,6 +88,7 @@ class Delivery(NamedTuple):
         position: int | None = None,
         destination: str | None = None,
         cause: int | None = None,
+        echo_window: float | None = None,
     ) -> Delivery:
         """Check what a caller passed; everything wrong is said here, before anything is stored."""
         if body is not None and data is not None:
@@ -109,6 +112,7 @@ class Delivery(NamedTuple):
             position=position,
             destination=None if destination is None else identity.check_name("to", destination),
             cause=cause,
+            echo_window=echo_window,
         )
 
 

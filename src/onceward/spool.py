@@ -33,7 +33,7 @@ _SIZE = struct.Struct(">I")
 _MAGIC = b"onceward spool 1"
 _START = len(_MAGIC) + 16
 """A file begins with these and 16 bytes of chance, so that what is known of one file is not believed of the next."""
-_FIELDS = ("source", "id", "type", "version", "key", "position")
+_FIELDS = ("source", "id", "type", "version", "key", "position", "echo_window")
 _PIECE = 1 << 20
 
 
@@ -193,7 +193,7 @@ def delivery_of(content: bytes) -> Delivery:
     head: Mapping[str, Any] = json.loads(content[_SIZE.size : _SIZE.size + size])
     body = content[_SIZE.size + size :]
     return Delivery(
-        **{name: head[name] for name in _FIELDS},
+        **{name: head.get(name) for name in _FIELDS},
         headers=head["headers"] or NO_HEADERS,
         body=body,
         hash=identity.body_hash(body),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from onceward import ConfigurationError, Inbox, Message, Settings
-from onceward.sources.envelope import UNIDENTIFIED
+from onceward.identity import UNIDENTIFIED
 from tests.contract.harness import Shop
 from tests.sources.brokers import Broker
 from tests.sources.conftest import reading

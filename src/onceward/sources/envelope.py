@@ -14,13 +14,12 @@ from typing import Any
 
 from onceward import payload
 from onceward.errors import ConfigurationError, InvalidMessage
+from onceward.identity import REASON, UNIDENTIFIED
 from onceward.message import Arguments, Delivery
 from onceward.reference import HEADER
 from onceward.registry import key_at
 from onceward.sources.protocol import Arrival
 
-UNIDENTIFIED = "onceward.unidentified"
-"""The type of deliveries without a usable id or type."""
 POSITION = "position"
 _STRUCTURED = "application/cloudevents+json"
 _BINARY = ("ce-", "ce_", "cloudevents:", "cloudevents_")
@@ -83,7 +82,7 @@ class Envelope:
             "id": f"position:{digest}",
             "type": UNIDENTIFIED,
             "body": arrival.body,
-            "headers": {**headers, "onceward-reason": reason[:300]},
+            "headers": {**headers, REASON: reason[:300]},
         }
 
 

@@ -18,6 +18,7 @@ from onceward.reference import stored_headers
 from onceward.registry import Handler, Subscription, Upcaster, key_at
 from onceward.steps.blob import put_away, take_back
 from onceward.steps.context import Cache, Catalog, Context, know_names, load_catalog, once
+from onceward.steps.sight import sight
 
 READY: dict[str, Any] = {
     "state": "ready",
@@ -61,6 +62,7 @@ def receive(
 ) -> Flow[list[Receipt]]:
     """Store deliveries in one transaction and answer a receipt for each, in their order."""
     yield from know_names(context, cache, {context.service, *(delivery.source for delivery in deliveries)})
+    deliveries = yield from sight(context, cache, deliveries)
     deliveries = yield from put_away(context, deliveries, cache)
     # The copies of a message inside one batch come after its first; the insert must see each identity once.
     firsts: dict[tuple[str, str], int] = {}

@@ -5,9 +5,10 @@
 
 from typing import TYPE_CHECKING, Any
 
+from onceward.steps.sight import ECHO
 from onceward.webhooks.asgi import Webhooks
 from onceward.webhooks.generic import Hmac
-from onceward.webhooks.hooks import ECHO, UNSIGNED, Hooks, Limits
+from onceward.webhooks.hooks import UNSIGNED, Hooks, Limits
 from onceward.webhooks.keyring import Secret
 from onceward.webhooks.providers import GitHub, Shopify, Slack, Stripe
 from onceward.webhooks.standard import StandardWebhooks

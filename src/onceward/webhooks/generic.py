@@ -11,7 +11,7 @@ from typing import Any, Literal
 from onceward.errors import ConfigurationError
 from onceward.webhooks.keyring import Digest, Keyring, Secrets
 from onceward.webhooks.request import NotAuthentic, Request, base64_bytes, check_time, hex_bytes, seconds
-from onceward.webhooks.verifier import TOLERANCE, Event, Path, Reader, body_id, checked_tolerance
+from onceward.webhooks.verifier import TOLERANCE, Event, Path, Reader, checked_tolerance, digest_id
 
 _FIELD = re.compile(r"\{([^{}]*)\}")
 _DIGESTS = ("sha256", "sha384", "sha512")
@@ -84,7 +84,7 @@ class Hmac:
             stamp = seconds(request.headers.signed(self._timestamp))
             check_time(stamp, now, past=self._tolerance, future=self._tolerance)
         secret = self._keys.match(self._signed(request), [signature], now, self._digest)
-        message_id = self._id.read(request) if self._id else body_id(request.body)
+        message_id = self._id.read(request) if self._id else digest_id(request.body)
         return Event(message_id, self._type.read(request), secret, self._unsigned)
 
     def _decoded(self, text: str) -> bytes:

@@ -20,24 +20,19 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Protocol
 
 from onceward import identity
-from onceward.errors import ConfigurationError, InvalidMessage, OncewardError, StoreError
+from onceward.errors import ConfigurationError, OncewardError, StoreError
 from onceward.message import Receipt
 from onceward.pace import Pace
-from onceward.steps.sight import sight
-from onceward.transact import perform
+from onceward.webhooks.naming import named
 from onceward.webhooks.request import Headers, Refusal, Request, TryLater
 
 if TYPE_CHECKING:
-    from onceward.steps.context import Context
-    from onceward.stores.protocol import Store
     from onceward.webhooks.verifier import Event, Verifier
 
 log = logging.getLogger("onceward")
 
 UNSIGNED = "onceward-unsigned"
 """The stored header that says which parts of an event its signature does not cover."""
-ECHO = "onceward-echo-of"
-"""The stored header that says under which id the same body came before, where the id is not signed."""
 KEPT = ("content-type", "user-agent", "traceparent", "tracestate", "correlation-id")
 _PATH = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 _LENGTH = re.compile(r"[0-9]{1,15}")
@@ -92,14 +87,6 @@ _SAFE = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 class Receiver(Protocol):
     """What an inbox is to its webhooks."""
-
-    @property
-    def context(self) -> Context:
-        """What its steps know."""
-
-    @property
-    def store(self) -> Store:
-        """The database behind it."""
 
     def receive(self, **message: Any) -> Receipt:
         """Store a message; returns when it is committed."""
@@ -176,17 +163,18 @@ class Hooks:
         """Store an authentic event and answer when that is committed."""
         if event.challenge is not None:
             return Answer.text(event.challenge)
+        names = named(event, request.body)
+        if names.reason:
+            log.warning("webhook of %s: an authentic event is stored as %s %s", verifier.source, names.type, names.id)
         try:
-            kept = self._kept_headers(verifier, event, request)
             receipt = self._inbox.receive(
                 source=verifier.source,
-                id=event.id,
-                type=event.type,
+                id=names.id,
+                type=names.type,
                 body=request.body,
-                headers=kept,
+                headers=_kept_headers(verifier, event, request, names.reason),
+                echo_window=verifier.redelivery.total_seconds() if "id" in event.unsigned else None,
             )
-        except InvalidMessage as error:
-            raise Refusal(HTTPStatus.BAD_REQUEST, "the event's id or type cannot be stored") from error
         except StoreError as error:
             raise TryLater("the database is away", reason=f"{type(error).__name__}: {error}") from error
         except OncewardError as error:  # set up wrongly, by us: nothing is wrong with the event
@@ -200,25 +188,6 @@ class Hooks:
             )
         return Answer.of(HTTPStatus.OK, {"status": receipt.status})
 
-    def _kept_headers(self, verifier: Verifier, event: Event, request: Request) -> dict[str, str]:
-        """The headers that are stored: a short list, so that no credential ever is."""
-        kept = {name: value for name in (*KEPT, *verifier.keeps) if (value := request.headers.get(name)) is not None}
-        if event.unsigned:
-            kept[UNSIGNED] = ",".join(event.unsigned)
-        if "id" in event.unsigned and (first := self._first_id(verifier, event, request)) != event.id:
-            log.warning("webhook of %s: a body that came before came again under a new, unsigned id", verifier.source)
-            kept[ECHO] = first
-        return kept
-
-    def _first_id(self, verifier: Verifier, event: Event, request: Request) -> str:
-        message_id = identity.check_id(event.id)  # nothing is noted for what is refused a moment later
-        identity.check_name("type", event.type)
-        context, digest = self._inbox.context, identity.body_hash(request.body)
-        return perform(
-            self._inbox.store,
-            lambda: sight(context, context.cache, verifier.source, digest, message_id, verifier.redelivery),
-        )
-
     def refused(self, refusal: Refusal, source: str = "") -> Answer:
         """The answer to a request that was not taken."""
         level = logging.WARNING if refusal.status >= HTTPStatus.INTERNAL_SERVER_ERROR else logging.INFO
@@ -230,6 +199,16 @@ class Hooks:
         where = "".join(traceback.format_tb(error.__traceback__))
         log.error("a webhook could not be taken, for a reason nobody foresaw: %s\n%s", type(error).__name__, where)
         return Answer.of(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": "the receiver failed"}, {"retry-after": "60"})
+
+
+def _kept_headers(verifier: Verifier, event: Event, request: Request, reason: str) -> dict[str, str]:
+    """The headers that are stored: a short list, so that no credential ever is."""
+    kept = {name: value for name in (*KEPT, *verifier.keeps) if (value := request.headers.get(name)) is not None}
+    if event.unsigned:
+        kept[UNSIGNED] = ",".join(event.unsigned)
+    if reason:
+        kept[identity.REASON] = reason
+    return kept
 
 
 def _is_json(content_type: str | None) -> bool:

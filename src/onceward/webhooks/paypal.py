@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from onceward.errors import ConfigurationError
 from onceward.webhooks.certificates import Certificates, Fetch, roots_in, system_roots
-from onceward.webhooks.request import NotAuthentic, Request, base64_bytes, check_time, json_object, text_of
+from onceward.webhooks.request import NotAuthentic, Request, base64_bytes, check_time, fields_of, text_of
 from onceward.webhooks.verifier import TOLERANCE, Event
 
 try:
@@ -79,9 +79,8 @@ class PayPal:
             key.verify(signature, signed.encode(), PKCS1v15(), SHA256())
         except InvalidSignature:
             raise NotAuthentic("the certificate's key did not make this signature") from None
-        event = json_object(request.body)
-        kind = text_of(event.get("event_type"), "type")
-        return Event(text_of(event.get("id"), "id"), kind, "certificate", ("body",))
+        event = fields_of(request.body)
+        return Event(text_of(event.get("id")), text_of(event.get("event_type")), "certificate", ("body",))
 
 
 def _time(text: str) -> float:

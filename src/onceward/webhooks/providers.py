@@ -8,22 +8,20 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import timedelta
-from http import HTTPStatus
 
 from onceward.webhooks.keyring import Keyring, Secrets
 from onceward.webhooks.request import (
     MAX_SIGNATURES,
     NotAuthentic,
-    Refusal,
     Request,
     base64_bytes,
     check_time,
+    fields_of,
     hex_bytes,
-    json_object,
     seconds,
     text_of,
 )
-from onceward.webhooks.verifier import TOLERANCE, Event, body_id, checked_tolerance
+from onceward.webhooks.verifier import TOLERANCE, Event, checked_tolerance, digest_id
 
 DIGEST_BYTES = 32
 _SCHEME = re.compile(r"[a-z][a-z0-9]{0,7}")
@@ -46,8 +44,8 @@ class Stripe:
         stamp, signatures = self._read(request.headers.signed("stripe-signature"))
         check_time(seconds(stamp), now, past=self._tolerance, future=self._tolerance)
         secret = self._keys.match(f"{stamp}.".encode() + request.body, signatures, now)
-        event = json_object(request.body)
-        return Event(text_of(event.get("id"), "id"), text_of(event.get("type"), "type"), secret)
+        event = fields_of(request.body)
+        return Event(text_of(event.get("id")), text_of(event.get("type")), secret)
 
     @staticmethod
     def _read(header: str) -> tuple[str, list[bytes]]:
@@ -84,10 +82,10 @@ class GitHub:
         if scheme != "sha256":
             raise NotAuthentic("the signature is not sha256=...")
         secret = self._keys.match(request.body, [hex_bytes(value, DIGEST_BYTES)], now)
-        kind = request.headers.needed("x-github-event")
+        kind = request.headers.get("x-github-event")
         if self._by_body:
-            return Event(body_id(request.body), kind, secret, ("type",))
-        return Event(request.headers.needed("x-github-delivery"), kind, secret, ("id", "type"))
+            return Event(digest_id(request.body), kind, secret, ("type",))
+        return Event(request.headers.get("x-github-delivery"), kind, secret, ("id", "type"))
 
 
 class Slack:
@@ -108,21 +106,19 @@ class Slack:
             raise NotAuthentic("the signature is not v0=...")
         check_time(seconds(stamp), now, past=self._tolerance, future=self._tolerance)
         secret = self._keys.match(f"v0:{stamp}:".encode() + request.body, [hex_bytes(value, DIGEST_BYTES)], now)
-        event = json_object(request.body)
-        kind = text_of(event.get("type"), "type")
-        if kind == "url_verification":
-            return Event("", kind, secret, challenge=_challenge(event.get("challenge")))
+        event = fields_of(request.body)
+        kind, challenge = text_of(event.get("type")), event.get("challenge")
+        if kind == "url_verification" and _may_be_echoed(challenge):
+            return Event(None, kind, secret, challenge=challenge)
         inner = event.get("event")
         if kind == "event_callback" and isinstance(inner, dict):
-            kind = text_of(inner.get("type"), "type")
-        return Event(text_of(event.get("event_id"), "id"), kind, secret)
+            kind = text_of(inner.get("type"))
+        return Event(text_of(event.get("event_id")), kind, secret)
 
 
-def _challenge(value: object) -> str:
-    """A challenge that may be echoed: short, and without anything that a browser could run."""
-    if not isinstance(value, str) or not _CHALLENGE.fullmatch(value):
-        raise Refusal(HTTPStatus.BAD_REQUEST, "the challenge is not a short word of letters, digits, _ . = -")
-    return value
+def _may_be_echoed(challenge: object) -> bool:
+    """Whether a challenge is short, and without anything that a browser could run."""
+    return isinstance(challenge, str) and bool(_CHALLENGE.fullmatch(challenge))
 
 
 class Shopify:
@@ -139,7 +135,7 @@ class Shopify:
     def verify(self, request: Request, now: float) -> Event:
         signature = base64_bytes(request.headers.signed("x-shopify-hmac-sha256"), DIGEST_BYTES)
         secret = self._keys.match(request.body, [signature], now)
-        topic = request.headers.needed("x-shopify-topic")
+        topic = request.headers.get("x-shopify-topic")
         if self._by_body:
-            return Event(body_id(request.body), topic, secret, ("type",))
-        return Event(request.headers.needed("x-shopify-webhook-id"), topic, secret, ("id", "type"))
+            return Event(digest_id(request.body), topic, secret, ("type",))
+        return Event(request.headers.get("x-shopify-webhook-id"), topic, secret, ("id", "type"))

@@ -77,13 +77,6 @@ class Headers:
             raise NotAuthentic(f"header {name} is missing, repeated, too long or not plain text")
         return value
 
-    def needed(self, name: str) -> str:
-        """A header without which an authentic request cannot be understood."""
-        value = self.get(name)
-        if value is None:
-            raise Refusal(HTTPStatus.BAD_REQUEST, f"header {name} is missing, repeated, too long or not plain text")
-        return value
-
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -127,22 +120,17 @@ def base64_bytes(text: str, size: int | None = None) -> bytes:
     return value
 
 
-def json_object(body: bytes) -> dict[str, Any]:
-    """The JSON object that an authentic body must be where its id or type is in it."""
+def fields_of(body: bytes) -> dict[str, Any]:
+    """The fields of an authentic body; none where it is not a JSON object that can be read."""
     try:
         data = payload.decode(body)
-    except InvalidMessage as error:
-        # The reason may quote the body, so it goes to neither the answer nor the log.
-        raise Refusal(HTTPStatus.BAD_REQUEST, "the body is not strict JSON") from error
-    if not isinstance(data, dict):
-        raise Refusal(HTTPStatus.BAD_REQUEST, "the body is not a JSON object")
-    return data
+    except InvalidMessage:
+        return {}
+    return data if isinstance(data, dict) else {}
 
 
-def text_of(value: Any, what: str) -> str:
-    """A value that must be text, or a whole number as text."""
+def text_of(value: Any) -> str | None:
+    """A value that is text, or a whole number as text; None where it is neither."""
     if isinstance(value, int) and not isinstance(value, bool):
-        value = str(value)
-    if not isinstance(value, str) or not value:
-        raise Refusal(HTTPStatus.BAD_REQUEST, f"the event has no {what}")
-    return value
+        return str(value)
+    return value if isinstance(value, str) and value else None

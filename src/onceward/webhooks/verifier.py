@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from http import HTTPStatus
 from typing import Any, Protocol
 
 from onceward.errors import ConfigurationError
 from onceward.registry import key_at
-from onceward.webhooks.request import Refusal, Request, json_object, text_of
+from onceward.webhooks.request import Request, fields_of, text_of
+
+log = logging.getLogger("onceward")
 
 TOLERANCE = timedelta(minutes=5)
 """How old, or how far in the future, a signed time may be."""
@@ -24,8 +26,10 @@ Path = str
 class Event:
     """What an authentic request brings."""
 
-    id: str
-    type: str
+    id: str | None
+    """None where the request has none that can be read: it is stored under a digest."""
+    type: str | None
+    """None likewise: it is stored as `onceward.unidentified`."""
     signer: str
     """The name of the secret that signed it."""
     unsigned: tuple[str, ...] = ()
@@ -54,7 +58,7 @@ class Verifier(Protocol):
         """Headers that are stored beside the usual ones, in lower case."""
 
     def verify(self, request: Request, now: float) -> Event:
-        """Answer the event, or raise `NotAuthentic`, or another `Refusal` for an authentic one without id or type."""
+        """Answer the event, or raise `NotAuthentic`; an authentic request is stored, whatever it holds."""
 
 
 def checked_tolerance(tolerance: timedelta) -> float:
@@ -64,9 +68,9 @@ def checked_tolerance(tolerance: timedelta) -> float:
     return tolerance.total_seconds()
 
 
-def body_id(body: bytes) -> str:
-    """An identity from the signed bytes alone: equal bodies are then the same event."""
-    return "sha256:" + hashlib.sha256(body).hexdigest()
+def digest_id(signed: bytes) -> str:
+    """An identity from signed bytes alone: events with equal ones are then the same."""
+    return "sha256:" + hashlib.sha256(signed).hexdigest()
 
 
 class Reader:
@@ -86,27 +90,29 @@ class Reader:
         paths = [self._path] if isinstance(self._path, str) else self._path
         return [path.removeprefix("header:").lower() for path in paths if path.startswith("header:")]
 
-    def read(self, request: Request) -> str:
-        """The text at the path; several parts are joined with their lengths, so that no two combinations are equal."""
+    def read(self, request: Request) -> str | None:
+        """The text at the path; several parts are joined with their lengths, so that no two combinations are equal.
+
+        None where there is none.
+        """
         if callable(self._path):
             return self._called(self._path, request)
         if isinstance(self._path, str):
             return self._part(self._path, request)
-        parts = [self._part(path, request) for path in self._path]
+        parts = [part for path in self._path if (part := self._part(path, request)) is not None]
+        if len(parts) < len(self._path):
+            return None
         joined = "".join(f"{len(part.encode())}:{part}" for part in parts)
         return "sha256:" + hashlib.sha256(joined.encode()).hexdigest()
 
-    def _part(self, path: Path, request: Request) -> str:
+    def _part(self, path: Path, request: Request) -> str | None:
         if path.startswith("header:"):
-            return request.headers.needed(path.removeprefix("header:").lower())
-        return text_of(key_at(path, json_object(request.body), {}), self._what)
+            return request.headers.get(path.removeprefix("header:").lower())
+        return text_of(key_at(path, fields_of(request.body), {}))
 
-    def _called(self, function: Callable[[Any], str], request: Request) -> str:
-        data = json_object(request.body)
+    def _called(self, function: Callable[[Any], str], request: Request) -> str | None:
         try:
-            return text_of(function(data), self._what)
-        except Exception as error:
-            if isinstance(error, Refusal):
-                raise
-            reason = f"the function for the {self._what} raised {type(error).__name__}"
-            raise Refusal(HTTPStatus.BAD_REQUEST, f"the event has no {self._what}", reason=reason) from error
+            return text_of(function(fields_of(request.body)))
+        except Exception as error:  # noqa: BLE001 - of the user's; its text may quote the body
+            log.warning("the function for the %s of a webhook raised %s", self._what, type(error).__name__)
+            return None
