@@ -17,11 +17,12 @@ from onceward.message import Delivery, Message, Receipt
 from onceward.steps import presence
 from onceward.steps.context import Context
 from onceward.steps.handle import work
+from onceward.steps.introduce import subscribe
 from onceward.steps.lane import WARY, Gate, Lane
 from onceward.steps.process import process as process_step
 from onceward.steps.prune import Sweep, upkeep
 from onceward.steps.receive import merged, receive
-from onceward.steps.subscribe import fan_out, subscribe
+from onceward.steps.subscribe import fan_out
 from simulation.broker import Parcel
 from simulation.history import Reception
 from simulation.requests import Effect

@@ -1,6 +1,6 @@
 """What running workers do beside their work and takes its time: archiving, and collecting blobs that nobody refers to.
 
-In a thread of its own, because disks and blob stores may be slow and the thread of upkeep also takes over dead processes.
+In a thread of its own, because disks and blob stores may be slow and the thread of upkeep takes over dead processes.
 Invariant: one process at a time has the turn of a chore; a process that dies in the middle of one leaves what the next
 turn finds again, and nothing that is lost.
 """

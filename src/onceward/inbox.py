@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -26,10 +26,10 @@ from onceward.sending import Sending
 from onceward.settings import Settings
 from onceward.spooling import Spooling
 from onceward.steps.blob import put_away
-from onceward.steps.context import Cache, Context
-from onceward.steps.prune import declare_sources
+from onceward.steps.context import Context
+from onceward.steps.introduce import introduce
+from onceward.steps.join import join
 from onceward.steps.receive import merged, receive
-from onceward.steps.subscribe import subscribe
 from onceward.stores.protocol import open_store
 from onceward.transact import apart, async_performer, perform, perform_async, performer
 from onceward.upkeep import Upkeep
@@ -90,7 +90,6 @@ class Inbox(Entrance, Sending, Upkeep):
             large=LargeBodies(None if blobs is None else blob_stores.open_blobs(blobs), blob_above),
         )
         super().__init__(context, open_store(url, prefix, self.settings.lock_wait))
-        self._introduced = 0
         self._sinks: dict[str, sinks.Sink] = {}
         self._policies: dict[str, RetryPolicy] = {}
         self.inline = Inline(self._context, self._store, self.introduce)
@@ -279,24 +278,15 @@ class Inbox(Entrance, Sending, Upkeep):
         return receipts
 
     def _take_in(self, deliveries: Sequence[Delivery]) -> Flow[list[Receipt]]:
-        yield from self.introduce()
+        yield from self.introduce({delivery.type for delivery in deliveries})
         return (yield from receive(self._context, self._context.cache, deliveries))
 
     def _join(self, deliveries: Sequence[Delivery]) -> Flow[list[Receipt]]:
-        # What is read here may be rolled back, so nothing of it is remembered.
-        cache = Cache(self._context.cache.catalog)
-        if self._introduced != self._context.registry.declared:
-            yield from subscribe(self._context, cache)
-            yield from declare_sources(self._context, cache)
-        return (yield from receive(self._context, cache, deliveries, ring=True))
+        return join(self._context, deliveries, self._apart)
 
-    def introduce(self) -> Flow[None]:
+    def introduce(self, types: Collection[str] = ()) -> Flow[None]:
         """Tell the database about this process's handlers, once; a step, for extensions that take messages in."""
-        known = self._context.registry.declared
-        if self._introduced != known:
-            yield from subscribe(self._context, self._context.cache)
-            yield from declare_sources(self._context, self._context.cache)
-            self._introduced = known
+        return introduce(self._context, types)
 
     # Processing
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, Unpack
 
 from onceward.deferred import asyncio
@@ -46,7 +46,7 @@ class Processed(NamedTuple):
 class Inline:
     """Runs handlers in the caller's thread or event loop."""
 
-    def __init__(self, context: Context, store: Store, introduce: Callable[[], Flow[None]]) -> None:
+    def __init__(self, context: Context, store: Store, introduce: Callable[[Collection[str]], Flow[None]]) -> None:
         self._context, self._store, self._introduce = context, store, introduce
         self._presence: Presence | None = None
         self._pid = 0
@@ -129,7 +129,7 @@ class Inline:
             await self._store.async_close()
 
     def _step(self, lane: Lane, delivery: Delivery, *, is_async: bool) -> Flow[Processed]:
-        yield from self._introduce()
+        yield from self._introduce({delivery.type})
         receipts = yield from process(lane, delivery, is_async=is_async)
         return Processed(receipts, lane.raised)
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Unpack
 
 from onceward import identity
 from onceward.desk import Desk
+from onceward.errors import StoreUnavailable
 from onceward.flow import Flow, Query, run_async, run_sync
 from onceward.message import Delivery, SendArguments
+from onceward.registry import OUTBOX
 from onceward.steps.attempt import send_request
 from onceward.steps.blob import put_away
 from onceward.steps.context import Cache, once
-from onceward.steps.subscribe import subscribe
+from onceward.steps.introduce import introduce, subscribe
+from onceward.steps.join import Apart, prepare
 from onceward.transact import async_performer, perform, perform_async, performer
 
 
@@ -22,10 +26,10 @@ class Sending(Desk):
         """Send a message that no incoming one caused; answers its id. With `tx=` in the caller's own transaction."""
         delivery = self._outgoing(type, data, message)
         if tx is not None:
-            flow = self._send(Cache(self._context.cache.catalog), delivery, ring=True)
+            flow = self._send_joined(delivery)
             run_sync(flow, performer(self._store.join(tx)))
         else:
-            perform(self._store, lambda: self._send(self._context.cache, delivery))
+            perform(self._store, lambda: self._send(delivery))
             self._store.ring()
         return delivery.id
 
@@ -33,10 +37,10 @@ class Sending(Desk):
         """As `send`, awaited; `tx=` takes an async connection."""
         delivery = self._outgoing(type, data, message)
         if tx is not None:
-            flow = self._send(Cache(self._context.cache.catalog), delivery, ring=True)
+            flow = self._send_joined(delivery)
             await run_async(flow, async_performer(self._store.async_join(tx)))
         else:
-            await perform_async(self._store, lambda: self._send(self._context.cache, delivery))
+            await perform_async(self._store, lambda: self._send(delivery))
             self._store.ring()
         return delivery.id
 
@@ -45,9 +49,33 @@ class Sending(Desk):
         destination = fields.pop("to", None)
         return Delivery.of(source=self._context.service, type=type, data=data, destination=destination, **fields)
 
-    def _send(self, cache: Cache, delivery: Delivery, *, ring: bool = False) -> Flow[None]:
-        if cache.catalog.relay is None or delivery.source not in cache.catalog.names:
+    @property
+    def _apart(self) -> Apart | None:
+        """What runs a step beside a caller's transaction; nothing can where that is the only writer."""
+        return None if self._store.single_writer else partial(perform, self._store)
+
+    def _send(self, delivery: Delivery) -> Flow[None]:
+        if not self._may_send(self._context.cache):
+            yield from introduce(self._context)
+        yield from self._store_outgoing(self._context.cache, delivery)
+
+    def _send_joined(self, delivery: Delivery) -> Flow[None]:
+        cache, apart = Cache(self._context.cache.catalog), self._apart
+        if not self._may_send(cache) and apart is not None:
+            yield from prepare(self._context, {self._context.service, OUTBOX}, set(), apart)
+            cache.catalog = self._context.cache.catalog
+        elif not self._may_send(cache):
             yield from subscribe(self._context, cache)
+        yield from self._store_outgoing(cache, delivery, Query("ring"))
+
+    def _may_send(self, cache: Cache) -> bool:
+        return cache.catalog.relay is not None and self._context.service in cache.catalog.names
+
+    def _store_outgoing(self, cache: Cache, delivery: Delivery, *more: Query) -> Flow[None]:
+        if not self._may_send(cache):
+            raise StoreUnavailable(
+                "nothing can be sent yet: a transaction that stored messages with tx= is still open, and the log names "
+                "it. Try again when it has ended"
+            )
         put = yield from put_away(self._context, [delivery])
-        bell = (Query("ring"),) if ring else ()
-        yield from once(self._context, send_request(self._context, cache.catalog, put), *bell)
+        yield from once(self._context, send_request(self._context, cache.catalog, put), *more)

@@ -16,14 +16,15 @@ from typing import Any, Literal
 from onceward.deferred import asyncio, signal
 from onceward.effects import async_effects, sync_effects
 from onceward.errors import StoreError
-from onceward.flow import Call, Outcome, Wait, run_async, run_sync
+from onceward.flow import Call, Flow, Outcome, Wait, run_async, run_sync
 from onceward.presence import Presence
 from onceward.registry import Subscription
 from onceward.steps.context import Context
 from onceward.steps.handle import work
+from onceward.steps.introduce import introduce
 from onceward.steps.lane import Lane
-from onceward.steps.prune import Sweep, declare_sources, upkeep
-from onceward.steps.subscribe import fan_out, subscribe
+from onceward.steps.prune import Sweep, upkeep
+from onceward.steps.subscribe import fan_out
 from onceward.stores.calls import overrun
 from onceward.stores.protocol import Bell, Session, Store
 from onceward.transact import async_performer, performer
@@ -58,6 +59,7 @@ class Worker:
         self._presence = Presence(context, store, process=process, lost=self._fail)
         self._bell: Bell | None = None
         self._threads: list[threading.Thread] = []
+        self._served_by: list[tuple[Lane, bool]] = []
         self._finished: list[int] = []
         self._problems: list[BaseException] = []
 
@@ -75,7 +77,7 @@ class Worker:
         """Work until stopped (or until idle), with an event loop of its own for async handlers."""
         try:
             self._begin()
-            if self._lanes(is_async=True):
+            if any(handler.is_async for handler in self._context.registry):
                 self._start(lambda: asyncio.run(self._async_lanes()), "onceward-async")
             self._start_threads()
             self._join()
@@ -107,11 +109,11 @@ class Worker:
         if self._before is not None:
             self._before()
         with self._store.session() as session:
-            run_sync(subscribe(self._context, self._context.cache), session.perform)
-            run_sync(declare_sources(self._context, self._context.cache), session.perform)
+            run_sync(introduce(self._context, anew=True), session.perform)
             while run_sync(fan_out(self._context), session.perform):
                 pass
         sweep = Sweep()
+        self._presence.also(self._introduce)
         self._presence.also(lambda: fan_out(self._context))
         self._presence.also(lambda: upkeep(self._context, sweep))
         self._presence.start()
@@ -123,26 +125,40 @@ class Worker:
             self._bell.close()
         self._presence.stop()
 
+    def _introduce(self) -> Flow[int]:
+        """Subscribe to what could not be subscribed to yet, and serve it from then on; answers whether it did."""
+        yield from introduce(self._context)
+        changed = 0
+        for lane, is_async in self._served_by:
+            served = self._subscriptions(is_async=is_async, outgoing=lane.outgoing)
+            if served != lane.subscriptions:
+                lane.serve(served)
+                changed = 1
+        return changed
+
+    def _subscriptions(self, *, is_async: bool, outgoing: bool) -> list[Subscription]:
+        """What a lane of a kind serves, as far as it is subscribed to."""
+        registry, known = self._context.registry, self._context.cache.catalog.subscriptions.values()
+        mine = ((one, registry.of_type(one.consumer, one.type)) for one in known)
+        return [one for one, of in mine if of is not None and (of.is_async, of.external) == (is_async, outgoing)]
+
     def _lanes(self, *, is_async: bool) -> list[Lane]:
         """The lanes of a kind: some for the handlers, one for the relay."""
-        served: dict[bool, list[Subscription]] = {False: [], True: []}
-        for subscription in self._context.cache.catalog.subscriptions.values():
-            handler = self._context.registry.of_type(subscription.consumer, subscription.type)
-            if handler is not None and handler.is_async == is_async:
-                served[handler.external].append(subscription)
+        kinds = {handler.external for handler in self._context.registry if handler.is_async == is_async}
         lanes = []
-        if served[False] and "handle" in self._roles:
-            lanes += [self._lane(served[False]) for _ in range(self._concurrency)]
-        if served[True] and "relay" in self._roles:
-            lanes.append(self._lane(served[True], outgoing=True))
+        if False in kinds and "handle" in self._roles:
+            lanes += [self._lane(is_async=is_async) for _ in range(self._concurrency)]
+        if True in kinds and "relay" in self._roles:
+            lanes.append(self._lane(is_async=is_async, outgoing=True))
+        self._served_by += [(lane, is_async) for lane in lanes]
         return lanes
 
-    def _lane(self, subscriptions: list[Subscription], *, outgoing: bool = False) -> Lane:
+    def _lane(self, *, is_async: bool, outgoing: bool = False) -> Lane:
         return Lane(
             context=self._context,
             worker=lambda: self._presence.worker,
             new_token=self._presence.token,
-            subscriptions=subscriptions,
+            subscriptions=self._subscriptions(is_async=is_async, outgoing=outgoing),
             stopping=self._stop.is_set,
             gate=self._presence.gate,
             outgoing=outgoing,

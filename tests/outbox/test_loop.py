@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from onceward.steps.introduce import subscribe
 from onceward.steps.presence import take_over_process
-from onceward.steps.subscribe import subscribe
 from tests.contract.harness import Shop, arguments
 from tests.contract.health import assert_healthy
 from tests.nursery import Child, Nursery

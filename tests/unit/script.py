@@ -38,6 +38,7 @@ SILENT = frozenset(
         "hold",
         "keep_effects",
         "let_go",
+        "lock_catalog",
         "lock_keys",
         "lock_worker",
         "make_point",

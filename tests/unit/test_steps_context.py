@@ -94,7 +94,7 @@ def test_new_names_are_added_sorted_and_read_back() -> None:
     script.run(know_names(here, cache, ["b", "service", "a"]))
     assert script.story == [
         "begin catalog names subscriptions commit",
-        "begin add_name add_name commit",
+        "begin add_name add_name touch_catalog commit",
         "begin catalog names subscriptions commit",
     ]
     assert [one["name"] for one in script.params("add_name")] == ["a", "b"]

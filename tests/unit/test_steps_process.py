@@ -287,7 +287,7 @@ class TestAgain:
         names = [(1, SERVICE), (2, "shop"), (9, "new"), (100, "onceward.outbox")]
         script = Script({**answers(), **catalog_answers(catalog(handler())), "names": names})
         run(working(handler()), script, delivery(source="new"))
-        assert script.story[:2] == ["begin add_name commit", RELOADED]
+        assert script.story[:2] == ["begin add_name touch_catalog commit", RELOADED]
         assert script.params("receive_inline")[0]["source"] == 9
 
 

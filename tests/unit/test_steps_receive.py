@@ -35,8 +35,8 @@ def known(
     return (ordinal, seq, one.hash, one.type_hash, finished, result)
 
 
-def take(here: Context, script: Script, *deliveries: Delivery, ring: bool = False) -> list[Receipt]:
-    return script.run(receive(here, here.cache, deliveries, ring=ring))
+def take(here: Context, script: Script, *deliveries: Delivery) -> list[Receipt]:
+    return script.run(receive(here, here.cache, deliveries))
 
 
 def key_of(one: Delivery, *handlers: Handler, strangers: tuple[Handler, ...] = ()) -> str | None:
@@ -92,12 +92,6 @@ class TestNew:
             False,
         )
 
-    def test_it_may_ring_in_its_own_transaction(self) -> None:
-        """Inside a caller's transaction the bell rings with it, so nobody is woken too early."""
-        script = Script({"receive": accept()})
-        take(context(handler()), script, delivery(), ring=True)
-        assert script.story == ["begin receive ring commit"]
-
     def test_every_consumer_gets_a_row(self) -> None:
         """Each with its own number and key; one receipt for the delivery."""
         here = context(handler(key="order"), handler(consumer="mail"))
@@ -124,7 +118,7 @@ class TestNew:
         names = [(1, SERVICE), (2, "shop"), (9, "new")]
         script = Script({"receive": accept(), **catalog_answers(later), "names": names})
         take(here, script, delivery(source="new"))
-        assert script.story == ["begin add_name commit", RELOADED, STORED]
+        assert script.story == ["begin add_name touch_catalog commit", RELOADED, STORED]
         assert script.params("receive")[0]["source"] == 9
 
     def test_a_batch_is_one_transaction(self) -> None:
@@ -198,7 +192,7 @@ class TestAgain:
                 "known": [known(one, seq=1, ordinal=0), known(other, seq=2, ordinal=1), known(one, seq=1, ordinal=2)],
             }
         )
-        got = take(context(handler()), script, one, other, one, other, one, ring=True)
+        got = take(context(handler()), script, one, other, one, other, one)
         # The last three are copies: ordinals 0, 1, 2 of the second round.
         assert [(each.status, each.seq) for each in got] == [
             ("accepted", 1),
@@ -207,7 +201,7 @@ class TestAgain:
             ("duplicate", 2),
             ("duplicate", 1),
         ]
-        assert script.story == ["begin receive ring commit", STORED, LOOKED_UP, COUNTED]
+        assert script.story == ["begin receive commit", STORED, LOOKED_UP, COUNTED]
         assert script.params("count_duplicates") == [{"seq": 1, "copies": 2}, {"seq": 2, "copies": 1}]
 
     def test_duplicates_are_counted_in_order(self) -> None:
@@ -272,7 +266,7 @@ class TestStale:
         private = Cache(here.cache.catalog)
         later = catalog(handler(), version=2)
         script = Script({"receive": Turns([], [(0, 3, NOW)]), "known": [], **catalog_answers(later)})
-        script.run(receive(here, private, [delivery()], ring=True))
+        script.run(receive(here, private, [delivery()], joined=True))
         assert private.catalog.version == 2
         assert here.cache.catalog.version == 1
 

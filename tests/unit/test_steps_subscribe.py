@@ -11,8 +11,8 @@ from onceward.errors import StoreConflict, StoreUnavailable
 from onceward.flow import Each, Query
 from onceward.message import Message
 from onceward.registry import Handler
-from onceward.steps.context import Cache, Context
-from onceward.steps.subscribe import fan_out, subscribe
+from onceward.steps.context import Context
+from onceward.steps.subscribe import fan_out
 from tests.unit.builders import NOW, SERVICE, catalog, catalog_answers, context, delivery, handler, stored_headers
 from tests.unit.script import Lost, Script
 
@@ -21,69 +21,6 @@ RELOADED = "begin catalog names subscriptions commit"
 
 def by_order(message: Message) -> Any:
     return message.data["order"]
-
-
-class TestSubscribe:
-    """A process says what it handles."""
-
-    def test_every_type_of_every_consumer_is_written_once(self) -> None:
-        """Versions share a subscription; the order is fixed, so that two processes cannot deadlock."""
-        mine = [
-            handler("sent", consumer="mail", key=by_order),
-            handler("paid", key="order", sequence="n", on_dead="continue"),
-            handler("paid", version=2, key="order", sequence="n", on_dead="continue"),
-            handler("lost"),
-        ]
-        here = context(*mine)
-        script = Script({"subscribe": [], **catalog_answers(here.cache.catalog)})
-        script.run(subscribe(here, here.cache))
-        assert script.story == ["begin subscribe subscribe subscribe subscribe commit", RELOADED]
-        plain = {"key_path": None, "key_function": False, "sequence": None, "on_dead": "block"}
-        assert script.params("subscribe") == [
-            {"consumer": 3, "type": "sent", **plain, "key_function": True},
-            {"consumer": 100, "type": "*", **plain},
-            {"consumer": 1, "type": "lost", **plain},
-            {"consumer": 1, "type": "paid", **plain, "key_path": "order", "sequence": "n", "on_dead": "continue"},
-        ]
-
-    def test_a_change_is_told_to_every_receiver(self) -> None:
-        """The catalog's version moves in the same transaction, so nobody stores under the old one afterwards."""
-        here = context(handler("a"), handler("b"))
-        script = Script(
-            {"subscribe": lambda request: [(1,)] if request.params["type"] == "a" else [], **catalog_answers(catalog())}
-        )
-        script.run(subscribe(here, here.cache))
-        assert script.story == ["begin subscribe subscribe subscribe touch_catalog commit", RELOADED]
-        assert script.params("touch_catalog") == [{"crash": False}]
-
-    def test_names_come_first(self) -> None:
-        """Consumers have their numbers before subscriptions refer to them; the result is what the database says."""
-        here, cache = context(handler(consumer="mail")), Cache()
-        known = catalog(handler(consumer="mail"), version=4)
-        script = Script({"subscribe": [], **catalog_answers(known)})
-        script.run(subscribe(here, cache))
-        assert script.story == [RELOADED, "begin subscribe subscribe commit", RELOADED]
-        assert cache.catalog.version == 4
-        assert script.params("subscribe")[0]["consumer"] == known.names["mail"]
-
-    def test_a_process_without_handlers_says_only_that_there_is_a_relay(self) -> None:
-        """Sending needs no handler, but outgoing messages need a subscription."""
-        here = context()
-        script = Script({"subscribe": [], **catalog_answers(catalog(handler()))})
-        script.run(subscribe(here, here.cache))
-        assert script.story == ["begin subscribe commit", RELOADED]
-        assert here.cache.catalog.relay is not None
-        assert "paid" in here.cache.catalog.by_type
-
-    @pytest.mark.parametrize("place", ["subscribe", "touch_catalog", "commit"])
-    def test_a_failure_comes_out(self, place: str) -> None:
-        """Nothing is believed that was not committed."""
-        here = context(handler())
-        before = here.cache.catalog
-        script = Script({"subscribe": [(1,)], place: Lost()})
-        with pytest.raises(StoreUnavailable):
-            script.run(subscribe(here, here.cache))
-        assert here.cache.catalog is before
 
 
 def waiting_row(seq: int = 1, *, consumer: int = 1, key: str | None = None, **changes: Any) -> tuple[Any, ...]:

@@ -46,6 +46,19 @@ class Cache:
 
 
 @dataclass(slots=True)
+class Introduction:
+    """How far this process has told the database what it handles."""
+
+    declared: int = 0
+    """How much of the registry was told."""
+    pending: frozenset[tuple[str, str]] = frozenset()
+    """The consumers and types that are not written yet, because a transaction of a caller's holds the catalog."""
+    tries: int = 0
+    """How often that was tried in vain."""
+    again_at: float = 0.0
+
+
+@dataclass(slots=True)
 class Context:
     """One inbox in one process."""
 
@@ -55,6 +68,7 @@ class Context:
     settings: Settings
     registry: Registry
     cache: Cache = field(default_factory=Cache)
+    introduction: Introduction = field(default_factory=Introduction)
     clock: Callable[[], float] = time.monotonic
     large: LargeBodies = field(default_factory=LargeBodies)
     """Where bodies are that are too large for a row."""
@@ -105,7 +119,8 @@ def know_names(context: Context, cache: Cache, names: Iterable[str]) -> Flow[Non
         yield from load_catalog(context, cache)
     unknown = sorted(set(names) - cache.catalog.names.keys())
     if unknown:
-        yield from once(context, *(Query("add_name", {"name": name}) for name in unknown))
+        added = [Query("add_name", {"name": name}) for name in unknown]
+        yield from once(context, *added, Query("touch_catalog", {"crash": False}))
         yield from load_catalog(context, cache)
 
 

@@ -203,11 +203,17 @@ class Lane:
     """What the handler of a message that is processed inline raised; the message is stored."""
 
     def __post_init__(self) -> None:
+        self.counts = False
+        self.serve(self.subscriptions)
+
+    def serve(self, subscriptions: list[Subscription]) -> None:
+        """What it is to claim from now on: at the start, and when a subscription came later."""
         registry = self.context.registry
-        handlers = (registry.of_type(s.consumer, s.type) for s in self.subscriptions)
+        handlers = (registry.of_type(s.consumer, s.type) for s in subscriptions)
         self.largest_group = max((handler.group for handler in handlers if handler), default=1)
         self.group = self.largest_group
-        self.counts = any(subscription.sequence is not None for subscription in self.subscriptions)
+        self.counts = self.counts or any(subscription.sequence is not None for subscription in subscriptions)
+        self.subscriptions = subscriptions
 
     def go_on(self) -> None:
         """A group went well."""

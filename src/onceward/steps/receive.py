@@ -58,9 +58,9 @@ class Known(NamedTuple):
 
 
 def receive(
-    context: Context, cache: Cache, deliveries: Sequence[Delivery], *, ring: bool = False
+    context: Context, cache: Cache, deliveries: Sequence[Delivery], *, joined: bool = False
 ) -> Flow[list[Receipt]]:
-    """Store deliveries in one transaction and answer a receipt for each, in their order."""
+    """Store deliveries in one transaction, `joined` in the caller's; answers a receipt for each, in their order."""
     yield from know_names(context, cache, {context.service, *(delivery.source for delivery in deliveries)})
     deliveries = yield from sight(context, cache, deliveries)
     deliveries = yield from put_away(context, deliveries, cache)
@@ -70,24 +70,18 @@ def receive(
         firsts.setdefault((delivery.source, delivery.id), index)
     first_indexes = set(firsts.values())
     receipts: dict[int, Receipt] = {}
-    yield from _store(context, cache, deliveries, sorted(first_indexes), receipts, ring=ring)
+    yield from _store(context, cache, deliveries, sorted(first_indexes), receipts)
     copies = [index for index in range(len(deliveries)) if index not in first_indexes]
     if copies:
-        yield from _store(context, cache, deliveries, copies, receipts, ring=False)
+        yield from _store(context, cache, deliveries, copies, receipts)
     answers = [receipts[index] for index in range(len(deliveries))]
-    if not ring:  # in a transaction of the caller's nothing is tried that need not succeed
+    if not joined:  # in a transaction of the caller's nothing is tried that need not succeed
         yield from take_back(context, deliveries, answers)
     return answers
 
 
-def _store(  # noqa: PLR0913 - the parts of one loop
-    context: Context,
-    cache: Cache,
-    deliveries: Sequence[Delivery],
-    indexes: list[int],
-    receipts: dict[int, Receipt],
-    *,
-    ring: bool,
+def _store(
+    context: Context, cache: Cache, deliveries: Sequence[Delivery], indexes: list[int], receipts: dict[int, Receipt]
 ) -> Flow[None]:
     own: set[int] = set()
     for _ in range(5):
@@ -98,7 +92,7 @@ def _store(  # noqa: PLR0913 - the parts of one loop
             for ordinal, (index, target) in enumerate(plan)
         ]
         insert = Each("receive", records, {**READY, "catalog": catalog.version})
-        fresh, *_ = yield from once(context, insert, *((Query("ring"),) if ring else ()))
+        (fresh,) = yield from once(context, insert)
         seqs = {ordinal: seq for ordinal, seq, _ in fresh}
         own.update(seqs.values())
         known = yield from look_up(context, [row for row in records if row["ordinal"] not in seqs])

@@ -1,4 +1,4 @@
-"""Tell the database what this process handles, and take up messages that came before anybody handled their type.
+"""Take up messages that came before anybody handled their type.
 
 Invariant: a message of an unknown type is never lost and never run twice: it waits as `unhandled`, and fanning
 it out replaces that row by one per consumer in one transaction.
@@ -11,35 +11,9 @@ from typing import Any, NamedTuple
 from onceward import identity, payload
 from onceward.flow import COMMIT, Each, Flow, Query
 from onceward.message import NO_HEADERS, Delivery
-from onceward.registry import ANY_TYPE, OUTBOX, Subscription
-from onceward.steps.context import Cache, Context, know_names, know_numbers, load_catalog
+from onceward.registry import Subscription
+from onceward.steps.context import Context, know_numbers, load_catalog
 from onceward.steps.receive import READY, Target, identity_of, known_by_ordinal, mismatch, record, targets
-
-
-def subscribe(context: Context, cache: Cache) -> Flow[None]:
-    """Write this process's handlers into the subscriptions."""
-    handlers = list(context.registry)
-    yield from know_names(context, cache, {context.service, OUTBOX, *(handler.consumer for handler in handlers)})
-    relay = {"consumer": cache.catalog.names[OUTBOX], "type": ANY_TYPE, "on_dead": "block"}
-    wanted = {(OUTBOX, ANY_TYPE): {**relay, "key_path": None, "key_function": False, "sequence": None}}
-    for handler in handlers:
-        wanted[handler.consumer, handler.type] = {
-            "consumer": cache.catalog.names[handler.consumer],
-            "type": handler.type,
-            "key_path": handler.key if isinstance(handler.key, str) else None,
-            "key_function": callable(handler.key),
-            "sequence": handler.sequence,
-            "on_dead": handler.on_dead,
-        }
-    yield context.short()
-    changed = False
-    for _, params in sorted(wanted.items()):
-        rows = yield Query("subscribe", params)
-        changed = changed or bool(rows)
-    if changed:
-        yield Query("touch_catalog", {"crash": False})
-    yield COMMIT
-    yield from load_catalog(context, cache)
 
 
 def fan_out(context: Context) -> Flow[int]:

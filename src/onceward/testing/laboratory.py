@@ -16,7 +16,7 @@ from onceward.inbox import Inbox
 from onceward.message import Delivery
 from onceward.registry import Handler
 from onceward.report import Story
-from onceward.steps.context import Catalog
+from onceward.steps.context import Catalog, Introduction
 from onceward.testing.disturbance import Disturbance, Watch
 from onceward.testing.process import Process, Sessions
 from onceward.testing.restore import keeper_of
@@ -135,7 +135,7 @@ class Laboratory:
 
     def _forget(self) -> None:
         self.inbox.context.cache.catalog = Catalog()
-        self.inbox._introduced = 0  # noqa: SLF001 - the inbox has to introduce itself again, as after a start
+        self.inbox.context.introduction = Introduction()  # as after a start
 
     def process(self, disturbance: Disturbance | None = None, *, failing: bool = False) -> Process:
         """A new process, disturbed or not."""

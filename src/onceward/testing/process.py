@@ -29,10 +29,11 @@ from onceward.retry import RetryPolicy
 from onceward.steps import presence
 from onceward.steps.context import load_catalog
 from onceward.steps.handle import work
+from onceward.steps.introduce import subscribe
 from onceward.steps.lane import Gate, Lane
 from onceward.steps.process import process
 from onceward.steps.receive import receive
-from onceward.steps.subscribe import fan_out, subscribe
+from onceward.steps.subscribe import fan_out
 from onceward.stores.protocol import Session, Store
 from onceward.testing.disturbance import Crash, Disturbed, Watch, disturbed
 from onceward.testing.taps import tapped

@@ -26,10 +26,31 @@ SELECT version,
 FROM {prefix}catalog
 
 -- name: touch_catalog
--- Tells every receiver to read the catalog again before it stores anything.
+-- Tells every receiver to read the catalog again before it stores anything. The version is random: a counter that a restore or a
+-- failover takes back would come to a number that receivers know, for another catalog.
 UPDATE {prefix}catalog
-SET version = version + 1,
+SET version = floor(random() * 9007199254740992)::bigint,
     last_crash_at = CASE WHEN %(crash)s::boolean THEN clock_timestamp() ELSE last_crash_at END
+
+-- name: hold_catalog
+-- For a receive inside the caller's transaction, in a statement before it: who wants what stays as it is until that ends, for
+-- lock_catalog waits. Rings as well, for when that commits. Answers whether the transaction keeps to a view of its own, which may be older.
+SELECT current_setting('transaction_isolation') <> 'read committed'
+FROM (SELECT pg_advisory_xact_lock_shared(hashtext('{prefix}catalog'), 0), pg_notify('{prefix}bell', '')) AS held
+
+-- name: lock_catalog
+-- Before who wants what is changed: waits for callers' transactions that have received under hold_catalog. Its own two-part space of
+-- advisory locks, apart from the keys of messages.
+SELECT pg_advisory_xact_lock(hashtext('{prefix}catalog'), 0)
+
+-- name: catalog_holders
+-- The transactions that lock_catalog waited for in vain, for people.
+SELECT l.pid, coalesce(a.application_name, ''), coalesce(extract(epoch FROM clock_timestamp() - a.xact_start), 0)::float8
+FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+WHERE l.locktype = 'advisory' AND l.granted AND l.mode = 'ShareLock' AND l.objsubid = 2 AND l.objid = 0
+  AND l.classid = (hashtext('{prefix}catalog')::bigint & 4294967295)::oid
+  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+ORDER BY a.xact_start LIMIT 3
 
 -- name: names
 -- Small numbers for consumers and sources; read as a whole, it is a short list.
@@ -947,7 +968,7 @@ SELECT current_setting('server_version'), current_setting('fsync'), current_sett
        (SELECT count(*) FROM {prefix}worker w WHERE w.alive_until > clock_timestamp())
 
 -- name: ring
--- For a receive inside the caller's transaction: delivered when that commits. Elsewhere a connection of its own rings, debounced.
+-- For a send inside the caller's transaction: delivered when that commits. Elsewhere a connection of its own rings, debounced.
 SELECT pg_notify('{prefix}bell', '')
 
 -- name: declare_source

@@ -19,9 +19,24 @@ ROLLBACK TO SAVEPOINT onceward_point
 SELECT version, coalesce((:now - last_crash_at) / 1000000.0, 1e9) FROM {prefix}catalog
 
 -- name: touch_catalog
--- Tells every receiver to read the catalog again before it stores anything.
+-- Tells every receiver to read the catalog again before it stores anything. The version is random: a counter that a restore or a
+-- failover takes back would come to a number that receivers know, for another catalog.
 UPDATE {prefix}catalog
-SET version = version + 1, last_crash_at = CASE WHEN :crash THEN :now ELSE last_crash_at END
+SET version = random() & 9007199254740991, last_crash_at = CASE WHEN :crash THEN :now ELSE last_crash_at END
+
+-- name: hold_catalog
+-- For a receive inside the caller's transaction: it becomes the writer before it reads anything, and who wants what stays as it is until
+-- it ends. Its view is never older than that.
+UPDATE {prefix}catalog SET version = version WHERE 0;
+SELECT 0
+
+-- name: lock_catalog
+-- The single writer holds the catalog.
+SELECT 1
+
+-- name: catalog_holders
+-- Nobody but the single writer.
+SELECT 0, '', 0.0 WHERE 0
 
 -- name: names
 -- Small numbers for consumers and sources; read as a whole, it is a short list.

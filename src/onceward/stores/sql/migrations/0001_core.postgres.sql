@@ -8,7 +8,7 @@ CREATE TABLE {prefix}catalog (
     -- Of a blob store, the part that belongs to these tables.
     folder        text NOT NULL DEFAULT left(md5(random()::text || clock_timestamp()::text), 12)
 );
-INSERT INTO {prefix}catalog (version) VALUES (1);
+INSERT INTO {prefix}catalog (version) VALUES (floor(random() * 9007199254740992)::bigint);
 
 CREATE TABLE {prefix}name (
     id   integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

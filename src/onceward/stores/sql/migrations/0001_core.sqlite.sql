@@ -8,7 +8,7 @@ CREATE TABLE {prefix}catalog (
     -- Of a blob store, the part that belongs to these tables.
     folder        text NOT NULL DEFAULT (lower(hex(randomblob(6))))
 );
-INSERT INTO {prefix}catalog (version) VALUES (1);
+INSERT INTO {prefix}catalog (version) VALUES (random() & 9007199254740991);
 
 CREATE TABLE {prefix}name (
     id   integer PRIMARY KEY AUTOINCREMENT,

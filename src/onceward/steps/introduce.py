@@ -1,0 +1,145 @@
+"""Introduce: tell the database what this process handles and where it gets messages from.
+
+Invariant: what is there already is only read, and a change is made in a short transaction of its own. Whoever receives
+inside a caller's transaction holds the catalog until that ends (`join.py`), so a change finds those messages committed
+or is found by them. It does not wait for them for long: what cannot be written yet is `pending` and is tried again,
+and everything else goes on meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from onceward.errors import StoreUnavailable
+from onceward.flow import COMMIT, ROLLBACK, Begin, Flow, Query
+from onceward.registry import ANY_TYPE, OUTBOX
+from onceward.steps.context import Cache, Catalog, Context, Introduction, know_names, load_catalog, once
+from onceward.steps.prune import declare_sources
+
+log = logging.getLogger("onceward")
+
+FIRST_WAIT = 0.05
+"""How many seconds the first try waits for callers' transactions. Those that want to begin wait behind it; so each try
+waits twice as long as the one before, up to `lock_wait`, and comes as much later."""
+LONGEST_PAUSE = 30.0
+
+Wanted = dict[tuple[str, str], dict[str, Any]]
+
+
+def introduce(context: Context, types: Collection[str] = (), *, anew: bool = False) -> Flow[None]:
+    """Tell the database about this process's handlers and sources, once; `types` are those about to be received."""
+    state, declared = context.introduction, context.registry.declared
+    if anew or state.declared != declared:
+        yield from subscribe(context, context.cache)
+        yield from declare_sources(context, context.cache)
+        state.declared = declared
+    elif state.pending and context.clock() >= state.again_at:
+        yield from subscribe(context, context.cache)
+    refuse_pending(context, types)
+
+
+def refuse_pending(context: Context, types: Collection[str]) -> None:
+    """Refuse what others would get and our own handler would not: once it is stored, nobody would notice."""
+    for consumer, kind in sorted(context.introduction.pending):
+        if kind in types and kind in context.cache.catalog.by_type:
+            raise StoreUnavailable(
+                f"consumer {consumer!r} is not subscribed to {kind!r} yet: a transaction that stored messages with tx= "
+                "is still open, and the log names it. Try again when it has ended"
+            )
+
+
+def subscribe(context: Context, cache: Cache) -> Flow[None]:
+    """Write this process's handlers into the subscriptions, as far as they are not there as they are."""
+    yield from load_catalog(context, cache)
+    consumers = {handler.consumer for handler in context.registry}
+    yield from know_names(context, cache, {context.service, OUTBOX, *consumers})
+    missing = _missing(context, cache.catalog)
+    if missing:
+        if not (yield from _write(context, missing)):
+            return
+        yield from load_catalog(context, cache)
+    context.introduction.pending, context.introduction.tries = frozenset(), 0
+
+
+def _missing(context: Context, catalog: Catalog) -> Wanted:
+    there = {
+        (known.consumer, known.type): (known.key_path, known.key_function, known.sequence, known.on_dead)
+        for known in catalog.subscriptions.values()
+    }
+    wanted = {(OUTBOX, ANY_TYPE): _columns(catalog, OUTBOX, ANY_TYPE)}
+    for handler in context.registry:
+        wanted[handler.consumer, handler.type] = _columns(
+            catalog,
+            handler.consumer,
+            handler.type,
+            key_path=handler.key if isinstance(handler.key, str) else None,
+            key_function=callable(handler.key),
+            sequence=handler.sequence,
+            on_dead=handler.on_dead,
+        )
+    return {name: row for name, row in wanted.items() if there.get(name) != tuple(row.values())[2:]}
+
+
+def _columns(  # noqa: PLR0913 - the columns of the row
+    catalog: Catalog,
+    consumer: str,
+    kind: str,
+    *,
+    key_path: str | None = None,
+    key_function: bool = False,
+    sequence: str | None = None,
+    on_dead: str = "block",
+) -> dict[str, Any]:
+    return {
+        "consumer": catalog.names[consumer],
+        "type": kind,
+        "key_path": key_path,
+        "key_function": key_function,
+        "sequence": sequence,
+        "on_dead": on_dead,
+    }
+
+
+def _write(context: Context, missing: Mapping[tuple[str, str], dict[str, Any]]) -> Flow[bool]:
+    """Write subscriptions; False while callers' transactions are in the way, and then it is noted."""
+    if not (yield from lock_catalog(context, context.introduction)):
+        context.introduction.pending = frozenset(missing)
+        log.warning(
+            "not subscribed yet: %s. %s",
+            ", ".join(f"{consumer} to {kind}" for consumer, kind in sorted(missing)),
+            (yield from in_the_way(context)),
+        )
+        return False
+    for _, row in sorted(missing.items()):
+        yield Query("subscribe", row)
+    yield Query("touch_catalog", {"crash": False})
+    yield COMMIT
+    return True
+
+
+def lock_catalog(context: Context, state: Introduction) -> Flow[bool]:
+    """Begin a transaction that may change who wants what; False, without one, while callers' are in the way."""
+    statement = context.settings.statement_limit.total_seconds()
+    wait = min(FIRST_WAIT * 2**state.tries, context.settings.lock_wait.total_seconds())
+    yield Begin(statement, wait, statement)
+    try:
+        yield Query("lock_catalog")
+    except StoreUnavailable:
+        yield ROLLBACK  # fails where it was not the lock
+        state.again_at = context.clock() + min(wait * 10, LONGEST_PAUSE)
+        state.tries += 1
+        return False
+    return True
+
+
+def in_the_way(context: Context) -> Flow[str]:
+    """A sentence about the transactions that hold the catalog."""
+    (rows,) = yield from once(context, Query("catalog_holders"))
+    if not rows:
+        return "The transactions in the way have ended; it is tried again"
+    holders = [f"pid {pid} ({name or 'without application_name'}, open for {age:.0f} s)" for pid, name, age in rows]
+    return (
+        f"Transactions that stored messages with tx= are open: {', '.join(holders)}. It is tried again until they end"
+    )
