@@ -29,7 +29,12 @@ def registry_of(scenario: Scenario, clock: Clock, *, late: bool) -> Registry:
         if late or not kind.late:
             for consumer in kind.consumers:
                 registry.add(_handler(kind, consumer, scenario, clock))
-    relay = relay_handler({}, retry=RetryPolicy(attempts=4), timeout=timedelta(seconds=TIMEOUT), group=2)
+    relay = relay_handler(
+        {},
+        retry=RetryPolicy(attempts=4, first=timedelta(seconds=1), jitter=1),
+        timeout=timedelta(seconds=TIMEOUT),
+        group=2,
+    )
     registry.set_relay(relay)
     return registry
 

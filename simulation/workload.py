@@ -191,7 +191,9 @@ def scenario(seed: int, mode: str, theme: Theme | None = None) -> Scenario:
             careful=timedelta(seconds=chance.choice((0, 20, 60))),
             **(_retention(chance) if theme.forgetful else {"upkeep": None}),
         ),
-        retry=RetryPolicy(attempts=chance.choice((1, 2, 3)), first=timedelta(seconds=chance.choice((0.1, 1, 4)))),
+        retry=RetryPolicy(
+            attempts=chance.choice((1, 2, 3)), first=timedelta(seconds=chance.choice((0.1, 1, 4))), jitter=1
+        ),
         faults=replace(_faults(chance), **theme.faults),
         processes=chance.choice((1, 2, 2, 3)),
         lanes=chance.choice((1, 1, 2)),

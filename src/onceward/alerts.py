@@ -24,10 +24,11 @@ from onceward.flow import Query
 from onceward.message import NO_HEADERS, Message
 from onceward.steps.context import once
 from onceward.transact import perform
+from onceward.wording import count, span
 
 log = logging.getLogger("onceward")
 
-Kind = Literal["dead", "mismatch", "unhandled", "stuck", "blocked", "backlog", "retention", "effect"]
+Kind = Literal["dead", "failing", "held", "mismatch", "unhandled", "stuck", "blocked", "backlog", "retention", "effect"]
 STUCK = timedelta(minutes=1)
 """Work that may run, while nobody runs anything, for this long."""
 
@@ -53,6 +54,10 @@ class Rules:
 
     every: timedelta = timedelta(seconds=15)
     """How often to look."""
+    failures: int = 5
+    """A message that has failed this often, and is tried again, is told."""
+    held: timedelta = timedelta(minutes=10)
+    """So is a key in which others have waited behind a failing message for this long."""
     backlog: timedelta = timedelta(minutes=5)
     """A message that may run and has waited for this long is an old backlog."""
     quiet: timedelta = timedelta(minutes=5)
@@ -183,6 +188,12 @@ class Alerts:
         stats = self._desk.stats()
         dead = stats.dead + stats.outbox_dead
         yield "dead", dead, f"{dead} dead messages need a person: onceward list --status dead"
+        rules = self._rules
+        failing = self._desk.failing(times=rules.failures, held_for=rules.held)
+        often = f"{rules.failures} times or more and tried again: onceward list --status retrying"
+        yield "failing", failing.messages, f"{count(failing.messages, 'message')} failed {often}"
+        behind = f"{span(rules.held.total_seconds())} or longer: messages wait behind a failing one"
+        yield "held", failing.held_keys, f"{count(failing.held_keys, 'key')} held for {behind}"
         yield (
             "mismatch",
             stats.quarantined,
@@ -195,7 +206,7 @@ class Alerts:
         yield "stuck", stuck, f"{stuck} messages wait, and no worker is running"
         blocked = sum(1 for key in self._desk.blocked_keys() if key.behind)
         yield "blocked", blocked, f"{blocked} keys are blocked: messages wait behind a dead one"
-        old = stats.due if stats.oldest_due_seconds >= self._rules.backlog.total_seconds() else 0
+        old = stats.due if stats.oldest_due_seconds >= rules.backlog.total_seconds() else 0
         yield "backlog", old, f"{old} messages are due, the oldest for {stats.oldest_due_seconds:.0f} s"
         trouble = list(self._retention())
         yield "retention", len(trouble), "; ".join(trouble)

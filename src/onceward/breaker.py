@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from collections.abc import Callable
@@ -10,6 +11,43 @@ from datetime import timedelta
 
 from onceward.errors import ConfigurationError
 
+_UNREACHABLE = {errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETRESET}
+_CLIENTS = {
+    "socket.gaierror",
+    "socket.herror",
+    "aiohttp.ClientConnectionError",
+    "botocore.ConnectionError",
+    "botocore.HTTPClientError",
+    "httpx.TransportError",
+    "redis.ConnectionError",
+    "redis.TimeoutError",
+    "requests.ConnectionError",
+    "requests.Timeout",
+    "urllib3.MaxRetryError",
+    "urllib3.ProtocolError",
+    "urllib3.TimeoutError",
+}
+"""Connection errors that are no `ConnectionError`, by package and class: none of the packages need be here."""
+
+
+def is_connection_error(error: BaseException) -> bool:
+    """Whether the other side could not be reached or did not answer, also as the cause of another error."""
+    seen: BaseException | None = error
+    for _ in range(10):  # a chain of causes may be a ring
+        if seen is None:
+            return False
+        if isinstance(seen, ConnectionError | TimeoutError) or _names(seen) & _CLIENTS:
+            return True
+        if isinstance(seen, OSError) and seen.errno in _UNREACHABLE:
+            return True
+        reason = getattr(seen, "reason", None) if isinstance(seen, OSError) else None  # urllib's own way of saying it
+        seen = seen.__cause__ or (reason if isinstance(reason, BaseException) else None)
+    return False
+
+
+def _names(error: BaseException) -> set[str]:
+    return {f"{one.__module__.partition('.')[0]}.{one.__name__}" for one in type(error).__mro__}
+
 
 @dataclass(frozen=True, slots=True)
 class Circuit:
@@ -17,10 +55,17 @@ class Circuit:
 
     failures: int = 5
     pause: timedelta = timedelta(seconds=30)
+    counts: Callable[[BaseException], bool] | None = None
+    """Which errors count as failures; all, if it is None. `Reject` never does."""
 
     def __post_init__(self) -> None:
         if self.failures < 1 or self.pause <= timedelta(0):
             raise ConfigurationError("Circuit: failures must be at least 1 and pause longer than nothing")
+
+
+_NEVER = float("-inf")
+CONNECTIONS = Circuit(counts=is_connection_error)
+"""The circuit of a handler that names none."""
 
 
 class Breaker:
@@ -29,7 +74,7 @@ class Breaker:
     def __init__(self, circuit: Circuit, clock: Callable[[], float] = time.monotonic) -> None:
         self.circuit, self.clock = circuit, clock
         self._failed = 0
-        self._open_until = float("-inf")
+        self._open_until = _NEVER
         self._lock = threading.Lock()
 
     @property
@@ -40,15 +85,20 @@ class Breaker:
     @property
     def seconds_left(self) -> float:
         """How long messages of this handler must still wait."""
+        if self._open_until == _NEVER:  # the usual case, asked for every message
+            return 0.0
         return max(0.0, self._open_until - self.clock())
 
     def succeeded(self) -> None:
         """A message went through: everything is well."""
-        with self._lock:
-            self._failed = 0
+        if self._failed:
+            with self._lock:
+                self._failed = 0
 
-    def failed(self) -> None:
+    def failed(self, error: BaseException) -> None:
         """A message failed; the pause begins with the last allowed failure, and again with each one after it."""
+        if self.circuit.counts is not None and not self.circuit.counts(error):
+            return
         with self._lock:
             self._failed += 1
             if self._failed >= self.circuit.failures:

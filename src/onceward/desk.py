@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -129,6 +129,10 @@ class Desk:
     def blocked_keys(self, *, limit: int = 200) -> list[survey.BlockedKey]:
         """Keys that a dead message holds, and how many wait behind it."""
         return perform(self._store, lambda: survey.blocked_keys(self._context, limit=limit))
+
+    def failing(self, *, times: int = 5, held_for: timedelta = timedelta(minutes=10)) -> survey.Failing:
+        """Messages that have failed so many times, and keys that a failing message has held for so long."""
+        return perform(self._store, lambda: survey.failing(self._context, times=times, held_for=held_for))
 
     def sources(self) -> list[survey.SourceRow]:
         """Who sends, as far as the newest messages show."""

@@ -113,7 +113,7 @@ class Entrance(Desk):
         def register(function: F) -> F:
             if source in self._polls:
                 raise ConfigurationError(f"there is a poll of {source!r} already; give this one a source of its own")
-            policy = retry or RetryPolicy(cap=timedelta(minutes=10), jitter=0.5)
+            policy = retry or RetryPolicy(first=timedelta(seconds=1), cap=timedelta(minutes=10))
             kind = f"{source}.response" if type is None else type
             self._polls[source] = polling.Poll(function, source, kind, every, timeout, policy)
             return function

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
 
 from onceward import identity
 from onceward.blobs.bodies import LargeBodies
-from onceward.breaker import Breaker, Circuit
+from onceward.breaker import CONNECTIONS, Breaker, Circuit
 from onceward.deferred import Deferred, asyncio
 from onceward.entrance import Entrance
 from onceward.errors import ConfigurationError, StoreUnavailable
@@ -116,7 +116,7 @@ class Inbox(Entrance, Sending, Upkeep):
         sequence: str | None = None,
         gap: timedelta = timedelta(minutes=5),
         on_dead: Literal["block", "continue"] = "block",
-        circuit: Circuit | None = None,
+        circuit: Circuit | None = CONNECTIONS,
         guarantee: Promise | None = None,
     ) -> Callable[[F], F]:
         """Register `def f(message, tx)` or `async def f(message, tx)` for a type of message.
@@ -127,7 +127,8 @@ class Inbox(Entrance, Sending, Upkeep):
         (`message.data` is None). `keep_body=False` keeps only the hash of messages that succeeded. `batch=True`
         gives the handler a list of messages. `sequence` (a path like `key`) is the message's number within its
         key: each waits for the one before it, up to `gap`; late comers are skipped. `on_dead="continue"` lets a
-        key go on without a dead message. `circuit` pauses the handler after failures in a row.
+        key go on without a dead message. `circuit` pauses the handler after failures in a row; by default only
+        connection errors count, `circuit=None` switches it off.
         `guarantee="exactly-once"` makes `run` refuse to start where less is in force (see `onceward doctor`).
         """
         if timeout is not None and not isinstance(timeout, timedelta):
@@ -140,7 +141,7 @@ class Inbox(Entrance, Sending, Upkeep):
                 consumer=self._context.service if consumer is None else consumer,
                 version=version,
                 key=key,
-                retry=retry or RetryPolicy(),
+                retry=retry or self.settings.retry,
                 timeout=timeout or self.settings.handler_timeout,
                 group=self.settings.group if group is None else group,
                 raw=raw,
@@ -179,7 +180,7 @@ class Inbox(Entrance, Sending, Upkeep):
         self._context.registry.set_relay(
             relay.relay_handler(
                 self._sinks,
-                retry=RetryPolicy(attempts=20, max_age=timedelta(days=7)),
+                retry=RetryPolicy(first=timedelta(seconds=1)),
                 policies=self._policies,
                 timeout=self.settings.handler_timeout,
                 group=self.settings.group,

@@ -57,6 +57,7 @@ class InboxCollector(Collector):
         try:
             stats = self._inbox.stats()
             blocked = sum(1 for key in self._inbox.blocked_keys() if key.behind)
+            failing = self._inbox.failing()
         except StoreError:
             up.add_metric(list(labels.values()), 0)
             yield up
@@ -70,6 +71,10 @@ class InboxCollector(Collector):
         for name, meaning in NUMBERS.items():
             yield _gauge(f"onceward_{name}", meaning, labels, getattr(stats, name))
         yield _gauge("onceward_blocked_keys", "Keys in which messages wait behind a dead one.", labels, blocked)
+        often = "Messages that have failed 5 times or more and are tried again."
+        yield _gauge("onceward_failing", often, labels, failing.messages)
+        held = "Keys in which messages have waited for 10 minutes behind a failing one."
+        yield _gauge("onceward_held_keys", held, labels, failing.held_keys)
 
 
 def _gauge(name: str, meaning: str, labels: dict[str, str], value: float) -> Metric:

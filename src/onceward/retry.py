@@ -21,6 +21,7 @@ from onceward.errors import (
     OutcomeUnknown,
     TransactionAborted,
 )
+from onceward.wording import span
 
 LONGEST = timedelta(days=3650)
 """No delay is longer: every due time stays a date that can be stored and shown."""
@@ -51,21 +52,25 @@ class VersionGap(Exception):  # a decision about a message, made by its sequence
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often and when a failing message is tried again.
+    """How often and when a failing message is tried again. By default for about two days.
 
-    >>> RetryPolicy(attempts=5, first=timedelta(seconds=2)).delay(3, chance=lambda: 1.0)
+    >>> RetryPolicy(attempts=5, first=timedelta(seconds=2), jitter=0).delay(3)
     datetime.timedelta(seconds=8)
     """
 
-    attempts: int = 10
+    attempts: int = 20
     """How many attempts in all; the message is dead after the last one."""
-    first: timedelta = timedelta(seconds=1)
+    first: timedelta = timedelta(seconds=10)
     factor: float = 2.0
-    cap: timedelta = timedelta(hours=1)
-    max_age: timedelta = timedelta(days=3)
-    """A message that fails when it is older than this is dead, whatever its budget."""
-    jitter: float = 1.0
-    """The part of each delay that is random: 1 spreads over the whole delay (full jitter), 0 not at all."""
+    cap: timedelta = timedelta(hours=6)
+    """No delay is longer, but for its jitter."""
+    max_age: timedelta | None = None
+    """A message that fails when it came longer ago than this is dead, whatever its budget; None: attempts alone count.
+
+    A message also ages while no worker runs and while it waits behind others of its key.
+    """
+    jitter: float = 0.2
+    """By which part a delay may be shorter or longer, so that what failed together does not come back together."""
 
     def __post_init__(self) -> None:
         if self.attempts < 1:
@@ -80,7 +85,7 @@ class RetryPolicy:
     @classmethod
     def classic(cls) -> RetryPolicy:
         """The schedule many textbooks give: after 30 s, 2 min, 8 min, never longer than 1 h; then dead."""
-        return cls(attempts=4, first=timedelta(seconds=30), factor=4.0, jitter=0.1)
+        return cls(attempts=4, first=timedelta(seconds=30), factor=4.0, cap=timedelta(hours=1), jitter=0.1)
 
     def delay(self, attempt: int, *, chance: Callable[[], float] = random.random) -> timedelta:
         """How long to wait after the given failed attempt (1 is the first)."""
@@ -89,7 +94,8 @@ class RetryPolicy:
         except OverflowError:
             full = math.inf if self.first else 0.0
         longest = min(self.cap, LONGEST).total_seconds()
-        return timedelta(seconds=min(full, longest) * (1 - self.jitter * (1 - chance())))
+        spread = 1 + self.jitter * (2 * chance() - 1)
+        return min(timedelta(seconds=min(full, longest) * spread), LONGEST)
 
 
 class Again(NamedTuple):
@@ -128,8 +134,9 @@ def decide(
         return Dead(text_of(error) or type(error).__name__)
     if attempt >= policy.attempts:
         return Dead(f"failed {attempt} times, which is its budget")
-    if age >= policy.max_age:
-        return Dead(f"still failing at the age of {age}, beyond its maximum age of {policy.max_age}")
+    if policy.max_age is not None and age >= policy.max_age:
+        old, limit = span(age.total_seconds()), span(policy.max_age.total_seconds())
+        return Dead(f"still failing at the age of {old}, beyond its maximum age of {limit}")
     if isinstance(error, Retry) and error.after is not None:
         return Again(error.after)
     return Again(policy.delay(attempt, chance=chance))

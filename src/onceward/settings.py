@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from onceward.errors import ConfigurationError
+from onceward.retry import RetryPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +23,8 @@ class Settings:
     """The longest any of onceward's own statements may take."""
     handler_timeout: timedelta = timedelta(seconds=60)
     """How long a handler may run, unless its `timeout=` says otherwise."""
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    """How a failing message is tried again, unless its handler's `retry=` says otherwise: for about two days."""
     group: int = 100
     """How many messages share a transaction under backlog. 100 is the knee: 1000 was no faster."""
     group_time: timedelta = timedelta(milliseconds=20)

@@ -69,6 +69,16 @@ class BlockedKey:
 
 
 @dataclass(frozen=True, slots=True)
+class Failing:
+    """What keeps failing and is not dead yet."""
+
+    messages: int
+    """Messages that have failed so many times."""
+    held_keys: int
+    """Keys in which others have waited behind a failing message for so long."""
+
+
+@dataclass(frozen=True, slots=True)
 class Running:
     """A message that a worker has in hand."""
 
@@ -143,6 +153,12 @@ def blocked_keys(context: Context, *, limit: int) -> Flow[list[BlockedKey]]:
     """Keys that a dead message holds."""
     (rows,) = yield from once(context, Query("blocked_keys", {"limit": limit}))
     return [BlockedKey(*(*row[:4], bool(row[4]), moment(row[5]), *row[6:])) for row in rows]
+
+
+def failing(context: Context, *, times: int, held_for: timedelta) -> Flow[Failing]:
+    """What keeps failing."""
+    (rows,) = yield from once(context, Query("failing", {"times": times, "held": held_for.total_seconds()}))
+    return Failing(*rows[0])
 
 
 def running(context: Context, *, limit: int) -> Flow[list[Running]]:

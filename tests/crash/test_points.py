@@ -228,8 +228,8 @@ AFTER_A_FAULT = {"noted", "poll_state"}
 # What only looks, for people; nothing follows from it. On PostgreSQL `begin_limits` is the beginning of a transaction.
 # `debris` lists what a measurement leaves behind in tables of its own.
 REPORTS = {
-    *("ahead", "audit", "begin_limits", "blocked_keys", "dead_groups", "debris", "find_id", "illegal"),
-    *("list_finished", "oldest", "running", "settings", "sizes", "sources", "stats", "traffic", "unserved"),
+    *("ahead", "audit", "begin_limits", "blocked_keys", "dead_groups", "debris", "failing", "find_id"),
+    *("illegal", "list_finished", "oldest", "running", "settings", "sizes", "sources", "stats", "traffic", "unserved"),
 }
 PAGES = "prune a page"
 """The only scenario that is another one on PostgreSQL, where bodies have pages."""

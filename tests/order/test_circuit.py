@@ -10,7 +10,7 @@ import pytest
 
 from onceward import Circuit, ConfigurationError, Message, Reject
 from tests.contract.behaviour import Steps, wrote
-from tests.contract.harness import TYPE, Shop
+from tests.contract.harness import Shop
 from tests.order.conftest import everywhere
 from tests.order.ledger import statuses
 
@@ -217,14 +217,21 @@ def test_a_circuit_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None
         Circuit(**wrong)
 
 
-def test_the_default_is_no_circuit(shop: Shop) -> None:
-    """Without one, every message is tried."""
+def test_connection_errors_pause_a_handler_that_names_no_circuit(shop: Shop) -> None:
+    """D46: the budget of two days is not burnt by an outage; other errors, and `circuit=None`, pause nothing."""
 
     def behaviour(message: Message) -> Steps:
         yield wrote(message)
-        raise ConnectionError("away")
+        raise ConnectionRefusedError if message.data["away"] else ValueError("wrong by itself")
 
-    shop.handle(TYPE, behaviour)
-    ids = receive(shop, 12)
+    shop.handle(behaviour=behaviour)
+    shop.handle("unprotected", behaviour=behaviour, circuit=None)
+    receive(shop, 8, data={"away": False})
     shop.drain()
-    assert set(statuses(shop, ids).values()) == {"retrying"}
+    assert len(shop.runs) == shop.count("attempt") == 8
+    for number in range(8):
+        shop.receive(f"away {number}", data={"away": True})
+        shop.receive(f"unprotected {number}", "unprotected", data={"away": True})
+    shop.drain()
+    assert shop.count("attempt") == 8 + 5 + 8
+    assert shop.inbox.stats().due == 3

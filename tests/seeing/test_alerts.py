@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
@@ -13,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from standardwebhooks import Webhook
 
-from onceward import Inbox, Message, Settings
+from onceward import Inbox, Message, Retry, RetryPolicy, Settings
 from onceward.alerts import Alert, Alerts, Rules, http_hook, log_hook
 from onceward.cli.processes import _JsonLines
+from onceward.steps.settle import OFTEN
+from onceward.survey import Failing
 from tests.seeing.conftest import SOURCE, deliver, pay
 from tests.waiting import wait_until
 
@@ -85,6 +88,29 @@ def test_what_goes_on_is_told_again_later_or_when_it_has_doubled(inbox: Inbox) -
     assert dead(61) == [("goes on", 2)]
     assert dead(600) == []
     assert dead(661) == [("goes on", 2)]
+
+
+def test_what_keeps_failing_is_told_before_it_is_dead(inbox: Inbox, caplog: pytest.LogCaptureFixture) -> None:
+    """D46: a policy of two days would else hide a broken handler, and the key that it holds, for two days."""
+
+    @inbox.on("paid", key="account", retry=RetryPolicy(first=timedelta(0)))
+    def paid(message: Message, tx: Any) -> None:
+        del tx
+        raise Retry("not yet", after=0 if message.attempt < OFTEN else 3600)
+
+    alerts = inbox.alert(rules=replace(RULES, held=timedelta(0), backlog=timedelta(hours=1)))
+    seq = deliver(inbox, 1)
+    assert alerts.look(0) == []
+    inbox.drain()
+    assert kinds(alerts.look(1)) == {"failing": "began"}
+    deliver(inbox, 2)
+    assert kinds(alerts.look(2)) == {"held": "began"}
+    assert inbox.failing() == Failing(messages=1, held_keys=0)  # ten minutes are not over
+    assert inbox.failing(times=OFTEN + 1, held_for=timedelta(0)) == Failing(messages=0, held_keys=1)
+    failures = [record.levelname for record in caplog.records if "failed with Retry" in record.getMessage()]
+    assert failures == ["WARNING"] * (OFTEN - 1) + ["ERROR"]
+    inbox.discard(seq, reason="x")
+    assert kinds(alerts.look(3)) == {"failing": "over", "held": "over"}
 
 
 def test_retention_that_is_too_short_is_told(store_url: str) -> None:

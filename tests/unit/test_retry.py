@@ -1,8 +1,9 @@
-"""What happens after a failure is a pure decision: exact budget, bounded delays, no overflow, full jitter."""
+"""What happens after a failure is a pure decision: exact budget, bounded delays, no overflow, jitter either way."""
 
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -33,7 +34,7 @@ POLICIES = st.builds(
     first=SPANS,
     factor=st.floats(1, 10) | st.sampled_from([1.0, 1.01, 2.0, 4.0, 1e3, 1e6, 1e300]),
     cap=SPANS,
-    max_age=SPANS,
+    max_age=SPANS | st.none(),
     jitter=st.floats(0, 1),
 )
 MICROSECOND = timedelta(microseconds=1)
@@ -44,9 +45,9 @@ MICROSECOND = timedelta(microseconds=1)
 @example(RetryPolicy(factor=1e300), 3, 0.5)
 @example(RetryPolicy(first=timedelta(0), factor=1e300), 10**9, 0.5)
 def test_a_delay_is_between_nothing_and_the_cap(policy: RetryPolicy, attempt: int, chance: float) -> None:
-    """Whatever the policy and however late the attempt: never negative, never above the cap, never an overflow."""
+    """Whatever the policy and however late the attempt: never negative, above the cap by its jitter, no overflow."""
     delay = policy.delay(attempt, chance=lambda: chance)
-    assert timedelta(0) <= delay <= policy.cap + MICROSECOND
+    assert timedelta(0) <= delay <= policy.cap * (1 + policy.jitter) + MICROSECOND
 
 
 @given(POLICIES, ATTEMPTS, ATTEMPTS)
@@ -61,37 +62,50 @@ def test_the_longest_delay_only_grows(policy: RetryPolicy, one: int, other: int)
 @example(1.05, 150)
 def test_the_longest_delay_is_what_the_policy_says(factor: float, attempt: int) -> None:
     """`first` times `factor` for each attempt, up to the cap, for slow factors too."""
-    policy = RetryPolicy(first=timedelta(seconds=1), factor=factor, cap=timedelta(hours=1))
+    policy = RetryPolicy(first=timedelta(seconds=1), factor=factor, cap=timedelta(hours=1), jitter=0)
     expected = min(factor ** (attempt - 1), 3600.0)
     assert policy.delay(attempt, chance=lambda: 1.0).total_seconds() == pytest.approx(expected, abs=1e-5)
 
 
 @given(POLICIES, ATTEMPTS, CHANCES)
 def test_jitter_takes_only_its_part(policy: RetryPolicy, attempt: int, chance: float) -> None:
-    """At most the jittered part of a delay is taken away, nothing is added."""
-    full = policy.delay(attempt, chance=lambda: 1.0).total_seconds()
+    """A delay is shorter or longer by at most the jittered part of it."""
+    middle = policy.delay(attempt, chance=lambda: 0.5).total_seconds()
     delay = policy.delay(attempt, chance=lambda: chance).total_seconds()
-    assert full * (1 - policy.jitter) - 1e-5 <= delay <= full + 1e-5
+    assert middle * (1 - policy.jitter) - 1e-5 <= delay <= middle * (1 + policy.jitter) + 1e-5
 
 
-def test_full_jitter_uses_the_whole_delay() -> None:
-    """By default retries are spread over the whole delay, so that a thousand failures do not come back at once."""
+def test_jitter_spreads_a_delay_either_way() -> None:
+    """By default 20 % shorter or longer, evenly: what failed together does not come back together, and not at once."""
     policy, chance = RetryPolicy(), random.Random(7).random
-    delays = [policy.delay(5, chance=chance) / timedelta(seconds=16) for _ in range(4000)]
+    delays = [policy.delay(5, chance=chance) / timedelta(seconds=160) for _ in range(4000)]
     for tenth in range(10):
-        share = sum(tenth / 10 <= delay < (tenth + 1) / 10 for delay in delays) / len(delays)
+        low = 0.8 + tenth * 0.04
+        share = sum(low <= delay < low + 0.04 for delay in delays) / len(delays)
         assert 0.07 < share < 0.13
-    assert RetryPolicy(jitter=0).delay(5, chance=chance) == timedelta(seconds=16)
+    assert 0.8 <= min(delays) < max(delays) <= 1.2
+    assert RetryPolicy(jitter=0).delay(5, chance=chance) == timedelta(seconds=160)
     assert policy.delay(5) != policy.delay(5)
 
 
 def test_delays_by_example() -> None:
-    """One second, doubled each time, never more than an hour; and the textbook schedule."""
-    seconds = [RetryPolicy().delay(attempt, chance=lambda: 1.0).total_seconds() for attempt in (1, 2, 3, 12, 13, 10**9)]
-    assert seconds == [1, 2, 4, 2048, 3600, 3600]
-    classic = RetryPolicy.classic()
-    assert [classic.delay(attempt, chance=lambda: 1.0).total_seconds() for attempt in (1, 2, 3)] == [30, 120, 480]
+    """Ten seconds, doubled each time, never more than six hours; and the textbook schedule."""
+    policy = RetryPolicy(jitter=0)
+    seconds = [policy.delay(attempt).total_seconds() for attempt in (1, 2, 3, 12, 13, 10**9)]
+    assert seconds == [10, 20, 40, 20_480, 21_600, 21_600]
+    classic = replace(RetryPolicy.classic(), jitter=0)
+    assert [classic.delay(attempt).total_seconds() for attempt in (1, 2, 3, 9)] == [30, 120, 480, 3600]
     assert classic.attempts == 4
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.999])
+def test_the_default_lasts_about_two_days(chance: float) -> None:
+    """D46: whatever the jitter, an error that lasts for a night or a day off is survived, and no age cuts it short."""
+    policy, age, attempt = RetryPolicy(), timedelta(0), 1
+    while isinstance(decision := decide(policy, ValueError(), attempt=attempt, age=age, chance=lambda: chance), Again):
+        age, attempt = age + decision.delay, attempt + 1
+    assert attempt == 20
+    assert timedelta(hours=40) < age < timedelta(hours=66)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +215,7 @@ def test_retry_says_what_it_is() -> None:
 
 def test_a_retry_without_a_delay_follows_the_policy() -> None:
     """`Retry()` waits as long as any failure does."""
-    policy = RetryPolicy(first=timedelta(seconds=3))
+    policy = RetryPolicy(first=timedelta(seconds=3), jitter=0)
     assert decide(policy, Retry(), attempt=1, age=timedelta(0), chance=lambda: 1.0) == Again(timedelta(seconds=3))
     assert decide(policy, OSError(), attempt=1, age=timedelta(0), chance=lambda: 1.0) == Again(timedelta(seconds=3))
 

@@ -303,7 +303,7 @@ class TestCircuit:
         here = lane(context(handler(breaker=breaker), handler("sent")))
         here.swept_at = float("-inf")
         script = Script({"suspects": [(0,)], "claim": []})
-        breaker.failed()
+        breaker.failed(ConnectionError())
         script.run(next_batch(here))
         assert script.params("suspects")[0]["subscriptions"] == script.params("claim")[0]["subscriptions"] == [2]
         time.now += 30

@@ -959,7 +959,7 @@ class TestCircuit:
     def test_what_was_claimed_during_the_pause_is_put_off(self) -> None:
         """A claim goes by type and brings all versions: those that pause wait uncharged, their keys behind them."""
         by = self.breaking(1)
-        self.breaker(by).failed()
+        self.breaker(by).failed(ConnectionError())
         here, script = holding(by, BY), Script(answers())
         script.run(handle(here, [claimed(1, by, key=70), claimed(2, BY, key=70), claimed(3, BY), claimed(4, by)]))
         (put_off,) = script.params("postpone")

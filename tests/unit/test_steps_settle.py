@@ -150,14 +150,21 @@ class TestPostpone:
         assert all(0.05 <= delay <= 1 for delay in delays)
         assert len(delays) > 10
 
-    @pytest.mark.parametrize("by", [handler(retry=RetryPolicy(max_age=timedelta(seconds=60))), None])
-    def test_one_that_is_too_old_is_settled(self, by: Any) -> None:
+    def test_one_that_is_too_old_is_settled(self) -> None:
         """Not for ever: at its maximum age it is dead, with its story."""
-        old = replace(claimed(5, handler(), age=60.0 if by else 3 * 86400.0), handler=by)
+        old = claimed(5, handler(retry=RetryPolicy(max_age=timedelta(seconds=60))), age=60.0)
         script = Script({"settle": [(5,)]})
         script.run(postpone(LANE, old, StoreUnavailable("away")))
         assert script.params("settle")[0]["state"] == "dead"
         assert "maximum age" in script.params("add_attempt")[0]["error"]
+
+    @pytest.mark.parametrize("by", [handler(), None])
+    def test_without_a_maximum_age_it_is_charged_some_day(self, by: Any) -> None:
+        """Not for ever either: after days of it the database counts as any other error."""
+        for age, story in ((3 * 86400.0 - 1, "postpone"), (3 * 86400.0, "settle add_attempt")):
+            script = Script({"settle": [(5,)]})
+            script.run(postpone(LANE, replace(claimed(5, handler(), age=age), handler=by), StoreUnavailable("away")))
+            assert script.story == [f"begin {story} commit"]
 
 
 def test_release_gives_back_uncharged() -> None:

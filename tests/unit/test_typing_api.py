@@ -40,7 +40,7 @@ from onceward import (
 from onceward.alerts import Alerts, Rules
 from onceward.message import Arguments
 from onceward.steps.prune import Pruned
-from onceward.survey import AuditLine, BlockedKey, DeadGroup, Minute, Running, SourceRow, Storage
+from onceward.survey import AuditLine, BlockedKey, DeadGroup, Failing, Minute, Running, SourceRow, Storage
 from onceward.timeline import Explanation
 from onceward.trial import Trial
 from onceward.webhooks import Limits, Stripe, Webhooks
@@ -195,6 +195,7 @@ def operate(inbox: Inbox) -> int:
     assert_type(inbox.running(), list[Running])
     assert_type(inbox.dead_groups(), list[DeadGroup])
     assert_type(inbox.blocked_keys(), list[BlockedKey])
+    assert_type(inbox.failing(times=3), Failing)
     assert_type(inbox.sources(), list[SourceRow])
     assert_type(inbox.storage(), Storage)
     assert_type(inbox.audit(), list[AuditLine])

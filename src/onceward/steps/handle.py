@@ -157,7 +157,7 @@ def _charge(lane: Lane, message: Claimed, failed: Failed) -> Flow[None]:
     yield from settle(lane, message, failed.error)
     breaker = message.handler.breaker if message.handler else None
     if breaker and not message.problem and not isinstance(failed.error, Reject):
-        breaker.failed()
+        breaker.failed(failed.error)
 
 
 def _report_success(group: list[Claimed]) -> None:

@@ -24,6 +24,10 @@ log = logging.getLogger("onceward")
 
 MAX_ERROR = 2_000
 MAX_TRACEBACK = 8_000
+UNCHARGED = timedelta(days=3)
+"""For how long errors of the database are not charged to a message whose policy has no maximum age."""
+OFTEN = 5
+"""From this failure on a message is an error in the log, not a warning."""
 
 
 def settle(lane: Lane, message: Claimed, error: BaseException) -> Flow[None]:
@@ -55,7 +59,7 @@ def settle(lane: Lane, message: Claimed, error: BaseException) -> Flow[None]:
 
 def postpone(lane: Lane, message: Claimed, error: BaseException) -> Flow[None]:
     """The database was at fault: try again soon, uncharged, unless the message is too old by now."""
-    if timedelta(seconds=message.age) >= message.policy.max_age:
+    if timedelta(seconds=message.age) >= (message.policy.max_age or UNCHARGED):
         yield from settle(lane, message, error)
         return
     delay = random.uniform(0.05, 1.0)  # noqa: S311 - spreads load, keeps no secret
@@ -88,7 +92,7 @@ def log_failure(message: Message | Delivery | None, story: dict[str, Any], decis
     if message is not None:
         facts |= {"message_id": message.id, "source": message.source, "type": message.type}
     log.log(
-        logging.ERROR if isinstance(decision, Dead) else logging.WARNING,
+        logging.ERROR if isinstance(decision, Dead) or story["attempt"] >= OFTEN else logging.WARNING,
         "message %d (%s) failed with %s, attempt %d; %s",
         story["seq"],
         facts.get("type", "unreadable"),

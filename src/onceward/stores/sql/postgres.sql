@@ -872,6 +872,17 @@ JOIN {prefix}name c ON c.id = l.consumer
 WHERE q.state = 'dead' AND q.key_hash IS NOT NULL
 ORDER BY behind DESC, q.seq LIMIT %(limit)s
 
+-- name: failing
+-- Messages that are tried again and have failed so often; keys that such a message has held for so many seconds, with others
+-- behind it. Unfinished work only, which is small. Relies on attempt_seq and queue_key.
+SELECT
+    (SELECT count(*) FROM {prefix}queue WHERE state = 'retry' AND attempts >= %(times)s),
+    (SELECT count(*) FROM {prefix}queue q WHERE q.state = 'retry' AND q.key_hash IS NOT NULL
+        AND EXISTS (SELECT 1 FROM {prefix}queue w
+            WHERE w.key_hash = q.key_hash AND (w.place, w.seq) > (q.place, q.seq))
+        AND EXISTS (SELECT 1 FROM {prefix}attempt a
+            WHERE a.seq = q.seq AND a.at <= clock_timestamp() - make_interval(secs => %(held)s::float8)))
+
 -- name: running
 -- What is noted, and by whom. Relies on queue_noted.
 SELECT q.seq, q.worker, b.type, b.key, c.name, q.outgoing, q.attempts + 1
