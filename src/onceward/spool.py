@@ -192,8 +192,9 @@ def delivery_of(content: bytes) -> Delivery:
     (size,) = _SIZE.unpack_from(content)
     head: Mapping[str, Any] = json.loads(content[_SIZE.size : _SIZE.size + size])
     body = content[_SIZE.size + size :]
+    fields: dict[str, Any] = {name: head.get(name) for name in _FIELDS}
     return Delivery(
-        **{name: head.get(name) for name in _FIELDS},
+        **fields,
         headers=head["headers"] or NO_HEADERS,
         body=body,
         hash=identity.body_hash(body),
