@@ -50,9 +50,10 @@ class Entrance(Desk):
 
         It answers 200 when an event is committed (or was before), 4xx to what is not authentic, and 503 while the
         database is away. `.wsgi` is the same for WSGI, `.wsgi.django("/stripe")` a Django view. A retention that is
-        shorter than a sender may still send copies is refused here.
+        shorter than a sender may still send copies is refused here; so are different secrets under one source.
         """
         made = web.Webhooks(web.Hooks(cast("Receiver", self), endpoints, limits=limits))
+        web.check_sources(pair for one in (*self.served, made) for pair in one.hooks.endpoints.items())
         for verifier in endpoints.values():
             declare(self._context, verifier.source, verifier.redelivery)
         self.served.append(made)

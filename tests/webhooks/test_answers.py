@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import logging
@@ -35,6 +36,7 @@ from tests.webhooks.senders import (
     sign_stripe,
 )
 
+PUBLIC_OTHER = "whpk_" + base64.b64encode(bytes([7]) * 32).decode()
 each_sender = pytest.mark.parametrize("sender", SENDERS, ids=lambda sender: sender.name)
 
 
@@ -122,6 +124,26 @@ def test_one_tenants_secret_opens_no_other_ones_door(shop: Shop) -> None:
         assert post(caller, "/a", fresh()).json == {"status": "accepted"}
         theirs = sign_stripe(event("evt_1"), "evt_1", now=time.time(), secret=OTHER)
         assert post(caller, "/b", theirs).json == {"status": "accepted"}
+
+
+def test_two_senders_under_one_source_are_refused(sqlite_url: str) -> None:
+    """D57: an id of one account would turn an event of the other into a mismatch. One sender may have two paths."""
+    with Inbox(sqlite_url) as inbox:
+        for sender in SENDERS:
+            mine, same = sender.verifier(sender.secrets), sender.verifier(sender.secrets)
+            other = PUBLIC_OTHER if sender.name == "ed25519" else sender.other
+            said = f"'/a' and '/b' have different secrets and the same source '{mine.source}'.*source="
+            with pytest.raises(ConfigurationError, match=said):
+                inbox.webhooks({"/a": mine, "/b": sender.verifier(other)})
+            assert len(inbox.webhooks({"/a": mine, "/b": same}).hooks.endpoints) == 2
+            inbox.served.clear()
+        inbox.webhooks({"/a": Stripe(SECRET)})
+        with pytest.raises(ConfigurationError, match="'/a' and '/b'"):
+            inbox.webhooks({"/b": Stripe(OTHER)})
+        with pytest.raises(ConfigurationError, match="different secrets"):
+            inbox.webhooks({"/b": Stripe([SECRET, OTHER])})
+        assert len(inbox.served) == 1
+        inbox.webhooks({"/b": Stripe(OTHER, source="stripe-b")})
 
 
 def test_the_handshake_is_answered_and_stored_nowhere(shop: Shop, caller: Caller) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from onceward.steps.sight import ECHO
 from onceward.webhooks.asgi import Webhooks
 from onceward.webhooks.generic import Hmac
-from onceward.webhooks.hooks import UNSIGNED, Hooks, Limits
+from onceward.webhooks.hooks import UNSIGNED, Hooks, Limits, check_sources
 from onceward.webhooks.keyring import Secret
 from onceward.webhooks.providers import GitHub, Shopify, Slack, Stripe
 from onceward.webhooks.standard import StandardWebhooks
@@ -33,6 +33,7 @@ __all__ = [
     "Stripe",
     "Verifier",
     "Webhooks",
+    "check_sources",
 ]
 
 

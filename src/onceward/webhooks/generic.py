@@ -54,6 +54,7 @@ class Hmac:
             raise ConfigurationError(f"encoding={encoding!r} must be 'hex' or 'base64'")
         self.source, self.redelivery = source, redelivery
         self._keys, self._digest, self._tolerance = Keyring(source, secrets), digest, checked_tolerance(tolerance)
+        self.signers = self._keys.signers
         self._header, self._prefix, self._encoding = header.lower(), prefix, encoding
         self._timestamp = timestamp.lower() if timestamp else None
         # Literal text and field names, in turn.

@@ -13,7 +13,7 @@ import math
 import re
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from http import HTTPStatus
@@ -199,6 +199,19 @@ class Hooks:
         where = "".join(traceback.format_tb(error.__traceback__))
         log.error("a webhook could not be taken, for a reason nobody foresaw: %s\n%s", type(error).__name__, where)
         return Answer.of(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": "the receiver failed"}, {"retry-after": "60"})
+
+
+def check_sources(endpoints: Iterable[tuple[str, Verifier]]) -> None:
+    """Refuse two senders under one source: an event id of one would be taken for the other's."""
+    known: dict[str, tuple[str, Verifier]] = {}
+    for path, verifier in endpoints:
+        other, first = known.setdefault(verifier.source, (path, verifier))
+        if first.signers != verifier.signers:
+            raise ConfigurationError(
+                f"webhooks {other!r} and {path!r} have different secrets and the same source {verifier.source!r}: an "
+                "event of one sender could be taken for a copy of the other's. Give one of them a source of its own, "
+                f"for example source={verifier.source + '-2'!r}"
+            )
 
 
 def _kept_headers(verifier: Verifier, event: Event, request: Request, reason: str) -> dict[str, str]:

@@ -5,6 +5,7 @@ Invariant: there is no way to make a keyring without a usable secret, and no way
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -53,6 +54,11 @@ class Keyring:
         self._keys = [self._key(number, secret, read) for number, secret in enumerate(listed, start=1)]
         if not self._active(time.time()):
             raise ConfigurationError(f"every secret of webhook {source!r} has ended; add the one that is in use now")
+
+    @property
+    def signers(self) -> frozenset[str]:
+        """What is equal for keyrings with the same secrets, and tells nothing about them."""
+        return frozenset(hashlib.sha256(key.value).hexdigest() for key in self._keys)
 
     def __repr__(self) -> str:
         return f"Keyring({', '.join(key.secret.name for key in self._keys)})"

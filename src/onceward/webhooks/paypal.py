@@ -56,6 +56,7 @@ class PayPal:
                 f"webhook {source!r} has no webhook id; it is in PayPal's developer dashboard, letters and digits"
             )
         self.source, self._webhook_id = source, webhook_id
+        self.signers = frozenset({webhook_id})
         trusted = system_roots() if roots is None else roots_in(roots)
         self._certificates = Certificates(SANDBOX if sandbox else LIVE, trusted, fetch)
 

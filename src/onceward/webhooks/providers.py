@@ -39,6 +39,7 @@ class Stripe:
     def __init__(self, secrets: Secrets, *, source: str = "stripe", tolerance: timedelta = TOLERANCE) -> None:
         self.source = source
         self._keys, self._tolerance = Keyring(source, secrets), checked_tolerance(tolerance)
+        self.signers = self._keys.signers
 
     def verify(self, request: Request, now: float) -> Event:
         stamp, signatures = self._read(request.headers.signed("stripe-signature"))
@@ -76,6 +77,7 @@ class GitHub:
     def __init__(self, secrets: Secrets, *, source: str = "github", by_body: bool = False) -> None:
         self.source = source
         self._keys, self._by_body = Keyring(source, secrets), by_body
+        self.signers = self._keys.signers
 
     def verify(self, request: Request, now: float) -> Event:
         scheme, _, value = request.headers.signed("x-hub-signature-256").partition("=")
@@ -98,6 +100,7 @@ class Slack:
     def __init__(self, secrets: Secrets, *, source: str = "slack", tolerance: timedelta = TOLERANCE) -> None:
         self.source = source
         self._keys, self._tolerance = Keyring(source, secrets), checked_tolerance(tolerance)
+        self.signers = self._keys.signers
 
     def verify(self, request: Request, now: float) -> Event:
         stamp = request.headers.signed("x-slack-request-timestamp")
@@ -131,6 +134,7 @@ class Shopify:
     def __init__(self, secrets: Secrets, *, source: str = "shopify", by_body: bool = False) -> None:
         self.source = source
         self._keys, self._by_body = Keyring(source, secrets), by_body
+        self.signers = self._keys.signers
 
     def verify(self, request: Request, now: float) -> Event:
         signature = base64_bytes(request.headers.signed("x-shopify-hmac-sha256"), DIGEST_BYTES)

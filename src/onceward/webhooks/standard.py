@@ -49,6 +49,7 @@ class StandardWebhooks:
         shared = [secret for secret in listed if not _is_public(secret)]
         self._shared = Keyring(source, shared, secret_bytes) if shared or not public else None
         self._public = Keyring(source, public, _public_bytes) if public else None
+        self.signers = frozenset().union(*(one.signers for one in (self._shared, self._public) if one))
 
     def verify(self, request: Request, now: float) -> Event:
         message_id = request.headers.signed(f"{self._prefix}-id")

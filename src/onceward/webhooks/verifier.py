@@ -46,6 +46,10 @@ class Verifier(Protocol):
         """The name in the ledger; part of a message's identity, so it comes from here and never from a request."""
 
     @property
+    def signers(self) -> frozenset[str]:
+        """Whose signatures it accepts: equal for two verifiers of one sender. Secrets themselves are not shown."""
+
+    @property
     def redelivery(self) -> timedelta:
         """How late the sender may deliver an event again."""
 
