@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -11,7 +12,7 @@ from onceward.breaker import Breaker
 from onceward.flow import Call
 from onceward.message import Message
 from onceward.registry import OUTBOX, Handler, Registry
-from onceward.relay import relay_handler
+from onceward.relay import CIRCUIT, relay_handler
 from onceward.retry import Reject, Retry, RetryPolicy
 from simulation.clock import Clock
 from simulation.history import ExternalCall, Publication
@@ -30,13 +31,22 @@ def registry_of(scenario: Scenario, clock: Clock, *, late: bool) -> Registry:
             for consumer in kind.consumers:
                 registry.add(_handler(kind, consumer, scenario, clock))
     relay = relay_handler(
-        {},
+        "out",
+        _NoSink(),
         retry=RetryPolicy(attempts=4, first=timedelta(seconds=1), jitter=1),
+        circuit=CIRCUIT,
         timeout=timedelta(seconds=TIMEOUT),
         group=2,
     )
-    registry.set_relay(relay)
+    registry.add_relay(replace(relay, breaker=None))
     return registry
+
+
+class _NoSink:
+    """What the relay publishes is a script here."""
+
+    def publish(self, message: Message) -> None:
+        raise NotImplementedError(message.id)
 
 
 def _handler(kind: Kind, consumer: str, scenario: Scenario, clock: Clock) -> Handler:

@@ -133,13 +133,13 @@ def _renew(process: Process) -> Flow[None]:
     yield from upkeep(process.context, process.sweep)
 
 
-def lane_of(process: Process, *, outgoing: bool) -> Lane:
-    """A lane for the handlers, or for the relay."""
+def lane_of(process: Process, *, destination: str | None = None) -> Lane:
+    """A lane for the handlers, or for a destination of the relay."""
     context = process.context
     served = []
     for subscription in context.cache.catalog.subscriptions.values():
-        handler = context.registry.of_type(subscription.consumer, subscription.type)
-        if handler is not None and handler.external == outgoing:
+        handler = context.registry.of_type(subscription.consumer, destination or subscription.type)
+        if handler is not None and handler.external == (destination is not None):
             served.append(subscription)
     return Lane(
         context=context,
@@ -148,7 +148,7 @@ def lane_of(process: Process, *, outgoing: bool) -> Lane:
         subscriptions=served,
         stopping=lambda: process.stopping,
         gate=process.gate,
-        outgoing=outgoing,
+        destination=destination,
         effects=_effect,
         wary=WARY * (process.worker % 2),  # every second process makes points from the beginning
     )

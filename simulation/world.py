@@ -168,8 +168,8 @@ class World:
     def start_actors(self, process: Process) -> None:
         """A process has registered: its lanes and receivers begin."""
         for number in range(process.lanes):
-            self._start_lane(process, f"{process.name} lane-{number}", lane_of(process, outgoing=False))
-        self._start_lane(process, f"{process.name} relay", lane_of(process, outgoing=True))
+            self._start_lane(process, f"{process.name} lane-{number}", lane_of(process))
+        self._start_lane(process, f"{process.name} relay", lane_of(process, destination="out"))
         for number in range(process.receivers):
             self._start_receiver(process, f"{process.name} receiver-{number}")
 

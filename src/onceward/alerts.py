@@ -28,7 +28,9 @@ from onceward.wording import count, span
 
 log = logging.getLogger("onceward")
 
-Kind = Literal["dead", "failing", "held", "mismatch", "unhandled", "stuck", "blocked", "backlog", "retention", "effect"]
+Kind = Literal[
+    "dead", "failing", "held", "mismatch", "unhandled", "stuck", "blocked", "backlog", "outbox", "retention", "effect"
+]
 STUCK = timedelta(minutes=1)
 """Work that may run, while nobody runs anything, for this long."""
 
@@ -208,11 +210,20 @@ class Alerts:
         yield "blocked", blocked, f"{blocked} keys are blocked: messages wait behind a dead one"
         old = stats.due if stats.oldest_due_seconds >= rules.backlog.total_seconds() else 0
         yield "backlog", old, f"{old} messages are due, the oldest for {stats.oldest_due_seconds:.0f} s"
+        unsent, where = self._unsent()
+        yield "outbox", unsent, f"{unsent} messages to {where} wait: no relay with that sink runs, or it cannot publish"
         trouble = list(self._retention())
         yield "retention", len(trouble), "; ".join(trouble)
         begun_before = datetime.now(UTC) - self._desk.context.settings.handler_timeout
         unknown = sum(1 for effect in self._desk.effects() if effect.started_at < begun_before)
         yield "effect", unknown, f"{unknown} external calls have an unknown outcome: onceward effects list"
+
+    def _unsent(self) -> tuple[int, str]:
+        """How many messages wait for a destination to which nothing old was published for too long, and for which."""
+        (rows,) = perform(self._desk.store, lambda: once(self._desk.context, Query("unserved")))
+        patience = self._rules.backlog.total_seconds()
+        late = {row[2]: row[3] for row in rows if row[2] is not None and row[4] >= patience}
+        return sum(late.values()), ", ".join(sorted(late))
 
     def _retention(self) -> Iterator[str]:
         """What would let a late copy take effect again, or the tables grow without end."""

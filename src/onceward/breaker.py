@@ -66,6 +66,8 @@ class Circuit:
 _NEVER = float("-inf")
 CONNECTIONS = Circuit(counts=is_connection_error)
 """The circuit of a handler that names none."""
+FLAPPING = 10
+"""Two outages within so many pauses are one that is not over."""
 
 
 class Breaker:
@@ -74,7 +76,7 @@ class Breaker:
     def __init__(self, circuit: Circuit, clock: Callable[[], float] = time.monotonic) -> None:
         self.circuit, self.clock = circuit, clock
         self._failed = 0
-        self._open_until = _NEVER
+        self._open_until = self._closed_at = _NEVER
         self._lock = threading.Lock()
 
     @property
@@ -89,11 +91,17 @@ class Breaker:
             return 0.0
         return max(0.0, self._open_until - self.clock())
 
-    def succeeded(self) -> None:
-        """A message went through: everything is well."""
-        if self._failed:
-            with self._lock:
-                self._failed = 0
+    def succeeded(self) -> bool:
+        """A message went through: everything is well. Answers whether that ends an outage, for good as it seems."""
+        if not self._failed:
+            return False
+        with self._lock:
+            was_out, self._failed = self._failed >= self.circuit.failures, 0
+            if not was_out:
+                return False
+            now, before = self.clock(), self._closed_at
+            self._closed_at = now
+            return now - before > FLAPPING * self.circuit.pause.total_seconds()
 
     def failed(self, error: BaseException) -> None:
         """A message failed; the pause begins with the last allowed failure, and again with each one after it."""

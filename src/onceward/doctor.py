@@ -80,14 +80,14 @@ def _handlers(inbox: Inbox, *, program: bool) -> Iterator[Finding]:
         return
     types = sorted({handler.type for handler in registry if not handler.external})
     yield Finding("ok", f"{_some(len(types), 'type')} of message handled: {', '.join(types) or 'none, only a relay'}")
-    for message_type, consumer, number in _ask(inbox, "unserved"):
-        if registry.of_type(consumer, message_type) is not None:
+    for message_type, consumer, destination, number, _ in _ask(inbox, "unserved"):
+        if registry.of_type(consumer, destination or message_type) is not None:
             continue
         if consumer == OUTBOX:
             yield Finding(
                 "warning",
-                f"{_some(number, 'outgoing message')} due: no sink here to publish through",
-                "run the program that has it, or register one with inbox.sink(...)",
+                f"{_some(number, 'outgoing message')} to {destination} due: no sink of that name here",
+                f"run the program that has it, or register it: inbox.sink({destination!r}, ...)",
             )
         else:
             yield Finding(

@@ -8,6 +8,8 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from onceward import identity
+from onceward.breaker import Circuit
 from onceward.deferred import Deferred, asyncio
 from onceward.desk import Desk
 from onceward.errors import ConfigurationError
@@ -17,7 +19,7 @@ from onceward.steps.prune import declare
 from onceward.stores.protocol import Store
 
 if TYPE_CHECKING:
-    from onceward import alerts, guarantees, pace
+    from onceward import alerts, guarantees, pace, relay
     from onceward import webhooks as web
     from onceward.sinks import protocol as sinks
     from onceward.sources import envelope, intake
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from onceward.sources import protocol as brokers
     from onceward.webhooks.hooks import Receiver
 else:
-    alerts, guarantees, pace, web = map(Deferred, ("alerts", "guarantees", "pace", "webhooks"))
+    alerts, guarantees, pace, relay, web = map(Deferred, ("alerts", "guarantees", "pace", "relay", "webhooks"))
     brokers, envelope, intake, polling, sinks = map(
         Deferred, ("sources.protocol", "sources.envelope", "sources.intake", "sources.poll", "sinks.protocol")
     )
@@ -40,10 +42,42 @@ class Entrance(Desk):
         super().__init__(context, store)
         self._intakes: list[intake.Intake] = []
         self._polls: dict[str, polling.Poll] = {}
+        self._sinks: dict[str, sinks.Sink] = {}
         self._own_sinks: list[sinks.Closable] = []
         self._alerts: alerts.Alerts | None = None
         self.served: list[web.Webhooks] = []
         """The web applications made so far; `onceward run --http` serves them."""
+
+    def sink(
+        self,
+        name: str,
+        sink: sinks.Sink | str,
+        *,
+        retry: RetryPolicy | None = None,
+        circuit: Circuit | None = None,
+    ) -> None:
+        """Publish outgoing messages with `to=name` through a sink, or to a broker by its URL.
+
+        The name "default" takes those without `to`. Each destination is published to by itself, and pauses by itself
+        after failures in a row (`circuit`, after 5 for 10 seconds unless given).
+        """
+        if name in self._sinks:
+            raise ConfigurationError(f"there is a sink named {name!r} already")
+        identity.check_name("sink", name)
+        if isinstance(sink, str):  # it is the inbox's own: closed with it
+            sink = sinks.open_sink(sink)
+            self._own_sinks.append(sink)
+        self._sinks[name] = sink
+        self._context.registry.add_relay(
+            relay.relay_handler(
+                name,
+                sink,
+                retry=retry or RetryPolicy(first=timedelta(seconds=1)),
+                circuit=circuit or relay.CIRCUIT,
+                timeout=self._context.settings.handler_timeout,
+                group=self._context.settings.group,
+            )
+        )
 
     def webhooks(self, endpoints: Mapping[str, web.Verifier], *, limits: web.Limits | None = None) -> web.Webhooks:
         """An ASGI application that takes webhooks: `app.mount("/hooks", inbox.webhooks({"/stripe": Stripe(secret)}))`.
@@ -163,11 +197,6 @@ class Entrance(Desk):
                 self._alerts.start()
                 stack.callback(self._alerts.stop)
             yield
-
-    def _opened(self, url: str) -> sinks.Sink:
-        """A sink of the inbox's own: opened by URL, closed with the inbox."""
-        self._own_sinks.append(sinks.open_sink(url))
-        return self._own_sinks[-1]
 
     def _leave(self) -> None:
         for made in self.served:

@@ -15,7 +15,7 @@ from onceward.blobs.bodies import LargeBodies
 from onceward.breaker import CONNECTIONS, Breaker, Circuit
 from onceward.deferred import Deferred, asyncio
 from onceward.entrance import Entrance
-from onceward.errors import ConfigurationError, StoreUnavailable
+from onceward.errors import StoreUnavailable
 from onceward.flow import Flow, run_async, run_sync
 from onceward.gather import Gatherings, batches
 from onceward.inline import Inline
@@ -36,11 +36,9 @@ from onceward.upkeep import Upkeep
 from onceward.worker import Worker, stopped_by_signals
 
 if TYPE_CHECKING:
-    from onceward import relay
     from onceward.blobs import protocol as blob_stores
-    from onceward.sinks import protocol as sinks
 else:
-    relay, blob_stores, sinks = map(Deferred, ("relay", "blobs.protocol", "sinks.protocol"))
+    blob_stores = Deferred("blobs.protocol")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -90,8 +88,6 @@ class Inbox(Entrance, Sending, Upkeep):
             large=LargeBodies(None if blobs is None else blob_stores.open_blobs(blobs), blob_above),
         )
         super().__init__(context, open_store(url, prefix, self.settings.lock_wait))
-        self._sinks: dict[str, sinks.Sink] = {}
-        self._policies: dict[str, RetryPolicy] = {}
         self.inline = Inline(self._context, self._store, self.introduce)
         self._workers: set[Worker] = set()
         self._gatherings = Gatherings(self._receive, self._areceive, single_writer=self._store.single_writer)
@@ -166,26 +162,6 @@ class Inbox(Entrance, Sending, Upkeep):
             return function
 
         return register
-
-    def sink(self, name: str, sink: sinks.Sink | str, *, retry: RetryPolicy | None = None) -> None:
-        """Publish outgoing messages with `to=name` through a sink, or to a broker by its URL.
-
-        The name "default" takes those without `to`.
-        """
-        if name in self._sinks:
-            raise ConfigurationError(f"there is a sink named {name!r} already")
-        self._sinks[identity.check_name("sink", name)] = self._opened(sink) if isinstance(sink, str) else sink
-        if retry is not None:
-            self._policies[name] = retry
-        self._context.registry.set_relay(
-            relay.relay_handler(
-                self._sinks,
-                retry=RetryPolicy(first=timedelta(seconds=1)),
-                policies=self._policies,
-                timeout=self.settings.handler_timeout,
-                group=self.settings.group,
-            )
-        )
 
     def migrate(self) -> list[str]:
         """Create or update the tables; answers the names of the migrations that were applied."""

@@ -89,7 +89,8 @@ class Inline:
         self._presence = None
 
     def _kinds(self, delivery: Delivery) -> set[bool]:
-        return {handler.is_async for handler in self._context.registry if handler.type == delivery.type}
+        handlers = (handler for handler in self._context.registry if not handler.external)
+        return {handler.is_async for handler in handlers if handler.type == delivery.type}
 
     def _run(self, delivery: Delivery) -> Processed:
         presence = self._registered()

@@ -56,10 +56,9 @@ class Handler:
     on_dead: Literal["block", "continue"] = "block"
     """Whether a dead message holds up what comes after it in its key."""
     breaker: Breaker | None = None
-    policies: Mapping[str, RetryPolicy] = field(default_factory=dict)
-    """The relay's: what `retry` is, for each destination."""
     external: bool = False
-    """Its effects are outside the transaction (the relay): what succeeded before a failure stays finished."""
+    """Its effects are outside the transaction (the relay): what succeeded before a failure stays finished. Its type is
+    the destination it publishes to."""
     guarantee: Promise | None = None
     """What the program relies on; it does not start with less."""
     watchers: Sequence[Watcher] = ()
@@ -86,10 +85,6 @@ class Handler:
     def pause_left(self) -> float:
         """For how many seconds its circuit stays open."""
         return self.breaker.seconds_left if self.breaker else 0.0
-
-    def policy(self, destination: str | None) -> RetryPolicy:
-        """How a message is tried again; an outgoing one as its destination wants it."""
-        return self.policies.get(destination or DEFAULT, self.retry)
 
     @property
     def name(self) -> str:
@@ -147,11 +142,15 @@ class Registry:
         if (handler.type == ANY_TYPE or handler.consumer == OUTBOX) and not handler.external:
             raise ConfigurationError(f"{handler.name}: the type {ANY_TYPE!r} and the consumer {OUTBOX!r} are reserved")
 
-    def set_relay(self, handler: Handler) -> None:
-        """Register, or replace, the handler of outgoing messages."""
+    def add_relay(self, handler: Handler) -> None:
+        """Register the handler of outgoing messages to one destination."""
         object.__setattr__(handler, "watchers", self.watchers)
-        self._handlers[OUTBOX, ANY_TYPE, 1] = handler
-        self._by_type[OUTBOX, ANY_TYPE] = handler
+        self._handlers[OUTBOX, handler.type, 1] = handler
+        self._by_type[OUTBOX, handler.type] = handler
+
+    def destinations(self, *, is_async: bool) -> list[str]:
+        """The destinations that this process has a sink for, of one kind."""
+        return [one.type for one in self._handlers.values() if one.external and one.is_async == is_async]
 
     def add_upcaster(self, message_type: str, version: int, upcaster: Upcaster) -> None:
         """Register how data of a version becomes data of the next."""
@@ -180,9 +179,12 @@ class Registry:
         return bool(mine) and all(mine)
 
     def find(self, consumer: str, message_type: str, version: int) -> tuple[Handler, list[Upcaster]]:
-        """The handler of a message and what brings its data up to that handler's version."""
-        if consumer == OUTBOX:
-            return self._handlers[OUTBOX, ANY_TYPE, 1], []
+        """The handler of a message and what brings its data up to that handler's version.
+
+        The type of an outgoing message is its destination here, and all its versions are alike.
+        """
+        if (consumer, message_type) in self._by_type and consumer == OUTBOX:
+            return self._by_type[OUTBOX, message_type], []
         path: list[Upcaster] = []
         step = version
         while (consumer, message_type, step) not in self._handlers:

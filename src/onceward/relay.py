@@ -1,4 +1,4 @@
-"""The relay: the handler of every outgoing message. It publishes; then the message is finished like any other.
+"""The relay: the handler of outgoing messages to a destination. It publishes; then they are finished like any other.
 
 Invariant: a message is finished only after its sink has returned. A crash in between publishes it again, under the
 same id: at least once.
@@ -6,57 +6,41 @@ same id: at least once.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
+from onceward.breaker import Breaker, Circuit
 from onceward.message import Message
-from onceward.registry import ANY_TYPE, DEFAULT, OUTBOX, Handler
+from onceward.registry import OUTBOX, Handler
 from onceward.retry import RetryPolicy
 from onceward.sinks.protocol import Sink
 
+CIRCUIT = Circuit(failures=5, pause=timedelta(seconds=10))
+"""A destination that is away costs an attempt every ten seconds, not one of each message that waits for it."""
 
-def relay_handler(
-    sinks: Mapping[str, Sink],
-    *,
-    retry: RetryPolicy,
-    policies: Mapping[str, RetryPolicy] | None = None,
-    timeout: timedelta,
-    group: int,
+
+def relay_handler(  # noqa: PLR0913 - each is one decision about a destination
+    destination: str, sink: Sink, *, retry: RetryPolicy, circuit: Circuit, timeout: timedelta, group: int
 ) -> Handler:
-    """The handler that publishes; async when any sink is. `policies` are of destinations with their own."""
-
-    def sink_of(message: Message) -> Sink:
-        name = message.to or DEFAULT
-        if name not in sinks:
-            raise LookupError(
-                f"no sink named {name!r} is registered in this process; known: {', '.join(sorted(sinks))}"
-            )
-        return sinks[name]
+    """The handler that publishes to a destination; async when its sink is."""
 
     def publish(message: Message, _tx: Any) -> None:
-        sink_of(message).publish(message)
+        sink.publish(message)
 
     async def publish_async(message: Message, _tx: Any) -> None:
-        sink = sink_of(message)
-        if inspect.iscoroutinefunction(sink.publish):
-            await sink.publish(message)
-        else:
-            await asyncio.to_thread(sink.publish, message)
+        await sink.publish(message)  # type: ignore[misc] # it is `async def`
 
-    is_async = any(inspect.iscoroutinefunction(sink.publish) for sink in sinks.values())
     return Handler(
-        function=publish_async if is_async else publish,
-        type=ANY_TYPE,
+        function=publish_async if inspect.iscoroutinefunction(sink.publish) else publish,
+        type=destination,
         consumer=OUTBOX,
         version=1,
         key=None,
         retry=retry,
-        policies=policies or {},
         timeout=timeout,
         group=group,
         raw=True,
+        breaker=Breaker(circuit),
         external=True,
     )

@@ -8,25 +8,27 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from onceward.deferred import asyncio, signal
 from onceward.effects import async_effects, sync_effects
-from onceward.errors import StoreError
+from onceward.errors import StoreError, StoreUnavailable
 from onceward.flow import Call, Flow, Outcome, Wait, run_async, run_sync
 from onceward.presence import Presence
 from onceward.registry import Subscription
 from onceward.steps.context import Context
+from onceward.steps.dispatch import LINGER, Dispatch, dispatch
 from onceward.steps.handle import work
 from onceward.steps.introduce import introduce
 from onceward.steps.lane import Lane
 from onceward.steps.prune import Sweep, upkeep
 from onceward.steps.subscribe import fan_out
 from onceward.stores.calls import overrun
-from onceward.stores.protocol import Bell, Session, Store
+from onceward.stores.protocol import AsyncSession, Bell, Session, Store
 from onceward.transact import async_performer, performer
 from onceward.wake import Wake
 from onceward.watchdog import Watch
@@ -34,6 +36,7 @@ from onceward.watchdog import Watch
 log = logging.getLogger("onceward")
 
 Role = Literal["handle", "relay"]
+T = TypeVar("T")
 
 
 class Worker:
@@ -58,15 +61,12 @@ class Worker:
         self._wake = Wake()
         self._presence = Presence(context, store, process=process, lost=self._fail)
         self._bell: Bell | None = None
-        self._threads: list[threading.Thread] = []
+        self._threads: set[threading.Thread] = set()
+        self._lock = threading.Lock()
         self._served_by: list[tuple[Lane, bool]] = []
-        self._finished: list[int] = []
-        self._problems: list[BaseException] = []
-
-    @property
-    def finished(self) -> int:
+        self.finished = 0
         """How many messages its lanes have finished."""
-        return sum(self._finished)
+        self._problems: list[BaseException] = []
 
     def request_stop(self) -> None:
         """Ask every lane to stop after what it is doing; returns at once, may be called from a signal handler."""
@@ -94,7 +94,7 @@ class Worker:
             await asyncio.shield(beginning)
             self._start_threads()
             await self._async_lanes()
-            while any(thread.is_alive() for thread in self._threads):  # threads, not tasks
+            while self._threads:  # threads, not tasks
                 await asyncio.sleep(0.01)
         finally:
             self.request_stop()
@@ -130,49 +130,65 @@ class Worker:
         yield from introduce(self._context)
         changed = 0
         for lane, is_async in self._served_by:
-            served = self._subscriptions(is_async=is_async, outgoing=lane.outgoing)
+            served = self._subscriptions(is_async=is_async)
             if served != lane.subscriptions:
                 lane.serve(served)
                 changed = 1
         return changed
 
-    def _subscriptions(self, *, is_async: bool, outgoing: bool) -> list[Subscription]:
+    def _subscriptions(self, *, is_async: bool) -> list[Subscription]:
         """What a lane of a kind serves, as far as it is subscribed to."""
         registry, known = self._context.registry, self._context.cache.catalog.subscriptions.values()
         mine = ((one, registry.of_type(one.consumer, one.type)) for one in known)
-        return [one for one, of in mine if of is not None and (of.is_async, of.external) == (is_async, outgoing)]
+        return [one for one, of in mine if of is not None and of.is_async == is_async]
 
     def _lanes(self, *, is_async: bool) -> list[Lane]:
-        """The lanes of a kind: some for the handlers, one for the relay."""
-        kinds = {handler.external for handler in self._context.registry if handler.is_async == is_async}
-        lanes = []
-        if False in kinds and "handle" in self._roles:
-            lanes += [self._lane(is_async=is_async) for _ in range(self._concurrency)]
-        if True in kinds and "relay" in self._roles:
-            lanes.append(self._lane(is_async=is_async, outgoing=True))
+        """The lanes of the handlers of a kind."""
+        if "handle" not in self._roles or not self._has_handlers(is_async=is_async):
+            return []
+        lanes = [self._lane(self._subscriptions(is_async=is_async)) for _ in range(self._concurrency)]
         self._served_by += [(lane, is_async) for lane in lanes]
         return lanes
 
-    def _lane(self, *, is_async: bool, outgoing: bool = False) -> Lane:
+    def _has_handlers(self, *, is_async: bool) -> bool:
+        return any(one.is_async == is_async and not one.external for one in self._context.registry)
+
+    def _destinations(self, *, is_async: bool) -> list[str]:
+        """Where the relay publishes to, through sinks of a kind."""
+        return self._context.registry.destinations(is_async=is_async) if "relay" in self._roles else []
+
+    def _relay(self, destinations: list[str], start: Callable[[str], None]) -> Dispatch:
+        return Dispatch(self._context, destinations, stopping=self._stop.is_set, start=start)
+
+    def _lane_to(self, destination: str) -> Lane:
+        relay = self._context.cache.catalog.relay
+        assert relay is not None  # noqa: S101 - this process has introduced itself
+        return self._lane([relay], destination=destination, linger=LINGER)
+
+    def _lane(self, subscriptions: list[Subscription], **more: Any) -> Lane:
         return Lane(
             context=self._context,
             worker=lambda: self._presence.worker,
             new_token=self._presence.token,
-            subscriptions=self._subscriptions(is_async=is_async, outgoing=outgoing),
+            subscriptions=subscriptions,
             stopping=self._stop.is_set,
             gate=self._presence.gate,
-            outgoing=outgoing,
             ring=self._store.ring,
+            **more,
         )
 
     def _start_threads(self) -> None:
         for number, lane in enumerate(self._lanes(is_async=False)):
             self._start(partial(self._sync_lane, lane), f"onceward-lane-{number}")
+        destinations = self._destinations(is_async=False)
+        if destinations:
+            self._start(partial(self._sync_relay, destinations), "onceward-relay")
 
     def _start(self, target: Any, name: str) -> None:
         thread = threading.Thread(target=self._guarded, args=(target,), name=name, daemon=True)
-        self._threads.append(thread)
-        thread.start()
+        with self._lock:  # whoever finds it there may join it
+            thread.start()
+            self._threads.add(thread)
 
     def _guarded(self, target: Any) -> None:
         """A lane that fails for a reason nobody foresaw stops the worker loudly instead of leaving a silent gap."""
@@ -184,6 +200,9 @@ class Worker:
         except BaseException as error:
             log.exception("a lane stopped unexpectedly; the worker stops")
             self._fail(error)
+        finally:
+            with self._lock:
+                self._threads.discard(threading.current_thread())
 
     def _fail(self, error: BaseException) -> None:
         """Stop, and let `run` raise this."""
@@ -196,15 +215,44 @@ class Worker:
 
     def _join(self) -> None:
         """Wait for the lanes; after a stop, no longer than the stop may take."""
-        patience = self._context.settings.stop_timeout.total_seconds()
-        for thread in self._threads:
-            while thread.is_alive() and not self._stop.is_set():
-                thread.join(0.1)
-        for thread in self._threads:
-            thread.join(patience)
-            if thread.is_alive():
-                log.error("%s still runs its handler; its messages are given back", thread.name)
-                self._presence.watchdog.cut()
+        while self._threads and not self._stop.is_set():
+            self._join_one(0.1)
+        deadline = time.monotonic() + self._context.settings.stop_timeout.total_seconds()
+        while self._threads and (left := deadline - time.monotonic()) > 0:
+            self._join_one(min(left, 0.1))
+        for thread in list(self._threads):
+            log.error("%s still runs its handler; its messages are given back", thread.name)
+        if self._threads:
+            self._presence.watchdog.cut()
+
+    def _join_one(self, seconds: float) -> None:
+        for thread in list(self._threads)[:1]:  # others may come and go
+            thread.join(seconds)
+
+    def _count(self, finished: int) -> None:
+        with self._lock:
+            self.finished += finished
+
+    def _sync_relay(self, destinations: list[str]) -> None:
+        """Look for what is to be published; each destination that has something gets a thread for a while."""
+        relay = self._relay(destinations, lambda name: self._start(partial(publish, name), f"onceward-relay-{name}"))
+
+        def publish(destination: str) -> None:
+            try:
+                self._sync_lane(self._lane_to(destination))
+            except StoreUnavailable as error:
+                log.warning("publishing to %s waits for the database: %s", destination, error)
+            finally:
+                relay.busy.discard(destination)
+                self._wake.ring()  # what came since its last look is for the next lane
+
+        session = self._store.connect()
+        try:
+            with self._presence.watchdog.watched() as watch:
+                performer = _SyncPerformer(session, watch, self._wake)
+                run_sync(dispatch(relay, until_idle=self._until_idle), performer.perform)
+        finally:
+            session.close()
 
     def _sync_lane(self, lane: Lane) -> None:
         session = self._store.connect()
@@ -212,29 +260,63 @@ class Worker:
         try:
             with self._presence.watchdog.watched() as watch:
                 performer = _SyncPerformer(session, watch, self._wake)
-                self._finished.append(run_sync(work(lane, until_idle=self._until_idle), performer.perform))
+                self._count(run_sync(work(lane, until_idle=self._until_idle), performer.perform))
         finally:
             session.close()
 
     async def _async_lanes(self) -> None:
-        lanes = self._lanes(is_async=True)
-        if lanes:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._async_lane(lane)) for lane in lanes]
-                group.create_task(self._end_in_time(tasks))
+        lanes, destinations = self._lanes(is_async=True), self._destinations(is_async=True)
+        if not lanes and not destinations:
+            return
+        tasks: set[asyncio.Task[None]] = set()
+        async with asyncio.TaskGroup() as group:
 
-    async def _end_in_time(self, tasks: list[asyncio.Task[None]]) -> None:
+            def start(working: Coroutine[Any, Any, None]) -> None:
+                task = group.create_task(working)
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
+
+            for lane in lanes:
+                start(self._async_lane(lane))
+            if destinations:
+                start(self._async_relay(destinations, start))
+            group.create_task(self._end_in_time(tasks))
+
+    async def _end_in_time(self, tasks: set[asyncio.Task[None]]) -> None:
         """What `_join` is for threads; a handler that takes longer than a stop may is cancelled."""
-        while not self._stop.is_set() and not all(task.done() for task in tasks):
-            await asyncio.wait(tasks, timeout=0.1)
-        _, running = await asyncio.wait(tasks, timeout=self._context.settings.stop_timeout.total_seconds())
-        for task in running:
+        while tasks and not self._stop.is_set():
+            await asyncio.wait(set(tasks), timeout=0.1)
+        if tasks:
+            await asyncio.wait(set(tasks), timeout=self._context.settings.stop_timeout.total_seconds())
+        for task in set(tasks):
             log.error("a lane still runs its handler; it is cancelled and its messages are given back")
             task.cancel()
 
+    async def _async_relay(self, destinations: list[str], start: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+        """As `_sync_relay`, with tasks."""
+        relay = self._relay(destinations, lambda name: start(publish(name)))
+
+        async def publish(destination: str) -> None:
+            try:
+                await self._async_lane(self._lane_to(destination))
+            except StoreUnavailable as error:
+                log.warning("publishing to %s waits for the database: %s", destination, error)
+            finally:
+                relay.busy.discard(destination)
+                self._wake.ring()
+
+        await self._performed(lambda _: dispatch(relay, until_idle=self._until_idle))
+
     async def _async_lane(self, lane: Lane) -> None:
+        def step(session: AsyncSession) -> Flow[int]:
+            lane.effects = async_effects(lane, self._store, lambda: session.idle)
+            return work(lane, until_idle=self._until_idle)
+
+        self._count(await self._performed(step))
+
+    async def _performed(self, step: Callable[[AsyncSession], Flow[T]]) -> T:
+        """Run a step on a connection of its own."""
         session = await self._store.async_connect()
-        lane.effects = async_effects(lane, self._store, lambda: session.idle)
         try:
             seen, otherwise = self._wake.rung, async_performer(session)
 
@@ -245,12 +327,13 @@ class Worker:
                     return None
                 return await otherwise(request)
 
-            self._finished.append(await run_async(work(lane, until_idle=self._until_idle), perform))
+            value = await run_async(step(session), perform)
         except BaseException:
             session.abandon()
             raise
         else:
             await session.close()
+            return value
 
 
 class _SyncPerformer:

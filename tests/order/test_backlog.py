@@ -44,8 +44,8 @@ def _multiply(shop: Shop) -> None:
         " cause, received_at " + more.format("body")
     )
     shop.sql(
-        f"INSERT INTO {p}queue SELECT 100000 + g, subscription, key_hash, 100000 + g, sequence, outgoing, state,"
-        " due_at, worker, token, attempts, crashes, solo " + more.format("queue")
+        f"INSERT INTO {p}queue SELECT 100000 + g, subscription, key_hash, 100000 + g, sequence, outgoing,"
+        " destination, state, due_at, worker, token, attempts, crashes, solo " + more.format("queue")
     )
     shop.sql(f"SELECT setval('{p}seq', 200000)")
     shop.sql(f"ANALYZE {p}queue")
@@ -86,10 +86,12 @@ def test_claiming_reads_indexes_only(crowded: Shop) -> None:
     receive(crowded, "free", key="free")
     subscription = crowded.inbox.context.cache.catalog.by_type["opened"][0].id
     claim = {"worker": 1, "token": 1, "limit": 100, "floor": 0, "subscriptions": [subscription]}
+    there = {**claim, "destination": "default"}
     key = crowded.sql(f"SELECT key_hash FROM {crowded.prefix}queue WHERE seq = %s", crowded.seqs["free"])[0][0]
     reading: list[tuple[str, dict[str, Any]]] = [
         ("claim", claim),
-        ("claim_outgoing", claim),
+        ("claim_outgoing", there),
+        ("awaiting", {"destinations": ["default", "other"]}),
         ("ready_beyond", claim),
         ("park", {"worker": 1, "token": 1}),
         ("promote", {"key_hashes": [key]}),
@@ -104,7 +106,7 @@ def test_claiming_reads_indexes_only(crowded: Shop) -> None:
             if statement == "claim":
                 assert {"queue_ready", "queue_due"} <= found["indexes"]
             if statement == "claim_outgoing":
-                assert {"queue_outgoing", "queue_due"} <= found["indexes"]
+                assert {"queue_outgoing", "queue_outgoing_due"} <= found["indexes"]
     assert slow == [], "these read the whole queue"
 
 
@@ -121,20 +123,24 @@ def test_what_is_in_hand_is_found_by_its_number(crowded: Shop) -> None:
             assert found["indexes"] == {"queue_pkey"}, statement
 
 
-SMALL = ("queue_ready", "queue_outgoing", "queue_due", "queue_solo", "queue_noted")
+SMALL = ("queue_ready", "queue_outgoing", "queue_outgoing_due", "queue_due", "queue_solo", "queue_noted")
 """Indexes that hold only what is due, noted or suspect, so that reading all of one is cheap."""
 ONE_KEY = ("queue_key (key_hash=?", "queue_waiting (key_hash=?", "INTEGER PRIMARY KEY (rowid=?")
 
 
 @pytest.mark.parametrize(
-    "name", ["claim", "claim_outgoing", "claim_solo", "suspects", "ready_beyond", "park", "promote", "key_has_rows"]
+    "name",
+    [
+        *("claim", "claim_outgoing", "claim_solo", "awaiting", "suspects", "ready_beyond"),
+        *("park", "promote", "key_has_rows"),
+    ],
 )
 def test_claiming_reads_indexes_only_on_sqlite(sqlite_url: str, name: str) -> None:
     """C40: the same on SQLite, whose planner knows nothing about the rows: never the queue as a whole, by any index."""
     with Shop(sqlite_url, "def") as shop:
         for statement in shop.inbox.store._statements[name]:  # type: ignore[attr-defined]
             params = dict.fromkeys(re.findall(r":(\w+)", statement), 1)
-            params |= dict.fromkeys(params.keys() & {"subscriptions", "seqs", "key_hashes"}, "[1]")
+            params |= dict.fromkeys(params.keys() & {"subscriptions", "destinations", "seqs", "key_hashes"}, "[1]")
             with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as connection:
                 plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", params)]
             reading = [line for line in plan if re.match(r"(SCAN|SEARCH) (onceward_queue|[qmen])\b", line)]

@@ -132,24 +132,6 @@ def test_a_sink_names_the_time_of_the_next_attempt(shop: Shop, post: Post) -> No
     assert sorted(post.names) == ["a", "b"]
 
 
-def test_an_unknown_destination_waits_for_a_process_that_has_it(shop: Shop, post: Post) -> None:
-    """It is retried, with an error that names the sinks there are; it holds up its own key to that place alone."""
-    send(shop, "a", to="elsewhere", key="k")
-    send(shop, "b", key="k")
-    shop.drain()
-    assert outgoing(shop) == {"a": "retrying", "b": "done"}
-    assert shop.error(number_of(shop, "a")) == (
-        "LookupError: no sink named 'elsewhere' is registered in this process; known: default"
-    )
-    with shop.visitor() as other:
-        elsewhere = Post()
-        other.inbox.sink("elsewhere", elsewhere.sink(shop.kind))
-        other.hurry()
-        other.drain()
-        assert elsewhere.names == ["a"]
-    assert post.names == ["b"]
-
-
 @pytest.mark.parametrize(("first", "second"), [("def", "async"), ("async", "def")])
 def test_sinks_of_both_kinds_side_by_side(shop: Shop, first: Kind, second: Kind) -> None:
     """An `async def` sink and a `def` one, in one relay, whatever the handlers are."""

@@ -60,6 +60,14 @@ def test_what_needs_a_person_is_told_and_told_when_it_is_over(inbox: Inbox) -> N
     assert {alert.kind for alert in told} >= began
 
 
+def test_what_waits_for_a_destination_without_a_relay_is_told(inbox: Inbox) -> None:
+    """D22: no process with its sink runs, so nobody charges it; somebody must hear of it all the same."""
+    alerts = watched(inbox, [])
+    inbox.send("shipped", {}, to="warehouse")
+    (alert,) = alerts.look(0)
+    assert (alert.kind, alert.number, "warehouse" in alert.what) == ("outbox", 1, True)
+
+
 def test_what_comes_and_goes_is_not_told_each_time(inbox: Inbox) -> None:
     pay(inbox)
     alerts = watched(inbox, [])

@@ -11,7 +11,7 @@ from typing import Any
 from onceward.errors import InvalidMessage
 from onceward.flow import Call, Outcome
 from onceward.message import Delivery, Draft, Message, moment
-from onceward.registry import ANY_TYPE, OUTBOX, Handler, KeySpec, Registry, Subscription
+from onceward.registry import ANY_TYPE, DEFAULT, OUTBOX, Handler, KeySpec, Registry, Subscription
 from onceward.retry import RetryPolicy
 from onceward.settings import Settings
 from onceward.steps.context import Cache, Catalog, Context
@@ -90,9 +90,9 @@ def handler(  # noqa: PLR0913 - each is one decision about a handler
 RELAY = Subscription(100, OUTBOX, 100, ANY_TYPE, None, key_function=False)
 
 
-def relay(**more: Any) -> Handler:
-    """The handler of outgoing messages."""
-    return handler(ANY_TYPE, consumer=OUTBOX, raw=True, external=True, **more)
+def relay(destination: str = DEFAULT, **more: Any) -> Handler:
+    """The handler of outgoing messages to a destination."""
+    return handler(destination, consumer=OUTBOX, raw=True, external=True, **more)
 
 
 def context(*handlers: Handler, settings: Settings | None = None, strangers: tuple[Handler, ...] = ()) -> Context:
@@ -100,7 +100,7 @@ def context(*handlers: Handler, settings: Settings | None = None, strangers: tup
     registry = Registry()
     for one in handlers:
         if one.external:
-            registry.set_relay(one)
+            registry.add_relay(one)
         else:
             registry.add(one)
     return Context(
@@ -159,11 +159,17 @@ def catalog_answers(known: Catalog, *, since_crash: float = 1e9) -> dict[str, An
     }
 
 
-def lane(here: Context, *, stop: Stop | None = None, group: int | None = None, gate: Gate | None = None) -> Lane:
-    """A lane that serves every handler of its context, has just swept, and has more before it."""
-    subscriptions = [
-        s for s in here.cache.catalog.subscriptions.values() if here.registry.of_type(s.consumer, s.type) is not None
-    ]
+def lane(
+    here: Context,
+    *,
+    stop: Stop | None = None,
+    group: int | None = None,
+    gate: Gate | None = None,
+    destination: str | None = None,
+) -> Lane:
+    """A lane that serves every handler of its context, has just swept, and has more before it; or a destination."""
+    known = here.cache.catalog.subscriptions.values()
+    subscriptions = [s for s in known if here.registry.of_type(s.consumer, destination or s.type) is not None]
     one = Lane(
         context=here,
         worker=lambda: WORKER,
@@ -174,6 +180,7 @@ def lane(here: Context, *, stop: Stop | None = None, group: int | None = None, g
         swept_at=here.clock(),
         ahead=True,
         owner=WORKER,
+        destination=destination,
     )
     if group is not None:
         one.group = group

@@ -91,13 +91,17 @@ def test_old_versions_are_brought_up_to_date() -> None:
         known.add_upcaster("paid", 2, add_total)
 
 
-def test_the_relay_handles_whatever_goes_out() -> None:
-    """One handler for every type and version; a new one replaces it; its names are reserved for it."""
-    known, first, second = registry(handler()), relay(), relay(group=5)
-    known.set_relay(first)
-    known.set_relay(second)
-    assert known.find(OUTBOX, "anything", 17) == (second, [])
-    assert known.of_type(OUTBOX, ANY_TYPE) is second
+def test_the_relay_handles_whatever_goes_to_a_destination() -> None:
+    """One handler for every version of what goes there; others are not found; its names are reserved for it."""
+    known, first, second = registry(handler()), relay(), relay("billing", group=5)
+    known.add_relay(first)
+    known.add_relay(second)
+    assert known.find(OUTBOX, "billing", 17) == (second, [])
+    assert known.of_type(OUTBOX, "default") is first
+    assert known.destinations(is_async=False) == ["default", "billing"]
+    assert known.destinations(is_async=True) == []
+    with pytest.raises(HandlerNotFound):
+        known.find(OUTBOX, "elsewhere", 1)
     for taken in (handler(ANY_TYPE), handler(consumer=OUTBOX)):
         with pytest.raises(ConfigurationError, match="reserved"):
             known.add(taken)

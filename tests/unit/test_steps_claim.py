@@ -38,7 +38,7 @@ class TestClaim:
         assert [one.seq for one in batch] == [7, 8, 9]
         assert script.story == [CLAIMED]
         assert script.params("claim") == [
-            {"worker": WORKER, "token": 1, "limit": 30, "floor": 4, "subscriptions": [1, 2]}
+            {"worker": WORKER, "token": 1, "limit": 30, "floor": 4, "subscriptions": [1, 2], "destination": None}
         ]
         assert here.open_tokens == {1}
         assert here.floor == 7, "what comes next is not before what was claimed"
@@ -49,7 +49,7 @@ class TestClaim:
         here = lane(context(handler()))
         ordinary, outgoing = Script({"claim": []}), Script({"claim_outgoing": []})
         ordinary.run(next_batch(here))
-        here.outgoing = True
+        here.destination = "default"
         outgoing.run(next_batch(here))
         assert not any(one.durable for one in ordinary.all(Begin))
         assert [one.durable for one in outgoing.all(Begin)] == [True]
@@ -82,8 +82,7 @@ class TestClaim:
 
     def test_the_relay_does_not_look_behind_locked_keys(self) -> None:
         """Nobody holds a key of outgoing messages for longer than a claim."""
-        here = lane(context(relay()))
-        here.outgoing = True
+        here = lane(context(relay()), destination="default")
         script = Script({"claim_outgoing": []})
         assert script.run(next_batch(here)) == []
         assert script.story == ["begin claim_outgoing park commit"]
@@ -284,8 +283,7 @@ class TestOutgoing:
 
     def test_it_has_a_statement_of_its_own(self) -> None:
         """With an index of its own, so that no backlog of incoming messages is in its way."""
-        here = lane(context(relay()))
-        here.outgoing = True
+        here = lane(context(relay()), destination="default")
         script = Script({"claim_outgoing": [claim_row(5, subscription=100, type="shipped", destination="sink")]})
         (one,) = script.run(next_batch(here))
         assert script.story == ["begin claim_outgoing park commit"]
@@ -322,7 +320,7 @@ class TestSweep:
         script = Script({"suspects": [(0,)], "claim": []})
         script.run(next_batch(here))
         assert script.story == [LOOKED, *IDLE]
-        assert script.params("suspects") == [{"subscriptions": [1]}]
+        assert script.params("suspects") == [{"subscriptions": [1], "destination": None}]
         assert script.params("claim")[0]["floor"] == 0
         script.run(next_batch(here))
         assert script.story == [LOOKED, *IDLE, *IDLE]
@@ -350,7 +348,9 @@ class TestSuspect:
         script = Script({"suspects": [(1,)], "claim_solo": [claim_row(5)]})
         (one,) = script.run(next_batch(here))
         assert script.story == [LOOKED, "begin claim_solo park commit"]
-        assert script.params("claim_solo") == [{"worker": WORKER, "token": 1, "subscriptions": [1]}]
+        assert script.params("claim_solo") == [
+            {"worker": WORKER, "token": 1, "subscriptions": [1], "destination": None}
+        ]
         assert (one.seq, here.open_tokens, here.wants_alone) == (5, {1}, True)
         assert here.gate.closed
         assert not here.gate.enter("another")

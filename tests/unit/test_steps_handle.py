@@ -890,7 +890,7 @@ class TestRelay:
     def test_it_makes_no_points(self, wary: Callable[[], Lane]) -> None:
         """There is no going back on what was published: a point that failed would only publish it again."""
         here = wary()
-        here.outgoing = True
+        here.destination = "default"
         script = Script(answers(claim_outgoing=[]))
         script.run(handle(here, self.some(1, 2, 3, 4)))
         assert finished(script) == [[1, 2, 3, 4]]
@@ -899,7 +899,7 @@ class TestRelay:
     def test_it_claims_from_its_own_index(self) -> None:
         """The next outgoing messages, not incoming ones."""
         here = holding(self.OUT)
-        here.outgoing = True
+        here.destination = "default"
         script = Script(answers(claim_outgoing=[]))
         script.run(handle(here, self.some(1)))
         assert script.story == ["begin call finish claim_outgoing park commit"]

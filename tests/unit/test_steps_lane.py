@@ -301,7 +301,7 @@ class TestRead:
 
     def test_an_outgoing_message_is_read_like_any_other(self) -> None:
         """The relay gets it raw, with where it goes."""
-        here = lane(context(relay()))
+        here = lane(context(relay()), destination="default")
         message = read(
             here, 1, claim_row(5, subscription=100, type="shipped", version=9, destination="sink")
         ).request.message

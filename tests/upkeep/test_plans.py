@@ -54,14 +54,15 @@ SHARED = {
     "outgoing": False,
     "catalog": 1,
 }
-CLAIM = {"worker": 1, "token": 1, "subscriptions": [1], "limit": 100, "floor": 0}
+CLAIM = {"worker": 1, "token": 1, "subscriptions": [1], "limit": 100, "floor": 0, "destination": None}
 HOT: dict[str, Query | Each] = {
     "receive": Each("receive", [NEW], SHARED),
     "known": Each("known", [{name: NEW[name] for name in ("ordinal", "consumer", "source", "stored_id")}]),
     "claim": Query("claim", CLAIM),
-    "claim_outgoing": Query("claim_outgoing", CLAIM),
+    "claim_outgoing": Query("claim_outgoing", {**CLAIM, "destination": "default"}),
+    "awaiting": Query("awaiting", {"destinations": ["default", "other"]}),
     "claim_solo": Query("claim_solo", CLAIM),
-    "suspects": Query("suspects", {"subscriptions": [1]}),
+    "suspects": Query("suspects", {"subscriptions": [1], "destination": None}),
     "park": Query("park", {"worker": 1, "token": 1}),
     "noted": Query("noted", {"worker": 1, "token": 1}),
     "finish": Query(

@@ -76,7 +76,7 @@ def _sweep_is_due(lane: Lane) -> bool:
 
 def _claim_suspect(lane: Lane) -> Flow[list[Claimed]]:
     """Claim one message that was in flight when a process died, with the process to itself."""
-    (rows,) = yield from once(lane.context, Query("suspects", {"subscriptions": served(lane)}))
+    (rows,) = yield from once(lane.context, Query("suspects", _wanted(lane)))
     lane.wants_alone = bool(rows[0][0])
     if not lane.wants_alone:
         lane.gate.leave(lane)
@@ -85,7 +85,7 @@ def _claim_suspect(lane: Lane) -> Flow[list[Claimed]]:
         return []
     token = lane.token()
     lane.owner = lane.worker()
-    query = Query("claim_solo", {"worker": lane.owner, "token": token, "subscriptions": served(lane)})
+    query = Query("claim_solo", {"worker": lane.owner, "token": token, **_wanted(lane)})
     taken = yield from take(lane, [lane.context.short()], query)
     lane.wants_alone = bool(taken.kept or taken.more)  # behind one that was parked there may be another
     return (yield from as_batch(lane, taken))
@@ -107,7 +107,7 @@ def claim_query(lane: Lane, token: int, passed: int = 0) -> Query:
             "token": token,
             "limit": lane.group,
             "floor": max(lane.floor, passed),
-            "subscriptions": served(lane),
+            **_wanted(lane),
         },
     )
 
@@ -209,11 +209,16 @@ def let_go(lane: Lane, *tokens: int) -> None:
         lane.gate.leave(lane)
 
 
+def _wanted(lane: Lane) -> dict[str, Any]:
+    """Which messages a claim is for; `destination` is where outgoing ones go, and no incoming one has any."""
+    return {"subscriptions": served(lane), "destination": lane.destination}
+
+
 def served(lane: Lane) -> list[int]:
     """The numbers of the subscriptions this lane has handlers for, without those whose every version has paused."""
     registry = lane.context.registry
     return [
         subscription.id
         for subscription in lane.subscriptions
-        if not registry.all_paused(subscription.consumer, subscription.type)
+        if not registry.all_paused(subscription.consumer, lane.destination or subscription.type)
     ]

@@ -14,7 +14,7 @@ from onceward.steps.attempt import Failed, attempt, forget_claims, reconnect, st
 from onceward.steps.blob import prepare
 from onceward.steps.claim import as_batch, let_go, next_batch
 from onceward.steps.lane import Claimed, Lane, fetched
-from onceward.steps.settle import postpone, put_off, release, settle
+from onceward.steps.settle import hasten, postpone, put_off, release, settle
 
 
 def work(lane: Lane, *, until_idle: bool = False) -> Flow[int]:
@@ -23,7 +23,7 @@ def work(lane: Lane, *, until_idle: bool = False) -> Flow[int]:
     trouble: StoreError | None = None
     idle = False
     try:
-        while not lane.stopping() and not (idle and until_idle):
+        while not lane.stopping() and not idle:
             try:
                 if trouble:
                     yield from _recover(lane, trouble)
@@ -49,6 +49,8 @@ def _rest(lane: Lane, *, until_idle: bool) -> Flow[bool]:
         yield Wait(0.01)
         return False
     if not until_idle:
+        if lane.context.clock() - lane.active_at >= lane.linger:
+            return True
         yield Wait(lane.context.settings.poll.total_seconds())
         return False
     swept = lane.floor == 0 and lane.swept_at != float("-inf") and lane.swept_idle
@@ -80,7 +82,7 @@ def handle(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:
         group = yield from fetched(lane, _next_group(pending, aside))
         outcome = yield from attempt(lane, group, ride=not pending and not aside)
         lane.finished += outcome.finished
-        _report_success(group[: outcome.finished])
+        yield from _report_success(lane, group[: outcome.finished])
         following = (yield from as_batch(lane, outcome.following)) if outcome.following else []
         failed, rest = outcome.failed, group[outcome.finished :]
         if failed is None:
@@ -101,6 +103,7 @@ def handle(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:
             aside = sorted(aside + suspects, key=lambda message: (message.place, message.seq))
             pending = [message for message in rest + pending if message not in suspects]
     let_go(lane, batch[0].token)
+    lane.active_at = lane.context.clock()
     return following
 
 
@@ -160,10 +163,10 @@ def _charge(lane: Lane, message: Claimed, failed: Failed) -> Flow[None]:
         breaker.failed(failed.error)
 
 
-def _report_success(group: list[Claimed]) -> None:
+def _report_success(lane: Lane, group: list[Claimed]) -> Flow[None]:
     for message in group:
-        if message.handler and message.handler.breaker:
-            message.handler.breaker.succeeded()
+        if message.handler and message.handler.breaker and message.handler.breaker.succeeded():
+            yield from hasten(lane, message.handler)
 
 
 def _held_back(messages: list[Claimed], handler: Handler | None) -> list[Claimed]:

@@ -53,7 +53,7 @@ def refuse_pending(context: Context, types: Collection[str]) -> None:
 def subscribe(context: Context, cache: Cache) -> Flow[None]:
     """Write this process's handlers into the subscriptions, as far as they are not there as they are."""
     yield from load_catalog(context, cache)
-    consumers = {handler.consumer for handler in context.registry}
+    consumers = {handler.consumer for handler in context.registry if not handler.external}
     yield from know_names(context, cache, {context.service, OUTBOX, *consumers})
     missing = _missing(context, cache.catalog)
     if missing:
@@ -70,6 +70,8 @@ def _missing(context: Context, catalog: Catalog) -> Wanted:
     }
     wanted = {(OUTBOX, ANY_TYPE): _columns(catalog, OUTBOX, ANY_TYPE)}
     for handler in context.registry:
+        if handler.external:  # every destination of the relay is served by its one subscription
+            continue
         wanted[handler.consumer, handler.type] = _columns(
             catalog,
             handler.consumer,

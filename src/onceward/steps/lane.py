@@ -149,7 +149,7 @@ class Claimed:
         """How it is tried again."""
         if self.handler is None:
             return RetryPolicy()
-        return self.handler.policy(self.call.message.to if self.call and self.external else None)
+        return self.handler.retry
 
     @property
     def external(self) -> bool:
@@ -183,8 +183,12 @@ class Lane:
     ahead: bool = False
     """The last claim found as many as it may: there is more to take."""
     finished: int = 0
-    outgoing: bool = False
-    """It is a lane of the relay."""
+    destination: str | None = None
+    """Where it publishes to, if it is a lane of the relay."""
+    linger: float = float("inf")
+    """For how many seconds it stays when there is nothing to do."""
+    active_at: float = field(init=False)
+    """When it last had something to do."""
     ring: Callable[[], None] = _nobody
     """Called when messages that a handler sent are committed, so that a relay need not look for them."""
     effects: Callable[..., Any] | None = None
@@ -203,17 +207,22 @@ class Lane:
     """What the handler of a message that is processed inline raised; the message is stored."""
 
     def __post_init__(self) -> None:
-        self.counts = False
+        self.counts, self.active_at = False, self.context.clock()
         self.serve(self.subscriptions)
 
     def serve(self, subscriptions: list[Subscription]) -> None:
         """What it is to claim from now on: at the start, and when a subscription came later."""
         registry = self.context.registry
-        handlers = (registry.of_type(s.consumer, s.type) for s in subscriptions)
+        handlers = (registry.of_type(s.consumer, self.destination or s.type) for s in subscriptions)
         self.largest_group = max((handler.group for handler in handlers if handler), default=1)
         self.group = self.largest_group
         self.counts = self.counts or any(subscription.sequence is not None for subscription in subscriptions)
         self.subscriptions = subscriptions
+
+    @property
+    def outgoing(self) -> bool:
+        """Whether it is a lane of the relay."""
+        return self.destination is not None
 
     def go_on(self) -> None:
         """A group went well."""
@@ -260,10 +269,11 @@ def claimed(lane: Lane, token: int, row: tuple[Any, ...], verdict: Verdict, fetc
     source, message_id, kind, version, key, stored, body, destination = content
     catalog = lane.context.cache.catalog
     consumer = catalog.subscriptions[subscription].consumer
+    handled_as = lane.destination or kind
     handler = call = problem = absent = None
     try:
         headers, reference = split(stored)
-        handler, upcasters = lane.context.registry.find(consumer, kind, version)
+        handler, upcasters = lane.context.registry.find(consumer, handled_as, version)
         check_sequence(handler, sequence, verdict)
         if reference is not None and fetched is None and not verdict.stale:
             absent = Absent(row, verdict, reference)
@@ -291,7 +301,7 @@ def claimed(lane: Lane, token: int, row: tuple[Any, ...], verdict: Verdict, fetc
             call = Call(handler, message)
     except Exception as error:  # noqa: BLE001 - whatever is wrong with it is recorded as its attempt
         problem = None if verdict.stale else error  # what is skipped need not be readable
-        handler = handler or lane.context.registry.of_type(consumer, kind)  # its type's policy holds all the same
+        handler = handler or lane.context.registry.of_type(consumer, handled_as)  # its type's policy holds all the same
     note = (seq, lane.owner, token, key_hash, place, sequence, attempts, age)
     return Claimed(*note, handler, call, problem, verdict.stale, absent)
 

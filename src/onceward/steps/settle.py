@@ -16,6 +16,7 @@ from typing import Any
 from onceward.fingerprint import fingerprint, kind_of
 from onceward.flow import COMMIT, ROLLBACK, Flow, Query
 from onceward.message import Delivery, Message
+from onceward.registry import Handler
 from onceward.retry import Again, Dead, decide, text_of
 from onceward.steps.context import Context, once
 from onceward.steps.lane import Claimed, Lane
@@ -28,6 +29,8 @@ UNCHARGED = timedelta(days=3)
 """For how long errors of the database are not charged to a message whose policy has no maximum age."""
 OFTEN = 5
 """From this failure on a message is an error in the log, not a warning."""
+MOST_HASTENED = 1_000
+"""In one transaction."""
 
 
 def settle(lane: Lane, message: Claimed, error: BaseException) -> Flow[None]:
@@ -78,6 +81,22 @@ def release(lane: Lane, messages: Sequence[Claimed]) -> Flow[None]:
     if messages:
         params = {"seqs": [m.seq for m in messages], "worker": messages[0].worker, "token": messages[0].token}
         yield from once(lane.context, Query("release_some", params))
+
+
+def hasten(lane: Lane, handler: Handler) -> Flow[None]:
+    """What a handler depends on is back: messages that failed meanwhile do not wait for the end of their delays."""
+    mine = [one for one in lane.subscriptions if one.consumer == handler.consumer]
+    which = {
+        "subscriptions": [one.id for one in mine if lane.outgoing or one.type == handler.type],
+        "outgoing": lane.outgoing,
+        "destination": lane.destination,
+        "limit": MOST_HASTENED,
+    }
+    hastened = MOST_HASTENED
+    while hastened == MOST_HASTENED:
+        (rows,) = yield from once(lane.context, Query("hasten", which))
+        hastened = len(rows)
+    lane.ring()
 
 
 def decision_for(message: Claimed, error: BaseException) -> Again | Dead:

@@ -103,9 +103,10 @@ WITH input AS MATERIALIZED (
     SELECT seq, source, id, type, version, key, headers, body, destination, cause, received_at
     FROM input JOIN fresh USING (seq)
 ), queued AS (
-    INSERT INTO {prefix}queue (seq, subscription, key_hash, place, sequence, outgoing, state, due_at, worker, token, attempts,
-                               solo, type)
+    INSERT INTO {prefix}queue (seq, subscription, key_hash, place, sequence, outgoing, destination, state, due_at, worker,
+                               token, attempts, solo, type)
     SELECT seq, subscription, key_hash, coalesce(place, seq), sequence, %(outgoing)s::boolean,
+           CASE WHEN %(outgoing)s::boolean THEN coalesce(destination, 'default') END,
            CASE WHEN subscription IS NULL THEN 'unhandled' ELSE %(state)s::text END,
            clock_timestamp() + make_interval(secs => %(delay)s::float8),
            %(worker)s::bigint, %(token)s::bigint, %(attempts)s::integer, %(solo)s::boolean,
@@ -212,7 +213,7 @@ WITH me AS MATERIALIZED (
     SELECT id FROM {prefix}worker WHERE id = %(worker)s FOR KEY SHARE
 ), due AS MATERIALIZED (
     SELECT seq, key_hash FROM {prefix}queue
-    WHERE due_at IS NOT NULL AND token IS NULL AND NOT solo AND due_at <= statement_timestamp()
+    WHERE due_at IS NOT NULL AND token IS NULL AND NOT solo AND NOT outgoing AND due_at <= statement_timestamp()
       AND subscription = ANY(%(subscriptions)b::integer[])
     ORDER BY due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 ), fresh AS MATERIALIZED (
@@ -234,22 +235,25 @@ RETURNING q.seq, q.subscription, q.key_hash, q.place, q.sequence, q.attempts, b.
           extract(epoch FROM clock_timestamp() - b.received_at)::float8
 
 -- name: claim_outgoing
--- As claim, for the relay: its messages have an index of their own, so that no backlog of the other kind is in the way.
--- Relies on queue_outgoing and queue_due.
+-- As claim, for the messages to one destination: their indexes begin with it, so that no backlog of another one, or of incoming
+-- messages, is in the way. New ones and those tried again come in turn. Relies on queue_outgoing and queue_outgoing_due.
 WITH me AS MATERIALIZED (
     SELECT id FROM {prefix}worker WHERE id = %(worker)s FOR KEY SHARE
 ), due AS MATERIALIZED (
-    SELECT seq, key_hash FROM {prefix}queue
-    WHERE due_at IS NOT NULL AND token IS NULL AND NOT solo AND due_at <= statement_timestamp()
-      AND subscription = ANY(%(subscriptions)b::integer[])
+    SELECT seq, key_hash, due_at FROM {prefix}queue
+    WHERE due_at IS NOT NULL AND token IS NULL AND NOT solo AND outgoing AND due_at <= statement_timestamp()
+      AND destination = %(destination)s AND subscription = ANY(%(subscriptions)b::integer[])
     ORDER BY due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 ), fresh AS MATERIALIZED (
     SELECT seq, key_hash FROM {prefix}queue
     WHERE state = 'ready' AND token IS NULL AND NOT solo AND outgoing AND seq >= %(floor)s
-      AND subscription = ANY(%(subscriptions)b::integer[])
+      AND destination = %(destination)s AND subscription = ANY(%(subscriptions)b::integer[])
     ORDER BY seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 ), picked AS MATERIALIZED (
-    SELECT * FROM due UNION ALL SELECT * FROM fresh LIMIT %(limit)s
+    SELECT seq, key_hash FROM (
+        SELECT seq, key_hash, row_number() OVER (ORDER BY due_at) AS turn FROM due
+        UNION ALL SELECT seq, key_hash, row_number() OVER (ORDER BY seq) FROM fresh
+    ) AS both_kinds ORDER BY turn LIMIT %(limit)s
 ), mine AS MATERIALIZED (
     SELECT seq FROM picked, me WHERE key_hash IS NULL OR pg_try_advisory_xact_lock(key_hash)
 )
@@ -261,6 +265,29 @@ RETURNING q.seq, q.subscription, q.key_hash, q.place, q.sequence, q.attempts, b.
           b.headers, b.body, b.destination, (extract(epoch FROM b.received_at) * 1000000)::bigint,
           extract(epoch FROM clock_timestamp() - b.received_at)::float8
 
+-- name: awaiting
+-- Which of these destinations have a message that may be published now. Relies on queue_outgoing, queue_outgoing_due and queue_solo.
+SELECT place.name FROM unnest(%(destinations)b::text[]) AS place (name)
+WHERE EXISTS (SELECT FROM {prefix}queue WHERE state = 'ready' AND token IS NULL AND NOT solo AND outgoing AND destination = place.name)
+   OR EXISTS (SELECT FROM {prefix}queue WHERE due_at IS NOT NULL AND token IS NULL AND NOT solo AND outgoing
+                AND destination = place.name AND due_at <= statement_timestamp())
+   OR EXISTS (SELECT FROM {prefix}queue WHERE solo AND token IS NULL AND destination = place.name
+                AND (state = 'ready' OR due_at <= statement_timestamp()))
+
+-- name: hasten
+-- Guard: still due later and not noted; locked ones are skipped. What failed while its destination, or what its handler calls, was away
+-- is due at once when that is back; what was told when to come again (`Retry`) keeps its time. Relies on queue_due or
+-- queue_outgoing_due, and on attempt_seq.
+UPDATE {prefix}queue SET due_at = clock_timestamp()
+WHERE seq IN (
+    SELECT q.seq FROM {prefix}queue q
+    WHERE q.due_at IS NOT NULL AND q.token IS NULL AND NOT q.solo AND q.outgoing = %(outgoing)s::boolean
+      AND q.due_at > clock_timestamp() AND q.state = 'retry'
+      AND q.subscription = ANY(%(subscriptions)b::integer[]) AND q.destination IS NOT DISTINCT FROM %(destination)s::text
+      AND (SELECT a.error NOT LIKE 'Retry:%%' FROM {prefix}attempt a WHERE a.seq = q.seq ORDER BY a.id DESC LIMIT 1)
+    ORDER BY q.due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED)
+RETURNING seq
+
 -- name: claim_solo
 -- As claim, for one message that was in flight when a process died; its process holds no other note. Relies on queue_solo.
 WITH me AS MATERIALIZED (
@@ -269,7 +296,7 @@ WITH me AS MATERIALIZED (
     SELECT seq, key_hash FROM {prefix}queue
     WHERE solo AND token IS NULL
       AND (state = 'ready' OR due_at <= statement_timestamp())
-      AND subscription = ANY(%(subscriptions)b::integer[])
+      AND subscription = ANY(%(subscriptions)b::integer[]) AND destination IS NOT DISTINCT FROM %(destination)s::text
     ORDER BY seq LIMIT 1 FOR UPDATE SKIP LOCKED
 ), mine AS MATERIALIZED (
     SELECT seq FROM picked, me WHERE key_hash IS NULL OR pg_try_advisory_xact_lock(key_hash)
@@ -298,7 +325,7 @@ HAVING count(*) > 0 AND EXISTS (SELECT FROM {prefix}worker WHERE id = %(worker)s
 SELECT EXISTS (
     SELECT FROM {prefix}queue
     WHERE solo AND token IS NULL AND (state = 'ready' OR due_at <= statement_timestamp())
-      AND subscription = ANY(%(subscriptions)b::integer[]))
+      AND subscription = ANY(%(subscriptions)b::integer[]) AND destination IS NOT DISTINCT FROM %(destination)s::text)
 
 -- name: park
 -- Guard: the key lock is held since the statement before, so this view is newer than the lock. A row stays claimed only when every
@@ -952,11 +979,16 @@ SELECT w.id, w.process, w.host, w.pid, w.code_version, w.inline, (extract(epoch 
 FROM {prefix}worker w ORDER BY w.id
 
 -- name: unserved
--- Due work by subscription, for the doctor to compare with who is running.
-SELECT s.type, n.name, count(*)
-FROM {prefix}queue q JOIN {prefix}subscription s ON s.id = q.subscription JOIN {prefix}name n ON n.id = s.consumer
-WHERE q.state = 'ready' AND q.token IS NULL
-GROUP BY 1, 2 ORDER BY 1, 2
+-- Due work by subscription and destination, and how old the oldest of each is: for the doctor to compare with who is running.
+SELECT s.type, n.name, g.destination, g.number, extract(epoch FROM clock_timestamp() - b.received_at)::float8
+FROM (
+    SELECT subscription, destination, count(*) AS number, min(seq) AS oldest FROM {prefix}queue
+    WHERE state = 'ready' AND token IS NULL GROUP BY subscription, destination
+) AS g
+JOIN {prefix}subscription s ON s.id = g.subscription
+JOIN {prefix}name n ON n.id = s.consumer
+JOIN {prefix}body b ON b.seq = g.oldest
+ORDER BY 1, 2, 3
 
 -- name: illegal
 -- Rows that nobody would ever move again; always none, or something outside onceward has written here.

@@ -75,9 +75,10 @@ RETURNING :ordinal, seq, received_at;
 INSERT INTO {prefix}body (seq, source, id, type, version, key, headers, body, destination, cause, received_at)
 SELECT last_insert_rowid(), :source, :id, :type, :version, :key, :headers, :body, :destination, :cause, :now
 WHERE changes() > 0;
-INSERT INTO {prefix}queue (seq, subscription, key_hash, place, sequence, outgoing, state, due_at, worker, token, attempts,
-                           solo, type)
+INSERT INTO {prefix}queue (seq, subscription, key_hash, place, sequence, outgoing, destination, state, due_at, worker, token,
+                           attempts, solo, type)
 SELECT last_insert_rowid(), :subscription, :key_hash, coalesce(:place, last_insert_rowid()), :sequence, :outgoing,
+       CASE WHEN :outgoing THEN coalesce(:destination, 'default') END,
        CASE WHEN :subscription IS NULL THEN 'unhandled' ELSE :state END,
        :now + CAST(:delay * 1000000 AS integer), :worker, :token, :attempts, :solo,
        CASE WHEN :subscription IS NULL THEN :type END
@@ -167,7 +168,7 @@ SET worker = :worker, token = :token, state = CASE state WHEN 'waiting' THEN 're
 WHERE EXISTS (SELECT 1 FROM {prefix}worker WHERE id = :worker) AND seq IN (
     SELECT seq FROM (
         SELECT seq FROM {prefix}queue
-        WHERE due_at IS NOT NULL AND token IS NULL AND NOT solo AND due_at <= :now
+        WHERE due_at IS NOT NULL AND token IS NULL AND NOT solo AND NOT outgoing AND due_at <= :now
           AND subscription IN (SELECT value FROM json_each(:subscriptions))
         ORDER BY due_at LIMIT :limit)
     UNION ALL
@@ -183,26 +184,50 @@ FROM {prefix}queue q JOIN {prefix}body b ON b.seq = q.seq
 WHERE q.worker = :worker AND q.token = :token
 
 -- name: claim_outgoing
--- As claim, for the relay: its messages have an index of their own. Relies on queue_outgoing and queue_due.
+-- As claim, for the messages to one destination: their indexes begin with it. New ones and those tried again come in turn. Relies on
+-- queue_outgoing and queue_outgoing_due.
 UPDATE {prefix}queue
 SET worker = :worker, token = :token, state = CASE state WHEN 'waiting' THEN 'retry' ELSE state END
 WHERE EXISTS (SELECT 1 FROM {prefix}worker WHERE id = :worker) AND seq IN (
     SELECT seq FROM (
-        SELECT seq FROM {prefix}queue
-        WHERE due_at IS NOT NULL AND token IS NULL AND NOT solo AND due_at <= :now
-          AND subscription IN (SELECT value FROM json_each(:subscriptions))
-        ORDER BY due_at LIMIT :limit)
-    UNION ALL
-    SELECT seq FROM (
-        SELECT seq FROM {prefix}queue
-        WHERE state = 'ready' AND token IS NULL AND NOT solo AND outgoing AND seq >= :floor
-          AND subscription IN (SELECT value FROM json_each(:subscriptions))
-        ORDER BY seq LIMIT :limit)
-    LIMIT :limit);
+        SELECT seq, row_number() OVER (ORDER BY due_at) AS turn FROM (
+            SELECT seq, due_at FROM {prefix}queue
+            WHERE due_at IS NOT NULL AND token IS NULL AND NOT solo AND outgoing AND due_at <= :now
+              AND destination = :destination AND subscription IN (SELECT value FROM json_each(:subscriptions))
+            ORDER BY due_at LIMIT :limit)
+        UNION ALL
+        SELECT seq, row_number() OVER (ORDER BY seq) FROM (
+            SELECT seq FROM {prefix}queue
+            WHERE state = 'ready' AND token IS NULL AND NOT solo AND outgoing AND seq >= :floor
+              AND destination = :destination AND subscription IN (SELECT value FROM json_each(:subscriptions))
+            ORDER BY seq LIMIT :limit)
+    ) ORDER BY turn LIMIT :limit);
 SELECT q.seq, q.subscription, q.key_hash, q.place, q.sequence, q.attempts, b.source, b.id, b.type, b.version, b.key,
        b.headers, b.body, b.destination, b.received_at, (:now - b.received_at) / 1000000.0
 FROM {prefix}queue q JOIN {prefix}body b ON b.seq = q.seq
 WHERE q.worker = :worker AND q.token = :token
+
+-- name: awaiting
+-- Which of these destinations have a message that may be published now. Relies on queue_outgoing, queue_outgoing_due and queue_solo.
+SELECT place.value FROM json_each(:destinations) AS place
+WHERE EXISTS (SELECT 1 FROM {prefix}queue WHERE state = 'ready' AND token IS NULL AND NOT solo AND outgoing AND destination = place.value)
+   OR EXISTS (SELECT 1 FROM {prefix}queue WHERE due_at IS NOT NULL AND token IS NULL AND NOT solo AND outgoing
+                AND destination = place.value AND due_at <= :now)
+   OR EXISTS (SELECT 1 FROM {prefix}queue WHERE solo AND token IS NULL AND destination = place.value
+                AND (state = 'ready' OR due_at <= :now))
+
+-- name: hasten
+-- Guard: still due later and not noted. What failed while its destination, or what its handler calls, was away is due at once when that
+-- is back; what was told when to come again (`Retry`) keeps its time. Relies on queue_due or queue_outgoing_due, and on attempt_seq.
+UPDATE {prefix}queue SET due_at = :now
+WHERE seq IN (
+    SELECT q.seq FROM {prefix}queue q
+    WHERE q.due_at IS NOT NULL AND q.token IS NULL AND NOT q.solo AND q.outgoing = :outgoing
+      AND q.due_at > :now AND q.state = 'retry' AND q.destination IS :destination
+      AND q.subscription IN (SELECT value FROM json_each(:subscriptions))
+      AND (SELECT a.error NOT LIKE 'Retry:%' FROM {prefix}attempt a WHERE a.seq = q.seq ORDER BY a.id DESC LIMIT 1)
+    ORDER BY q.due_at LIMIT :limit)
+RETURNING seq
 
 -- name: claim_solo
 -- As claim, for one message that was in flight when a process died; its process holds no other note. Relies on queue_solo.
@@ -211,7 +236,7 @@ SET worker = :worker, token = :token, state = CASE state WHEN 'waiting' THEN 're
 WHERE EXISTS (SELECT 1 FROM {prefix}worker WHERE id = :worker) AND seq IN (
     SELECT seq FROM {prefix}queue
     WHERE solo AND token IS NULL AND (state = 'ready' OR due_at <= :now)
-      AND subscription IN (SELECT value FROM json_each(:subscriptions))
+      AND subscription IN (SELECT value FROM json_each(:subscriptions)) AND destination IS :destination
     ORDER BY seq LIMIT 1);
 SELECT q.seq, q.subscription, q.key_hash, q.place, q.sequence, q.attempts, b.source, b.id, b.type, b.version, b.key,
        b.headers, b.body, b.destination, b.received_at, (:now - b.received_at) / 1000000.0
@@ -235,7 +260,7 @@ HAVING count(*) > 0 AND EXISTS (SELECT 1 FROM {prefix}worker WHERE id = :worker)
 SELECT EXISTS (
     SELECT 1 FROM {prefix}queue
     WHERE solo AND token IS NULL AND (state = 'ready' OR due_at <= :now)
-      AND subscription IN (SELECT value FROM json_each(:subscriptions)))
+      AND subscription IN (SELECT value FROM json_each(:subscriptions)) AND destination IS :destination)
 
 -- name: park
 -- A row stays claimed only when every earlier row of its key is in this claim and no other claim holds a row of the key. Behind an
@@ -838,11 +863,16 @@ SELECT w.id, w.process, w.host, w.pid, w.code_version, w.inline, w.started_at, (
 FROM {prefix}worker w ORDER BY w.id
 
 -- name: unserved
--- Due work by subscription, for the doctor to compare with who is running.
-SELECT s.type, n.name, count(*)
-FROM {prefix}queue q JOIN {prefix}subscription s ON s.id = q.subscription JOIN {prefix}name n ON n.id = s.consumer
-WHERE q.state = 'ready' AND q.token IS NULL
-GROUP BY 1, 2 ORDER BY 1, 2
+-- Due work by subscription and destination, and how old the oldest of each is: for the doctor to compare with who is running.
+SELECT s.type, n.name, g.destination, g.number, (:now - b.received_at) / 1000000.0
+FROM (
+    SELECT subscription, destination, count(*) AS number, min(seq) AS oldest FROM {prefix}queue
+    WHERE state = 'ready' AND token IS NULL GROUP BY subscription, destination
+) AS g
+JOIN {prefix}subscription s ON s.id = g.subscription
+JOIN {prefix}name n ON n.id = s.consumer
+JOIN {prefix}body b ON b.seq = g.oldest
+ORDER BY 1, 2, 3
 
 -- name: illegal
 -- Rows that nobody would ever move again; always none, or something outside onceward has written here.

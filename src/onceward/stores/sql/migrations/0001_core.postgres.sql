@@ -63,6 +63,7 @@ CREATE TABLE {prefix}queue (
     place        bigint NOT NULL,
     sequence     bigint,
     outgoing     boolean NOT NULL DEFAULT false,
+    destination  text,
     state        text NOT NULL CHECK (state IN ('ready', 'retry', 'waiting', 'unhandled', 'dead')),
     due_at       timestamptz,
     worker       bigint,
@@ -77,15 +78,19 @@ CREATE TABLE {prefix}queue (
     CHECK (CASE state WHEN 'retry' THEN due_at IS NOT NULL WHEN 'waiting' THEN true ELSE due_at IS NULL END),
     CHECK (state <> 'waiting' OR key_hash IS NOT NULL),
     CHECK ((subscription IS NULL) = (state = 'unhandled')),
-    CHECK (state <> 'unhandled' OR type IS NOT NULL)
+    CHECK (state <> 'unhandled' OR type IS NOT NULL),
+    CHECK (outgoing = (destination IS NOT NULL))
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 
 -- Only due work is in the claim indexes, so claims cost the same however much is finished, dead or waiting.
 CREATE INDEX {prefix}queue_ready ON {prefix}queue (seq)
     WHERE state = 'ready' AND token IS NULL AND NOT solo AND NOT outgoing;
-CREATE INDEX {prefix}queue_outgoing ON {prefix}queue (seq)
+CREATE INDEX {prefix}queue_outgoing ON {prefix}queue (destination, seq)
     WHERE state = 'ready' AND token IS NULL AND NOT solo AND outgoing;
-CREATE INDEX {prefix}queue_due ON {prefix}queue (due_at) WHERE due_at IS NOT NULL AND token IS NULL AND NOT solo;
+CREATE INDEX {prefix}queue_due ON {prefix}queue (due_at)
+    WHERE due_at IS NOT NULL AND token IS NULL AND NOT solo AND NOT outgoing;
+CREATE INDEX {prefix}queue_outgoing_due ON {prefix}queue (destination, due_at)
+    WHERE due_at IS NOT NULL AND token IS NULL AND NOT solo AND outgoing;
 CREATE INDEX {prefix}queue_solo ON {prefix}queue (seq) WHERE solo;
 CREATE INDEX {prefix}queue_noted ON {prefix}queue (worker, key_hash) WHERE token IS NOT NULL;
 CREATE INDEX {prefix}queue_key ON {prefix}queue (key_hash, place, seq) WHERE key_hash IS NOT NULL;
