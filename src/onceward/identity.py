@@ -75,8 +75,13 @@ def new_id() -> str:
     return os.urandom(16).hex()
 
 
-def stored_id(message_id: str) -> bytes:
-    """The ledger's form of an id: a kind byte and a canonical UUID's 16 bytes, the id's own bytes, or a digest."""
+def stored_id(message_id: str, destination: str | None = None) -> bytes:
+    """The ledger's form of an id: a kind byte and a canonical UUID's 16 bytes, the id's own bytes, or a digest.
+
+    An outgoing message that names its destination is another one for each: NUL, which no id holds, and the name follow.
+    """
+    if destination is not None:
+        return stored_id(message_id) + b"\x00" + destination.encode()
     if _CANONICAL_UUID.fullmatch(message_id):
         return b"u" + bytes.fromhex(message_id.replace("-", ""))
     raw = message_id.encode()
@@ -85,15 +90,21 @@ def stored_id(message_id: str) -> bytes:
     return b"d" + hashlib.sha256(raw).digest()
 
 
+def stored_range(message_id: str) -> dict[str, bytes]:
+    """Where the ledger has an id, for whatever destination: from the first up to, not including, the second."""
+    stored = stored_id(message_id)
+    return {"from_id": stored, "below_id": stored + b"\x01"}
+
+
 def readable_id(stored: bytes) -> str:
     """The id behind its stored form; a digest can only be shown as one."""
     kind, rest = stored[:1], stored[1:]
     if kind == b"u":
-        digits = rest.hex()
+        digits = rest[:16].hex()
         return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
     if kind == b"r":
-        return rest.decode()
-    return "sha256:" + rest.hex()
+        return rest.partition(b"\x00")[0].decode()
+    return "sha256:" + rest[:32].hex()
 
 
 def body_hash(body: bytes) -> bytes:
@@ -113,7 +124,7 @@ def key_text(value: Any) -> str | None:
     if value is None:
         return None
     try:
-        text = value if isinstance(value, str) else payload.encode_text(value)
+        text = value if isinstance(value, str) else payload.encode_key(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidMessage(f"key {value!r:.80} has no text form: {error}") from error
     if _UNSAFE.search(text) or len(text.encode()) > MAX_ID_BYTES:

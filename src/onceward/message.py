@@ -16,6 +16,8 @@ from onceward import identity, payload
 from onceward.errors import ContractViolation, InvalidMessage
 from onceward.reference import HEADER, Reference
 
+DEFAULT = "default"
+"""The destination of outgoing messages that name none; naming it is the same."""
 _EPOCH = datetime.fromtimestamp(0, UTC)
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _NOT_SHOWN = {"body", "headers", "draft", "effects"}
@@ -69,6 +71,11 @@ class Delivery(NamedTuple):
     """Where its id is not signed: for how many seconds the first id of a body is remembered."""
 
     @property
+    def stored_id(self) -> bytes:
+        """Its id as the ledger has it."""
+        return identity.stored_id(self.id, self.destination)
+
+    @property
     def type_hash(self) -> int:
         """What the ledger remembers of its type and version."""
         return identity.type_hash(self.type, self.version)
@@ -110,7 +117,7 @@ class Delivery(NamedTuple):
             body=raw,
             hash=identity.body_hash(raw),
             position=position,
-            destination=None if destination is None else identity.check_name("to", destination),
+            destination=None if destination in (None, DEFAULT) else identity.check_name("to", destination),
             cause=cause,
             echo_window=echo_window,
         )

@@ -17,17 +17,27 @@ from onceward.errors import InvalidMessage
 MAX_DEPTH = 64
 
 # Made once: json.dumps makes one for every call that does not take its defaults.
-_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True)
+_UNSORTED = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _ASCII_ENCODER = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+_ASCII_SORTED = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"), sort_keys=True)
 
 # A \u0000 escape that is really one: the backslash before it is not itself escaped.
 _NUL_ESCAPE = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
 
 def encode(data: Any) -> bytes:
-    """Turn JSON-able data into the bytes that are stored and hashed."""
+    """Turn JSON-able data into the bytes that are stored and hashed, the same in whatever order its fields come."""
     try:
         return _ENCODER.encode(data).encode()
+    except (TypeError, ValueError, RecursionError):
+        # Names of several kinds (1 and "a") have no order before they are text; whatever else is wrong is said there.
+        return _ENCODER.encode(decode(_encode_unsorted(data))).encode()
+
+
+def _encode_unsorted(data: Any) -> bytes:
+    try:
+        return _UNSORTED.encode(data).encode()
     except (TypeError, ValueError, RecursionError) as error:
         message = f"data cannot be written as JSON: {error}; pass JSON-able data, or raw bytes as body="
         raise InvalidMessage(message) from error
@@ -36,6 +46,11 @@ def encode(data: Any) -> bytes:
 def encode_text(data: Any) -> str:
     """Turn JSON-able data into ASCII text: storable in a text column of every database."""
     return _ASCII_ENCODER.encode(data)
+
+
+def encode_key(data: Any) -> str:
+    """As `encode_text`, the same in whatever order its fields come."""
+    return _ASCII_SORTED.encode(data)
 
 
 def decode_text(text: str) -> Any:

@@ -24,8 +24,6 @@ OUTBOX = "onceward.outbox"
 """The consumer of every outgoing message: the relay. The outbox is the inbox of the relay."""
 
 ANY_TYPE = "*"
-DEFAULT = "default"
-"""The destination of outgoing messages that name none."""
 
 HandlerFunction = Callable[[Any, Any], Any]
 Upcaster = Callable[[Any], Any]
@@ -218,9 +216,12 @@ class Subscription(NamedTuple):
 
 
 def key_at(path: str, data: Any, headers: Mapping[str, str]) -> Any:
-    """Find a key by its path: a field, a dotted path, or `header:NAME`. None where there is nothing."""
+    """Find a key by its path: a field, a dotted path, or `header:NAME` in any case. None where there is nothing."""
     if path.startswith("header:"):
-        return headers.get(path.removeprefix("header:"))
+        name = path.removeprefix("header:")
+        if name in headers:
+            return headers[name]
+        return next((value for known, value in headers.items() if known.lower() == name.lower()), None)
     for part in path.split("."):
         if not isinstance(data, dict) or part not in data:
             return None

@@ -299,14 +299,14 @@ def story(context: Context, seq: int) -> Flow[Story | None]:
 
 def find(context: Context, source: str, message_id: str) -> Flow[list[int]]:
     """The numbers under which an id of a source is known, one for each consumer."""
-    params = {"source": source, "stored_id": identity.stored_id(message_id), "consumer": context.service}
+    params = {"source": source, **identity.stored_range(message_id), "consumer": context.service}
     (rows,) = yield from once(context, Query("find", params))
     return [seq for (seq,) in rows]
 
 
 def find_anywhere(context: Context, message_id: str, *, limit: int = 100) -> Flow[list[int]]:
     """The numbers under which an id is known, from whatever source and for whatever consumer."""
-    (rows,) = yield from once(context, Query("find_id", {"stored_id": identity.stored_id(message_id), "limit": limit}))
+    (rows,) = yield from once(context, Query("find_id", {**identity.stored_range(message_id), "limit": limit}))
     return [seq for (seq,) in rows]
 
 

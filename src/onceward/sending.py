@@ -7,15 +7,16 @@ from typing import Any, Unpack
 
 from onceward import identity
 from onceward.desk import Desk
-from onceward.errors import StoreUnavailable
+from onceward.errors import InvalidMessage, StoreConflict, StoreUnavailable
 from onceward.flow import Flow, Query, run_async, run_sync
-from onceward.message import Delivery, SendArguments
+from onceward.message import DEFAULT, Delivery, SendArguments
 from onceward.registry import OUTBOX
 from onceward.steps.attempt import send_request
 from onceward.steps.blob import put_away
 from onceward.steps.context import Cache, once
 from onceward.steps.introduce import introduce, subscribe
 from onceward.steps.join import Apart, prepare
+from onceward.steps.receive import look_up
 from onceward.transact import async_performer, perform, perform_async, performer
 
 
@@ -23,7 +24,11 @@ class Sending(Desk):
     """Outgoing messages."""
 
     def send(self, type: str, data: Any = None, *, tx: Any = None, **message: Unpack[SendArguments]) -> str:  # noqa: A002
-        """Send a message that no incoming one caused; answers its id. With `tx=` in the caller's own transaction."""
+        """Send a message that no incoming one caused; returns its id. With `tx=` in the caller's own transaction.
+
+        With `id=` it goes out once for each destination: the same again changes nothing, and other content under a
+        known id raises `InvalidMessage`.
+        """
         delivery = self._outgoing(type, data, message)
         if tx is not None:
             flow = self._send_joined(delivery)
@@ -78,4 +83,15 @@ class Sending(Desk):
                 "it. Try again when it has ended"
             )
         put = yield from put_away(self._context, [delivery])
-        yield from once(self._context, send_request(self._context, cache.catalog, put), *more)
+        request = send_request(self._context, cache.catalog, put)
+        for _ in range(5):
+            fresh, *_ = yield from once(self._context, request, *more)
+            known = None if fresh else (yield from look_up(self._context, request.records)).get(0)
+            if fresh or (known and known.is_same(delivery)):
+                return
+            if known:
+                raise InvalidMessage(
+                    f"id={delivery.id!r} was sent to {delivery.destination or DEFAULT!r} before with another type or "
+                    "other data, so nothing was sent; give each message an id of its own, or leave id= out"
+                )
+        raise StoreConflict(f"message {delivery.id!r} was forgotten while it was sent again; try again")

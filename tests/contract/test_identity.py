@@ -160,3 +160,12 @@ def test_headers_arrive_as_they_were_sent(shop: Shop) -> None:
         assert (shop.status(name or "empty"), seen[name or "empty"]) == ("done", {name: value})
         assert shop.story(name or "empty").headers == {name: value}
     assert seen["trace"] == {"trace": "00-ab-01"}
+
+
+def test_equal_data_is_a_copy_in_whatever_order_its_fields_come(shop: Shop) -> None:
+    """D62: `data=` is written in one way; raw bytes stay as they came."""
+    assert shop.receive("m1", data={"a": 1, "b": {"c": [1], "d": None}}).status == "accepted"
+    assert shop.receive("m1", data={"b": {"d": None, "c": [1]}, "a": 1}).status == "duplicate"
+    assert shop.receive("m1", body=b'{"b":{"c":[1],"d":null},"a":1}').status == "mismatch"
+    assert shop.receive("m2", data={1: "a", "b": 2, None: 3}).status == "accepted"  # names of several kinds
+    assert shop.receive("m2", data={"b": 2, None: 3, 1: "a"}).status == "duplicate"

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AsyncExitStack, ExitStack
 from typing import Any, cast
 
+import psycopg
 import pytest
 
-from onceward.errors import StoreConflict, StoreError, StoreUnavailable
+from onceward.errors import ConfigurationError, StoreConflict, StoreError, StoreUnavailable
 from onceward.flow import COMMIT, ROLLBACK, Query
 from onceward.message import Message
 from tests.contract.behaviour import Do, Sql, Steps, wrote
+from tests.contract.caller import own_transaction
 from tests.contract.harness import Shop
 
 WRONG = {"seqs": [1], "worker": 1, "token": 1, "code_version": "", "mark": "", "expected": 1}
@@ -137,3 +140,31 @@ def test_the_plans_of_a_handler_are_its_own(postgres_shop: Shop, how: str, begun
     shop.drain()
     assert sorted(seen) == ["m0", "m1", "m2"]
     assert {scans for (scans,) in shop.sql("SELECT scans FROM plan")} == ({"on"} if begun else set())
+
+
+def test_a_caller_s_pipeline_is_refused(postgres_shop: Shop) -> None:
+    """D62: a sentence, nothing is stored, and the transaction goes on."""
+    with own_transaction(postgres_shop, commit=True) as own:
+        pipeline = ExitStack() if postgres_shop.kind == "def" else AsyncExitStack()
+        block = own.connection.pipeline()
+        if isinstance(pipeline, AsyncExitStack):
+            postgres_shop.await_(pipeline.enter_async_context(block))
+        else:
+            pipeline.enter_context(block)
+        with pytest.raises(ConfigurationError, match="tx= is in pipeline mode"):
+            own.receive("m1")
+        postgres_shop.await_(pipeline.aclose()) if isinstance(pipeline, AsyncExitStack) else pipeline.close()
+        assert own.receive("m2").status == "accepted"
+    assert [row.id for row in postgres_shop.inbox.messages()] == ["m2"]
+
+
+def test_a_caller_s_aborted_transaction_is_refused_without_blaming_a_handler(postgres_shop: Shop) -> None:
+    """D62: no handler has anything to do with it."""
+    with own_transaction(postgres_shop, commit=False) as own:
+        with pytest.raises(psycopg.Error):
+            own.execute("SELECT 1 / 0")
+        with pytest.raises(ConfigurationError, match="an earlier error has aborted") as refused:
+            own.receive("m1")
+        assert "handler" not in str(refused.value)
+        own.execute("ROLLBACK")
+        assert own.receive("m2").status == "accepted"

@@ -253,6 +253,29 @@ def test_one_id_is_one_message(shop: Shop, post: Post) -> None:
     assert shop.inbox.stats().outbox_sent == 1
 
 
+@everywhere
+def test_one_id_goes_to_each_destination_and_never_with_other_content(shop: Shop, post: Post) -> None:
+    """D03: the destination is part of the identity; other content under a known id is said, and sends nothing."""
+    shop.inbox.sink("warehouse", post.sink(shop.kind))
+    for destination in (None, "default", "warehouse", "warehouse"):
+        assert send(shop, "a", id="mine", to=destination) == ["mine"]
+    for kind, name, version in (("returned", "a", 1), ("shipped", "a", 2), ("shipped", "b", 1)):
+        with pytest.raises(InvalidMessage, match=r"id='mine' was sent to 'warehouse' before .* nothing was sent"):
+            shop._call("send", kind, {"name": name}, id="mine", to="warehouse", version=version)
+    with own_transaction(shop, commit=True) as own:
+        with pytest.raises(InvalidMessage, match="nothing was sent"):
+            send(shop, "b", id="mine", tx=own.connection)
+        send(shop, "c", id="other", tx=own.connection)
+    shop.drain()
+    assert sorted((message.to or "", message.id) for message in post.delivered) == [
+        ("", "mine"),
+        ("", "other"),
+        ("warehouse", "mine"),
+    ]
+    assert len(shop.inbox.find(shop.inbox.context.service, "mine")) == 2
+    assert len(shop.inbox.find_anywhere("mine")) == 2
+
+
 def test_outgoing_and_incoming_do_not_mix(shop: Shop, post: Post) -> None:
     """An incoming message with the id, source and type of an outgoing one is another message."""
     service = shop.inbox.context.service

@@ -121,8 +121,8 @@ def test_cloud_events_are_understood_in_both_modes(shop: Shop, broker: Broker) -
     broker.publish(b'{"name":"two"}', ce_specversion="1.0", ce_id="c-2", ce_type=PAID, ce_source="/x")
     with reading(shop):
         settled(broker)
-        wait_until(lambda: shop.effects() == ["c-1", "c-2"])
-    bodies = [shop.story(shop.inbox.find("broker", one)[0]).body for one in ("c-1", "c-2")]
+        wait_until(lambda: shop.effects() == ["2:/x:c-1", "2:/x:c-2"])
+    bodies = [shop.story(shop.inbox.find("broker", f"2:/x:{one}")[0]).body for one in ("c-1", "c-2")]
     assert bodies == [b'{"name":"one"}', b'{"name":"two"}']
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from onceward.errors import InvalidMessage
 from onceward.flow import Call, Outcome
-from onceward.message import Delivery, Draft, Message, moment
-from onceward.registry import ANY_TYPE, DEFAULT, OUTBOX, Handler, KeySpec, Registry, Subscription
+from onceward.message import DEFAULT, Delivery, Draft, Message, moment
+from onceward.registry import ANY_TYPE, OUTBOX, Handler, KeySpec, Registry, Subscription
 from onceward.retry import RetryPolicy
 from onceward.settings import Settings
 from onceward.steps.context import Cache, Catalog, Context

@@ -66,6 +66,16 @@ def test_an_id_comes_back(one: str) -> None:
     assert identity.stored_id(one) == stored
 
 
+@given(IDS, IDS, st.sampled_from([None, "a", "ab"]), st.sampled_from([None, "a", "ab"]))
+def test_an_id_is_another_one_for_each_destination(one: str, other: str, there: str | None, where: str | None) -> None:
+    """D03: unambiguous, found by the id alone, and readable as it was."""
+    stored, second = identity.stored_id(one, there), identity.stored_id(other, where)
+    assert (stored == second) == ((one, there) == (other, where))
+    place = identity.stored_range(other)
+    assert (place["from_id"] <= stored < place["below_id"]) == (one == other)
+    assert identity.readable_id(stored) == identity.readable_id(identity.stored_id(one))
+
+
 @given(st.uuids())
 def test_a_uuid_takes_seventeen_bytes(one: UUID) -> None:
     """Only the canonical spelling is small; other spellings are other ids."""

@@ -203,6 +203,14 @@ def test_a_key_is_found_by_its_path(path: str, expected: Any) -> None:
     assert key_at(path, data, {"tenant": "t1", "x:y": "colon"}) == expected
 
 
+@pytest.mark.parametrize("path", ["header:Kafka-Key", "header:kafka-key", "header:KAFKA-KEY"])
+@pytest.mark.parametrize("name", ["kafka-key", "Kafka-Key"])
+def test_headers_are_found_in_any_case(path: str, name: str) -> None:
+    """D15: brokers and webhooks lower them; the spelling decides only where there are two."""
+    assert key_at(path, None, {name: "7"}) == "7"
+    assert key_at("header:A", None, {"a": "1", "A": "2"}) == "2"
+
+
 JSON = st.recursive(
     st.none() | st.integers() | st.text(max_size=4),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab.:", max_size=3), inner, max_size=3),

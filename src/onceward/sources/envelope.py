@@ -14,7 +14,7 @@ from typing import Any
 
 from onceward import payload
 from onceward.errors import ConfigurationError, InvalidMessage
-from onceward.identity import REASON, UNIDENTIFIED
+from onceward.identity import MAX_ID_BYTES, REASON, UNIDENTIFIED
 from onceward.message import Arguments, Delivery
 from onceward.reference import HEADER
 from onceward.registry import key_at
@@ -39,6 +39,10 @@ class Envelope:
     def __post_init__(self) -> None:
         if self.id is not None and self.id.lower() in UNSTABLE:
             raise ConfigurationError(f"id={self.id!r} changes with each delivery; a message must keep its id")
+        if self.id is not None and self.id.lower() in [f"header:{prefix}id" for prefix in _BINARY]:
+            raise ConfigurationError(
+                f"id={self.id!r} alone does not identify a CloudEvent; leave id= out: source and id are taken together"
+            )
 
     def message(self, arrival: Arrival) -> Arguments:
         """What `receive` takes; always acceptable."""
@@ -53,7 +57,7 @@ class Envelope:
 
     def _named(self, arrival: Arrival, headers: Mapping[str, str]) -> Arguments:
         event, body = _cloud_event(arrival, headers)
-        message_id = event.get("id") or arrival.id
+        message_id = _event_id(event) or arrival.id
         kind = event.get("type") or arrival.type
         if self.id == POSITION:
             message_id = arrival.position
@@ -93,6 +97,17 @@ def _at(path: str, body: bytes, headers: Mapping[str, str]) -> str | None:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
+def _event_id(event: Mapping[str, Any]) -> str | None:
+    """What makes a CloudEvent unique: source and id together; the length keeps ("a", "b:c") and ("a:b", "c") apart."""
+    source, event_id = event.get("source") or "", event.get("id")
+    if not event_id:
+        return None
+    if not isinstance(source, str) or not isinstance(event_id, str):
+        raise InvalidMessage("the source and the id of a CloudEvent are texts")
+    both = f"{len(source)}:{source}:{event_id}"
+    return both if len(both.encode()) <= MAX_ID_BYTES else "sha256:" + hashlib.sha256(both.encode()).hexdigest()
+
+
 def _cloud_event(arrival: Arrival, headers: Mapping[str, str]) -> tuple[Mapping[str, Any], bytes]:
     """The attributes of a CloudEvent, and its data; without one, nothing and the body."""
     if headers.get("content-type", "").partition(";")[0].strip().lower() == _STRUCTURED:
@@ -102,5 +117,5 @@ def _cloud_event(arrival: Arrival, headers: Mapping[str, str]) -> tuple[Mapping[
         return event, payload.encode(event["data"]) if "data" in event else arrival.body
     for prefix in _BINARY:
         if f"{prefix}specversion" in headers:
-            return {name: headers.get(f"{prefix}{name}") for name in ("id", "type")}, arrival.body
+            return {name: headers.get(f"{prefix}{name}") for name in ("source", "id", "type")}, arrival.body
     return {}, arrival.body

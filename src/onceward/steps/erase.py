@@ -100,7 +100,7 @@ def _whole(context: Context, test: Test, headers: str | None, body: bytes | None
 
 def same_id(context: Context, source: str, message_id: str) -> Flow[list[int]]:
     """The numbers of an id, for every consumer, and of what their handlers sent."""
-    params = {"source": source, "stored_id": identity.stored_id(message_id)}
+    params = {"source": source, **identity.stored_range(message_id)}
     (rows,) = yield from once(context, Query("same_id", params))
     return sorted(seq for (seq,) in rows)
 

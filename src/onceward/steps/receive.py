@@ -237,7 +237,7 @@ def record(ordinal: int, delivery: Delivery, target: Target, source: int) -> dic
         "ordinal": ordinal,
         "consumer": target.consumer_id,
         "source": source,
-        "stored_id": identity.stored_id(delivery.id),
+        "stored_id": delivery.stored_id,
         "hash": delivery.hash,
         "type_hash": delivery.type_hash,
         "subscription": target.subscription,
@@ -260,7 +260,7 @@ def identity_of(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: row[name] for name in ("ordinal", "consumer", "source", "stored_id")}
 
 
-def look_up(context: Context, records: Sequence[dict[str, Any]]) -> Flow[dict[int, Known]]:
+def look_up(context: Context, records: Sequence[Mapping[str, Any]]) -> Flow[dict[int, Known]]:
     """What the ledger has for records that were not inserted, by ordinal."""
     if not records:
         return {}

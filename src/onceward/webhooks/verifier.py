@@ -85,6 +85,10 @@ class Reader:
         paths = [path] if isinstance(path, str) else path
         if not callable(paths) and (not paths or not all(paths)):
             raise ConfigurationError(f"{what}= is empty; name the field or header that holds it")
+        if what == "id" and self.headers == ["ce-id"]:
+            raise ConfigurationError(
+                'id="header:ce-id" alone does not identify a CloudEvent; use id=["header:ce-source", "header:ce-id"]'
+            )
 
     @property
     def headers(self) -> list[str]:

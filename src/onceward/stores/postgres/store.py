@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 from psycopg import errors as pg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolClosed, PoolTimeout
 
 from onceward.errors import ConfigurationError
@@ -225,6 +225,16 @@ class PostgresStore:
         inside_handler = isinstance(tx, Guard)
         if inside_handler:
             tx.check_owner()
+        if tx.pgconn.pipeline_status != PipelineStatus.OFF:
+            raise ConfigurationError(
+                "tx= is in pipeline mode, in which the answers of onceward's statements come too late; leave the "
+                "`with connection.pipeline():` block first"
+            )
+        if tx.info.transaction_status == TransactionStatus.INERROR and not inside_handler:
+            raise ConfigurationError(
+                "tx= is in a transaction that an earlier error has aborted, so nothing was stored; roll it back, and "
+                "put statements that may fail into a savepoint: `with connection.transaction():`"
+            )
         if tx.autocommit and tx.info.transaction_status == TransactionStatus.IDLE and not inside_handler:
             raise ConfigurationError(
                 "tx= has no open transaction (it is in autocommit mode), so nothing would be joined; "

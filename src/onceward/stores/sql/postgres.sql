@@ -847,14 +847,16 @@ FROM {prefix}audit WHERE seq = %(seq)s ORDER BY id
 -- name: find
 -- Relies on the unique key of the ledger, once for each consumer.
 SELECT l.seq FROM {prefix}ledger l JOIN {prefix}name n ON n.id = l.source
-WHERE n.name = %(source)s AND l.id = %(stored_id)s AND l.consumer = ANY(SELECT DISTINCT consumer FROM {prefix}subscription
+WHERE n.name = %(source)s AND l.id >= %(from_id)s AND l.id < %(below_id)s
+  AND l.consumer = ANY(SELECT DISTINCT consumer FROM {prefix}subscription
       UNION SELECT id FROM {prefix}name WHERE name = %(consumer)s)
 ORDER BY l.seq
 
 -- name: find_id
 -- An id from whatever source, for whatever consumer. Relies on the unique key of the ledger, once for each pair of names.
 SELECT l.seq FROM {prefix}ledger l
-WHERE l.id = %(stored_id)s AND l.consumer = ANY(SELECT id FROM {prefix}name) AND l.source = ANY(SELECT id FROM {prefix}name)
+WHERE l.id >= %(from_id)s AND l.id < %(below_id)s
+  AND l.consumer = ANY(SELECT id FROM {prefix}name) AND l.source = ANY(SELECT id FROM {prefix}name)
 ORDER BY l.seq LIMIT %(limit)s
 
 -- name: ahead
@@ -1157,7 +1159,8 @@ ORDER BY x.id LIMIT %(limit)s
 -- Every consumer's message of an id, and what their handlers sent. Relies on the unique key of the ledger and on body_cause.
 WITH named AS (
     SELECT l.seq FROM {prefix}ledger l
-    WHERE l.source = (SELECT id FROM {prefix}name WHERE name = %(source)s) AND l.id = %(stored_id)s
+    WHERE l.source = (SELECT id FROM {prefix}name WHERE name = %(source)s)
+      AND l.id >= %(from_id)s AND l.id < %(below_id)s
       AND l.consumer = ANY(SELECT id FROM {prefix}name)
 )
 SELECT seq FROM named UNION SELECT b.seq FROM {prefix}body b JOIN named ON b.cause = named.seq

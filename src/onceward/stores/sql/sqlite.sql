@@ -731,14 +731,16 @@ SELECT at, actor, action, reason FROM {prefix}audit WHERE seq = :seq ORDER BY id
 -- name: find
 -- Relies on the unique key of the ledger, once for each consumer.
 SELECT l.seq FROM {prefix}ledger l JOIN {prefix}name n ON n.id = l.source
-WHERE n.name = :source AND l.id = :stored_id AND l.consumer IN (SELECT consumer FROM {prefix}subscription
+WHERE n.name = :source AND l.id >= :from_id AND l.id < :below_id
+  AND l.consumer IN (SELECT consumer FROM {prefix}subscription
       UNION SELECT id FROM {prefix}name WHERE name = :consumer)
 ORDER BY l.seq
 
 -- name: find_id
 -- An id from whatever source, for whatever consumer. Relies on the unique key of the ledger, once for each pair of names.
 SELECT l.seq FROM {prefix}ledger l
-WHERE l.id = :stored_id AND l.consumer IN (SELECT id FROM {prefix}name) AND l.source IN (SELECT id FROM {prefix}name)
+WHERE l.id >= :from_id AND l.id < :below_id
+  AND l.consumer IN (SELECT id FROM {prefix}name) AND l.source IN (SELECT id FROM {prefix}name)
 ORDER BY l.seq LIMIT :limit
 
 -- name: ahead
@@ -1015,7 +1017,8 @@ ORDER BY x.id LIMIT :limit
 -- Every consumer's message of an id, and what their handlers sent. Relies on the unique key of the ledger and on body_cause.
 WITH named AS (
     SELECT l.seq FROM {prefix}ledger l
-    WHERE l.source = (SELECT id FROM {prefix}name WHERE name = :source) AND l.id = :stored_id
+    WHERE l.source = (SELECT id FROM {prefix}name WHERE name = :source)
+      AND l.id >= :from_id AND l.id < :below_id
       AND l.consumer IN (SELECT id FROM {prefix}name)
 )
 SELECT seq FROM named UNION SELECT b.seq FROM {prefix}body b JOIN named ON b.cause = named.seq
