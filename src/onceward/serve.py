@@ -1,7 +1,7 @@
 """The HTTP server of `onceward run --http`: uvicorn in a thread beside the worker, with limits for strangers.
 
 Invariant: it listens on loopback unless another address is given; a connection that does not send a whole request head
-in time is closed; when it stops, requests in hand are answered first.
+in time, or one whose end is not certain (`framing.py`), is closed; when it stops, requests in hand are answered first.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ from typing import Any
 from onceward.errors import ConfigurationError
 
 try:
+    import h11
     import uvicorn
     from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    from onceward.framing import Framed
 except ImportError as error:
     raise ConfigurationError("--http needs a web server: pip install 'onceward[serve]'") from error
 
@@ -101,9 +104,13 @@ def _listening(host: str, port: int) -> socket.socket:
 
 
 class _Strict(H11Protocol):
-    """uvicorn's pure-Python protocol, with a limit on how long a connection may be silent or slow before a request."""
+    """uvicorn's pure-Python protocol, which takes no ambiguous request, and waits for one for a limited time."""
 
     _deadline: asyncio.TimerHandle | None = None
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.conn = Framed(h11.SERVER, HEAD_BYTES)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn
         super().connection_made(transport)

@@ -65,6 +65,24 @@ async def test_the_other_kinds_of_asgi_scope(sqlite_url: str) -> None:
     inbox.close()
 
 
+async def test_two_lengths_that_another_server_lets_through_end_the_connection(shop: Shop) -> None:
+    """D56: nothing more of it is read."""
+    hooks, signed, sent = shop.inbox.webhooks({"/stripe": Stripe(SECRET)}), genuine(), list[Any]()
+    headers = {"content-type": "application/json", "content-length": str(len(signed.body)), **signed.headers}
+    pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": "http", "method": "POST", "path": "/stripe"}
+
+    async def receive() -> Any:
+        raise AssertionError("it was read on")
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await hooks({**scope, "headers": [*pairs, (b"transfer-encoding", b"chunked")]}, receive, send)
+    assert (sent[0]["status"], (b"connection", b"close") in sent[0]["headers"]) == (400, True)
+    assert shop.inbox.find("stripe", "evt_1") == []
+
+
 # WSGI
 
 
@@ -133,6 +151,8 @@ def test_a_wsgi_server_that_ends_the_input_needs_no_length(shop: Shop) -> None:
     assert call(genuine("evt_2", text="x" * 1000)).startswith("413 ")
     for length in ("-1", "x", "1e3", "9" * 20):  # what a careless server lets through
         assert call(genuine("evt_3"), CONTENT_LENGTH=length)[:3] in ("400", "413")
+    both = genuine("evt_3")
+    assert call(both, CONTENT_LENGTH=str(len(both.body)), HTTP_TRANSFER_ENCODING="chunked").startswith("400 ")
     assert shop.inbox.find("stripe", "evt_3") == []
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import resource
 import socket
 import time
@@ -121,18 +122,53 @@ def test_a_length_that_is_no_length(stranger: Caller, length: str) -> None:
     assert parse(stranger.send(head(JSON, f"content-length: {length}") + b"{}", finish=True)).status in (400, 413)
 
 
-def test_two_lengths_or_length_and_chunks(stranger: Caller) -> None:
-    """What two servers could read differently is refused by the first (W16)."""
-    for lines in (
+SECOND = b"POST /github HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("content-length: 5", "transfer-encoding: chunked"),
+        ("transfer-encoding: chunked", f"content-length: {5 + len(SECOND)}"),
+        ("Transfer-Encoding: chunked, identity", "content-length: 2"),
+        ("content-length: 5, 5",),
+        ("content-length: 5", "content-length: 5"),
         ("content-length: 2", "content-length: 3"),
-        ("transfer-encoding: chunked, identity", "content-length: 2"),
+        ("content-length: 5,",),
+        ("transfer-encoding: chunked", "transfer-encoding: chunked"),
         ("transfer-encoding: xchunked",),
         ("transfer-encoding : chunked",),
         ("transfer-encoding: gzip, chunked",),
-    ):
-        answer = parse(stranger.send(head(JSON, *lines) + b"2\r\n{}\r\n0\r\n\r\n", finish=True))
-        assert answer.status in (400, 401, 501), lines
-        assert answer.status != 200
+        ("x: y\r\n transfer-encoding: chunked", "content-length: 5"),
+        ("transfer-encoding:\r\n chunked",),
+        ("content-length: 5\ntransfer-encoding: chunked",),
+        ("x: y\rtransfer-encoding: chunked", "content-length: 5"),
+    ],
+)
+def test_a_request_whose_end_is_not_certain_is_refused_and_the_connection_closed(
+    stranger: Caller, lines: tuple[str, ...]
+) -> None:
+    """D56: else what one server takes for a body is a request to the next (W16)."""
+    with stranger.connect() as connection:
+        connection.sendall(head(JSON, *lines) + b"0\r\n\r\n" + SECOND)
+        answers = b""
+        with contextlib.suppress(ConnectionResetError):
+            while part := connection.recv(65_536):
+                answers += part
+    assert (answers.count(b"HTTP/1.1 "), answers[:13]) == (1, b"HTTP/1.1 400 "), answers
+
+
+def test_a_second_request_of_a_connection_is_looked_at_too(stranger: Caller) -> None:
+    """D56: also when it came together with the first; and HTTP/1.0 knows no chunks."""
+    good = head(JSON, "content-length: 2") + b"{}"
+    with stranger.connect() as connection:
+        connection.sendall(good + head("content-length: 0", "transfer-encoding: chunked") + b"0\r\n\r\n" + good)
+        answers = b""
+        while part := connection.recv(65_536):
+            answers += part
+    assert re.findall(rb"HTTP/1.1 (\d+)", answers) == [b"401", b"400"]
+    old = head(JSON, "transfer-encoding: chunked", version="1.0") + b"0\r\n\r\n"
+    assert parse(stranger.send(old, finish=True)).status == 400
 
 
 def chunked(body: bytes, size: int) -> bytes:

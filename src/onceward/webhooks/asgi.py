@@ -14,7 +14,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from onceward.webhooks.hooks import Answer, Hooks
-from onceward.webhooks.request import Headers, Refusal, Request, TryLater
+from onceward.webhooks.request import Ambiguous, Headers, Refusal, Request, TryLater
 from onceward.webhooks.wsgi import Wsgi
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Webhooks:
             await self._answer(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        source, read = "", _Reading()
+        source, read, unclear = "", _Reading(), False
         try:
             pairs = [(bytes(name), bytes(value)) for name, value in scope["headers"]]
             headers = Headers(pairs)
@@ -65,7 +65,7 @@ class Webhooks:
             body = await self._body(headers, receive, read)
             answer = await self._take(verifier, Request(headers, body), read)
         except Refusal as refusal:
-            answer = self.hooks.refused(refusal, source)
+            answer, unclear = self.hooks.refused(refusal, source), isinstance(refusal, Ambiguous)
         except _HungUp:
             return
         except Exception as error:  # noqa: BLE001 - a stranger's bytes must not decide what a server does about a bug
@@ -73,7 +73,7 @@ class Webhooks:
         finally:
             if not read.handed_over:
                 self._held -= read.held
-        if not read.complete and not _waits_for_continue(scope):
+        if not read.complete and not unclear and not _waits_for_continue(scope):
             await _discard(receive, read)
         await _send(send, answer, close=not read.complete)
 

@@ -24,7 +24,7 @@ from onceward.errors import ConfigurationError, OncewardError, StoreError
 from onceward.message import Receipt
 from onceward.pace import Pace
 from onceward.webhooks.naming import named
-from onceward.webhooks.request import Headers, Refusal, Request, TryLater
+from onceward.webhooks.request import Ambiguous, Headers, Refusal, Request, TryLater
 
 if TYPE_CHECKING:
     from onceward.webhooks.verifier import Event, Verifier
@@ -144,6 +144,8 @@ class Hooks:
         """The length that the headers announce; None where they do not."""
         if "content-length" not in headers:
             return None
+        if "transfer-encoding" in headers:
+            raise Ambiguous
         length = headers.get("content-length")
         if length is None or not _LENGTH.fullmatch(length):
             raise Refusal(HTTPStatus.BAD_REQUEST, "content-length is not a number")

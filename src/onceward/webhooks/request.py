@@ -50,6 +50,13 @@ class TryLater(Refusal):
         super().__init__(HTTPStatus.SERVICE_UNAVAILABLE, text, reason=reason, headers=headers)
 
 
+class Ambiguous(Refusal):
+    """Where the request ends can be read in two ways; the connection must not be used again."""
+
+    def __init__(self) -> None:
+        super().__init__(HTTPStatus.BAD_REQUEST, "send content-length or transfer-encoding, not both")
+
+
 class Headers:
     """The headers of a request: names in lower case, every value of a name."""
 
