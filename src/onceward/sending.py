@@ -61,7 +61,8 @@ class Sending(Desk):
 
     def _send(self, delivery: Delivery) -> Flow[None]:
         if not self._may_send(self._context.cache):
-            yield from introduce(self._context)
+            # Also where there is nothing to tell: a program without handlers and sinks may send.
+            yield from introduce(self._context, anew=not self._context.introduction.pending)
         yield from self._store_outgoing(self._context.cache, delivery)
 
     def _send_joined(self, delivery: Delivery) -> Flow[None]:
