@@ -49,7 +49,7 @@ def examine(inbox: Inbox, *, program: bool | None = None) -> list[Finding]:
     stats = inbox.stats()
     return [
         Finding("ok", f"the tables {inbox.store.prefix}* are there and of the version this onceward needs"),
-        *(Finding(cast("Level", level), what, advice) for level, what, advice in inbox.store.findings()),
+        *_store(inbox),
         *_handlers(inbox, program=has_handlers if program is None else program),
         *_guarantees(inbox),
         *_rows(inbox),
@@ -61,6 +61,13 @@ def examine(inbox: Inbox, *, program: bool | None = None) -> list[Finding]:
         *_sources(inbox),
         *_blobs(inbox),
     ]
+
+
+def _store(inbox: Inbox) -> Iterator[Finding]:
+    """What the database itself has to say, and whether it has room for our connections."""
+    destinations = sum(1 for handler in inbox.context.registry if handler.external)
+    for level, what, advice in inbox.store.findings(destinations):
+        yield Finding(cast("Level", level), what, advice)
 
 
 def _ask(inbox: Inbox, statement: str) -> list[tuple[Any, ...]]:

@@ -87,7 +87,7 @@ class Inbox(Entrance, Sending, Upkeep):
             registry=Registry(),
             large=LargeBodies(None if blobs is None else blob_stores.open_blobs(blobs), blob_above),
         )
-        super().__init__(context, open_store(url, prefix, self.settings.lock_wait))
+        super().__init__(context, open_store(url, prefix, self.settings.lock_wait, self.settings.pool))
         self.inline = Inline(self._context, self._store, self.introduce)
         self._workers: set[Worker] = set()
         self._gatherings = Gatherings(self._receive, self._areceive, single_writer=self._store.single_writer)

@@ -33,6 +33,9 @@ class Settings:
     """After how many crashes alone a message is dead."""
     careful: timedelta = timedelta(minutes=10)
     """How long inline processing stores first after a process died while working inline."""
+    pool: int = 16
+    """How many connections to PostgreSQL the calls of a process share: `receive`, `process`, `send`, reports. What more
+    calls than that do at once waits for one."""
     stop_timeout: timedelta = timedelta(seconds=30)
     """How long a graceful stop waits for running handlers."""
 
@@ -51,6 +54,8 @@ class Settings:
             raise ConfigurationError(f"lease={self.lease}: below one second a busy machine loses its own messages")
         if self.group < 1 or self.crash_limit < 1:
             raise ConfigurationError("group and crash_limit must be at least 1")
+        if self.pool < 1:
+            raise ConfigurationError(f"pool={self.pool}: calls need at least 1 connection")
         if self.body_retention > self.dedupe_retention:
             raise ConfigurationError(
                 f"body_retention={self.body_retention} is longer than dedupe_retention={self.dedupe_retention}: a body "

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from onceward import Inbox
+import asyncio
+
+import pytest
+
+from onceward import ConfigurationError, Inbox, Settings
 from onceward.doctor import Finding, examine
+from onceward.sinks.inbox import InboxSink
 from tests.servers.ports import free_port
 
 
@@ -29,6 +34,28 @@ def test_connections_that_may_be_wanted_are_compared_with_those_that_there_are(p
             True,
         )
         assert "raise max_connections by" in crowded.advice
+
+
+def test_the_size_of_the_pool_is_a_setting(postgres_url: str) -> None:
+    """D61: of both pools, and in the doctor's sum, in which every destination of the relay counts too."""
+    with Inbox(postgres_url, settings=Settings(pool=3)) as inbox:
+        inbox.migrate()
+        (found,) = about(inbox, "connections")
+        assert found.what.startswith("1 process may open up to 7 connections")
+        for name in ("one", "two"):
+            inbox.sink(name, InboxSink(inbox, source="here"))
+        (found,) = about(inbox, "connections")
+        assert found.what.startswith("1 process may open up to 10 connections")
+        assert inbox.store._sync_pool().max_size == 3  # type: ignore[attr-defined]
+
+        async def async_size() -> int:
+            pool = await inbox.store._async_pool()  # type: ignore[attr-defined]
+            await inbox.store.async_close()
+            return int(pool.max_size)
+
+        assert asyncio.run(async_size()) == 3
+    with pytest.raises(ConfigurationError, match="pool=0"):
+        Settings(pool=0)
 
 
 def test_a_pooler_stands_between_our_connections_and_the_servers(pgbouncer_url: str) -> None:

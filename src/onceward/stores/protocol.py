@@ -107,8 +107,8 @@ class Store(Protocol):
     def check_schema(self) -> None:
         """Raise `SchemaMissing` or `SchemaOutdated`, naming the command to run."""
 
-    def findings(self) -> Sequence[tuple[str, str, str]]:
-        """What the doctor should know about durability: (level, what is so, what to do)."""
+    def findings(self, destinations: int = 0, /) -> Sequence[tuple[str, str, str]]:
+        """What the doctor should know: (level, what is so, what to do). A process publishes to so many destinations."""
 
     def close(self) -> None:
         """Close every pooled connection of this process."""
@@ -117,8 +117,8 @@ class Store(Protocol):
         """Close the pooled connections of the running event loop."""
 
 
-def open_store(url: str, prefix: str, lock_wait: timedelta) -> Store:
-    """The store behind a URL."""
+def open_store(url: str, prefix: str, lock_wait: timedelta, pool: int = 16) -> Store:
+    """The store behind a URL; `pool` is how many connections its short work may share, where the database has many."""
     scheme = url.partition(":")[0]
     if scheme == "sqlite":
         from onceward.stores.sqlite.store import SqliteStore  # noqa: PLC0415 - drivers load on demand
@@ -130,7 +130,7 @@ def open_store(url: str, prefix: str, lock_wait: timedelta) -> Store:
         except ImportError as error:
             message = "PostgreSQL needs its driver: pip install 'onceward[postgres]'"
             raise ConfigurationError(message) from error
-        return PostgresStore(url, prefix)
+        return PostgresStore(url, prefix, pool)
     raise ConfigurationError(
         f"no store for {scheme!r} URLs; use sqlite:///path, sqlite:// (memory) or postgresql://..."
     )

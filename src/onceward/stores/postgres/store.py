@@ -25,9 +25,8 @@ from onceward.stores.postgres.statement import Statement
 from onceward.stores.statements import load
 
 _POOL_WAIT = 5.0
-_POOL_SIZE = 16
-_MOST_CONNECTIONS = _POOL_SIZE + 4
-"""Of a process with one lane: the pool, the lane's, the lease's, and two to ring and to hear the bell."""
+_BESIDE_POOL = 4
+"""Of a process with one lane: the lane's, the lease's, and two to ring and to hear the bell."""
 # Find a peer that has vanished without a word; values a user puts into the URL win.
 _DEAD_PEER = {
     "connect_timeout": "10",
@@ -63,8 +62,8 @@ class PostgresStore:
     dialect = "postgres"
     single_writer = False
 
-    def __init__(self, url: str, prefix: str) -> None:
-        self.url, self.prefix = url, prefix
+    def __init__(self, url: str, prefix: str, pool: int = 16) -> None:
+        self.url, self.prefix, self._pool_size = url, prefix, pool
         try:
             self._conninfo = make_conninfo(url, **{**_DEAD_PEER, **conninfo_to_dict(url)})
         except psycopg.ProgrammingError as error:
@@ -157,7 +156,7 @@ class PostgresStore:
                     kwargs=self._options,
                     configure=_settle_in,
                     min_size=0,
-                    max_size=_POOL_SIZE,
+                    max_size=self._pool_size,
                     open=True,
                     name="onceward",
                     reconnect_timeout=_POOL_WAIT,  # its pauses double: after an outage it would sleep on
@@ -199,7 +198,7 @@ class PostgresStore:
                 kwargs=self._options,
                 configure=_settle_in_async,
                 min_size=0,
-                max_size=_POOL_SIZE,
+                max_size=self._pool_size,
                 open=False,
                 name="onceward",
                 reconnect_timeout=_POOL_WAIT,  # its pauses double: after an outage it would sleep on
@@ -289,7 +288,7 @@ class PostgresStore:
         migrate.check(self.dialect, self.prefix, self.url, version)
         self._checked = True
 
-    def findings(self) -> Sequence[tuple[str, str, str]]:
+    def findings(self, destinations: int = 0, /) -> Sequence[tuple[str, str, str]]:
         self.check_schema()
         try:
             with self._plain() as connection:
@@ -312,7 +311,9 @@ class PostgresStore:
         if isolation != "read committed":
             found.append(("ok", f"default isolation is {isolation}; onceward sets READ COMMITTED itself", ""))
         if answering == pid:  # a pooler in between has few connections for many of ours
-            found.append(_room(*connections))
+            # The relay has one to look for what is to be published, and one more for each destination that has some.
+            relay = 1 + destinations if destinations else 0
+            found.append(_room(self._pool_size + _BESIDE_POOL + relay, *connections))
         return found
 
     def close(self) -> None:
@@ -330,11 +331,11 @@ class PostgresStore:
             await pool.close()
 
 
-def _room(allowed: int, others: int, processes: int) -> tuple[str, str, str]:
+def _room(each: int, allowed: int, others: int, processes: int) -> tuple[str, str, str]:
     """Whether the server has room for every connection that our processes may open."""
     # One that only receives is not registered: count at least the process that asks.
     ours = max(processes, 1)
-    wanted = ours * _MOST_CONNECTIONS
+    wanted = ours * each
     what = (
         f"{ours} {'process' if ours == 1 else 'processes'} may open up to {wanted} connections, others have {others} "
         f"now, and the server lets in {allowed}"
@@ -342,7 +343,10 @@ def _room(allowed: int, others: int, processes: int) -> tuple[str, str, str]:
     if wanted + others <= allowed:
         return "ok", what, ""
     lacking = wanted + others - allowed
-    advice = f"raise max_connections by {lacking} or more, run fewer processes, or connect through a PgBouncer"
+    advice = (
+        f"raise max_connections by {lacking} or more, lower Settings(pool=...), run fewer processes, or connect "
+        "through a PgBouncer"
+    )
     return "warning", f"{what}: under load connections will be refused", advice
 
 

@@ -203,7 +203,7 @@ class SqliteStore:
         migrate.check(self.dialect, self.prefix, self.url, version)
         self._checked = True
 
-    def findings(self) -> Sequence[tuple[str, str, str]]:
+    def findings(self, _destinations: int = 0, /) -> Sequence[tuple[str, str, str]]:
         found = [("ok", f"SQLite {sqlite3.sqlite_version}, journal WAL, synchronous FULL", "")]
         if sqlite3.sqlite_version_info < (3, 51, 3) and not self._uri:
             found.append(
