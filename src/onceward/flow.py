@@ -113,6 +113,8 @@ class Outcome:
     error: BaseException | None = None
     infrastructure: bool = False
     """The database was at fault (lost connection, deadlock), not the message."""
+    leaves: bool = False
+    """It set or made something that the next message must not meet: the transaction ends here."""
 
 
 def done(request: Do) -> Outcome:

@@ -44,6 +44,9 @@ ENDS = [
     "start\n  transaction read only",
     "PREPARE TRANSACTION 'x'",
     "prepare\ttransaction 'x'",
+    "SET TRANSACTION READ ONLY",
+    "set local transaction_read_only = on",
+    "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY",
 ]
 FINE = [
     "",

@@ -100,7 +100,7 @@ def _run(lane: Lane, group: list[Claimed], results: list[dict[str, Any]]) -> Flo
                 return count, failed  # what was published before it stays published
             return (yield from _step_back(failed, point)), failed
         count += len(part)
-        if lane.context.clock() - started > patience:
+        if outcome.leaves or lane.context.clock() - started > patience:
             break
     return count, None
 

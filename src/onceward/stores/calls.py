@@ -6,12 +6,13 @@ import re
 from collections.abc import Callable
 from contextvars import ContextVar, Token
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from onceward.deferred import asyncio
 from onceward.errors import ContractViolation, HandlerTimeout
 from onceward.flow import Call, Outcome
 
+T = TypeVar("T")
 Judge = Callable[[BaseException], bool]
 LONG = 1000
 """From how many characters on SQL is long."""
@@ -99,14 +100,18 @@ def overrun(seconds: float) -> HandlerTimeout:
 
 
 _CONTROL = re.compile(
-    r"(?:(BEGIN|START\s+TRANSACTION|COMMIT|END|ABORT|PREPARE\s+TRANSACTION)\b"
+    r"(?:(BEGIN|START\s+TRANSACTION|COMMIT|END|ABORT|PREPARE\s+TRANSACTION"
+    r"|SET\s+(?:(?:LOCAL|SESSION)\s+)?TRANSACTION(?:_\w+)?|SET\s+SESSION\s+CHARACTERISTICS)\b"
     r"|(ROLLBACK)\b(?!(?:\s+(?:TRANSACTION|WORK))?\s+TO\b))",
     re.IGNORECASE,
 )
 
 
 def refuse_transaction_control(statement: str) -> None:
-    """Refuse a handler's own BEGIN, COMMIT or ROLLBACK at the line where it stands; comments before it are cut off."""
+    """Refuse a handler's own BEGIN, COMMIT or ROLLBACK at the line where it stands; comments before it are cut off.
+
+    SET TRANSACTION too: in one that only reads, the message could never be finished.
+    """
     found = _CONTROL.match(statement)
     if found:
         word = found.group(1) or found.group(2)
@@ -116,10 +121,10 @@ def refuse_transaction_control(statement: str) -> None:
         )
 
 
-def remembered(check: Callable[[str], None]) -> Callable[[str], None]:
-    """A check of a handler's SQL that is made once for each text: the same few are sent again and again.
+def remembered(check: Callable[..., T]) -> Callable[..., T]:
+    """A look at a handler's SQL that is taken once for each text: the same few are sent again and again.
 
     Long ones are looked at each time, for they would be kept.
     """
     known = lru_cache(maxsize=500)(check)
-    return lambda sql: known(sql) if len(sql) <= LONG else check(sql)
+    return lambda sql, *more: known(sql, *more) if len(sql) <= LONG else check(sql, *more)

@@ -1,6 +1,7 @@
 """Loads the named statements of a dialect from its .sql file.
 
-Invariant: `{prefix}`, checked by `identity.check_prefix`, is the only thing ever put into SQL text.
+Invariant: `{prefix}`, checked by `identity.check_prefix`, is the only thing ever put into SQL text; on PostgreSQL with
+the schema of the tables before it, so that whatever path a handler has set, our statements find our tables.
 """
 
 from __future__ import annotations
@@ -13,13 +14,20 @@ _SECTION = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*--[^\n]*\n?", re.MULTILINE)
 # Up to a semicolon at the end of a line; one inside the body of a function ends nothing.
 _STATEMENT = re.compile(r"(?:\$\$.*?\$\$|;(?!\s*(?:\n|\Z))|[^;$]|\$)+", re.DOTALL)
+# Not in a literal, where it is a part of a name; but for the one that names a sequence.
+_NAME = re.compile(r"(?<!')\{prefix\}|(?<=nextval\(')\{prefix\}")
 _SQL = Path(__file__).with_name("sql")
 
 
 @cache
-def load(dialect: str, prefix: str) -> dict[str, tuple[str, ...]]:
-    """The statements of a dialect by name; a section may hold several, which run in order."""
+def load(dialect: str, prefix: str, schema: str = "") -> dict[str, tuple[str, ...]]:
+    """The statements of a dialect by name; a section may hold several, which run in order.
+
+    `schema`, quoted where it needs to be, is where the tables are; without it they are found by the search path.
+    """
     text = (_SQL / f"{dialect}.sql").read_text(encoding="utf-8")
+    if schema:
+        text = _NAME.sub(lambda _: f"{schema}.{{prefix}}", text)
     parts = _SECTION.split(text)[1:]
     return {name: _statements(body, prefix) for name, body in zip(parts[::2], parts[1::2], strict=True)}
 

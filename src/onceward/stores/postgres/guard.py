@@ -5,7 +5,7 @@ Also here: what psycopg's errors mean to onceward.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -25,9 +25,11 @@ from onceward.errors import (
     TransactionAborted,
 )
 from onceward.stores.calls import Owned, refuse_transaction_control, remembered
+from onceward.stores.leftovers import Left
+from onceward.stores.postgres.leftovers import left_by
 from onceward.stores.postgres.script import statements
 from onceward.stores.postgres.statement import Asked
-from onceward.stores.postgres.wire import send, send_async
+from onceward.stores.postgres.wire import IMMEDIATE, OWN_ROLE, OWN_SETTINGS, OWN_USER, send, send_async
 
 if TYPE_CHECKING:
     from onceward.stores import rehearsal as shown
@@ -38,10 +40,18 @@ _CONFLICT = (pg.SerializationFailure, pg.DeadlockDetected)
 _AWAY_STATES = ("08", "53", "57P", "25006", "25P03")
 
 
+_REPORTED = (b"client_encoding", b"DateStyle", b"IntervalStyle", b"TimeZone", b"session_authorization", b"is_superuser")
+"""Settings that the server tells of whenever they change, whoever has set them; to ask for them costs nothing."""
+
+
 @remembered
-def _check(script: str) -> None:
+def _check(script: str, setters: frozenset[str]) -> Left:
+    """Refuse what ends the transaction; answers what the statements leave behind."""
+    left = Left.NOTHING
     for statement in statements(script):
         refuse_transaction_control(statement)
+        left = max(left, left_by(statement, setters))
+    return left
 
 
 class Guard(Owned):
@@ -52,12 +62,23 @@ class Guard(Owned):
     """A handler has had it since our last statement."""
     overrun: bool = False
     """The handler that has it now was interrupted."""
+    left: Left = Left.NOTHING
+    """What handlers have left behind since the transaction began."""
+    is_foreign: bool = False
+    """The transaction is under settings of the handler's, perhaps under another role."""
+    setters: frozenset[str] = frozenset()
+    """The names of the functions that set something."""
+    reported: tuple[bytes | None, ...] = ()
+    """The settings that the server tells of, as they were."""
     notes: list[shown.Statement] | None = None
     """Where the handler's statements are noted, in a rehearsal."""
     pgconn: Any
     row_factory: Any
     prepare_threshold: int | None
-    _habits: tuple[Any, int | None] = (None, None)
+    closed: Any
+    cursor_factory: Any
+    server_cursor_factory: Any
+    _habits: tuple[Any, ...] = ()
     prepared: set[str]
     """The names of our own statements that the server has prepared."""
 
@@ -68,7 +89,7 @@ class Guard(Owned):
             self.notes.append(shown.Statement.of(_text(query), params))
         if self.overrun:
             raise HandlerTimeout("the handler has run longer than its timeout")
-        _check(_text(query))
+        self.leave(_check(_text(query), self.setters))
         if self.armed is None and self.pgconn.transaction_status == TransactionStatus.IDLE:
             raise ContractViolation("the transaction has ended before the handler did")
 
@@ -79,9 +100,35 @@ class Guard(Owned):
                 f"the handler called {what}; the transaction belongs to onceward: returning commits, raising rolls back"
             )
 
+    def leave(self, what: Left) -> None:
+        """Remember what the handler leaves behind."""
+        if what:
+            self.left, self.is_foreign = max(self.left, what), True
+
+    def settle_in(self, setters: Iterable[str]) -> None:
+        """Remember how a new connection is, and which functions would change that."""
+        self.setters = frozenset(setters)
+        self.reported = self._reported()
+
+    def restoring(self, limits: Mapping[str, Any]) -> list[Asked]:
+        """What brings our own rights and settings back, once, before a statement of ours follows a handler's."""
+        was_foreign, self.is_foreign = self.is_foreign, False
+        return [(IMMEDIATE, {}), (OWN_USER, {}), (OWN_ROLE, {}), (OWN_SETTINGS, limits)] if was_foreign else []
+
+    def undone(self) -> None:
+        """What handlers did is rolled back, and so are their settings; unless one of them has hidden a COMMIT."""
+        self.is_foreign = False
+        self.left = Left.NOTHING if self.left < Left.SESSION else Left.CONNECTION
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether no transaction is under way, and the connection is not as it was: the next one needs another."""
+        is_idle = self.armed is None and self.pgconn.transaction_status == TransactionStatus.IDLE
+        return self.left == Left.CONNECTION and is_idle
+
     def hand_over(self) -> None:
         """A handler gets the connection."""
-        self._habits = self.row_factory, self.prepare_threshold
+        self._habits = self._own_habits()
         self.overrun = False
         super().hand_over()
 
@@ -89,8 +136,24 @@ class Guard(Owned):
         """The handler has ended; what it set for itself is forgotten."""
         super().take_back()
         self.handled = True
-        if self._habits != (self.row_factory, self.prepare_threshold):
-            self.row_factory, self.prepare_threshold = self._habits
+        if self._habits != self._own_habits():
+            self.row_factory, self.prepare_threshold, self.cursor_factory, self.server_cursor_factory = self._habits
+        if not self.closed and self.reported != self._reported():
+            self.leave(Left.SESSION)
+
+    def _own_habits(self) -> tuple[Any, ...]:
+        return self.row_factory, self.prepare_threshold, self.cursor_factory, self.server_cursor_factory
+
+    def _reported(self) -> tuple[bytes | None, ...]:
+        return tuple(map(self.pgconn.parameter_status, _REPORTED))
+
+    def add_notice_handler(self, callback: Any) -> None:
+        self.leave(Left.CONNECTION if self.in_handler else Left.NOTHING)
+        super().add_notice_handler(callback)  # type: ignore[misc] # mixed into a connection
+
+    def add_notify_handler(self, callback: Any) -> None:
+        self.leave(Left.CONNECTION if self.in_handler else Left.NOTHING)
+        super().add_notify_handler(callback)  # type: ignore[misc] # mixed into a connection
 
     def take_armed(self) -> list[Asked]:
         """The statements that begin the transaction, once."""
@@ -143,6 +206,10 @@ class HandlerCursor(_GuardedCursor, psycopg.Cursor[Any]):
 
 class HandlerServerCursor(_GuardedCursor, psycopg.ServerCursor[Any]):
     """The same for named cursors."""
+
+    def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
+        self.connection.leave(Left.CONNECTION if self.withhold else Left.TRANSACTION)
+        return super().execute(query, params, **options)
 
 
 class HandlerConnection(Guard, psycopg.Connection[Any]):
@@ -223,6 +290,7 @@ class AsyncHandlerServerCursor(_OwnedCursor, psycopg.AsyncServerCursor[Any]):
     """The same for named cursors."""
 
     async def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
+        self.connection.leave(Left.CONNECTION if self.withhold else Left.TRANSACTION)
         await self.connection.start(query, params)
         return await super().execute(query, params, **options)
 

@@ -31,9 +31,10 @@ from onceward.flow import (
     run_sync,
 )
 from onceward.stores.calls import awaited_outcome, outcome
+from onceward.stores.leftovers import Left
 from onceward.stores.postgres.guard import is_infrastructure, translated
 from onceward.stores.postgres.statement import Asked, Statement
-from onceward.stores.postgres.wire import BEGIN, COMMIT, OWN_PLANS, send, send_async
+from onceward.stores.postgres.wire import BEGIN, COMMIT, OWN_PLANS, RESET_ALL, send, send_async
 
 if TYPE_CHECKING:
     from onceward.stores.postgres import rehearsal
@@ -55,6 +56,7 @@ class _PostgresSession:
     ) -> None:
         self._statements = statements
         self._reopen = reopen
+        self._limits: dict[str, Any] = {}
         self.connection = connection
 
     @property
@@ -82,12 +84,18 @@ class _PostgresSession:
 
     def _before(self, name: str) -> list[Asked]:
         """What must come before our next statement: the beginning, or what a handler is not to see."""
-        armed: list[Asked] = self.connection.take_armed()
-        ages = self.connection.handled or (armed and name in _CLAIMS)
-        if name in _NEED_NO_PLAN or not ages:
-            return armed
-        self.connection.handled = False
-        return [*armed, (OWN_PLANS, {})]
+        before: list[Asked] = self.connection.take_armed()
+        ages = self.connection.handled or (before and name in _CLAIMS)
+        if name == "back_to_point":
+            self.connection.undone()
+        elif not before:  # else no statement of a handler has run
+            before = self.connection.restoring(self._limits)
+        if ages and name not in _NEED_NO_PLAN:
+            self.connection.handled = False
+            before = [*before, (OWN_PLANS, {})]
+        if name == "commit" and self.connection.left >= Left.SESSION:
+            before = [*before, (RESET_ALL, {})]
+        return before
 
     def _asked(self, request: Any, before: list[Asked]) -> Asked | None:
         if isinstance(request, Query):
@@ -98,6 +106,7 @@ class _PostgresSession:
             return None
         if isinstance(request, Begin):
             self.connection.armed, self.connection.handled = self._opening(request), False
+            self.connection.left, self.connection.is_foreign = Left.NOTHING, False
             return None
         if not isinstance(request, Commit):
             raise TypeError(f"a session cannot perform {request!r}")
@@ -106,7 +115,7 @@ class _PostgresSession:
         return None if not before and self.idle else (COMMIT, {})
 
     def _opening(self, begin: Begin) -> list[Asked]:
-        limits = {
+        self._limits = {
             "statement_limit": f"{begin.statement_limit * 1000:.0f}",
             "lock_limit": f"{begin.lock_limit * 1000:.0f}",
             "idle_limit": f"{begin.idle_limit * 1000:.0f}",
@@ -115,14 +124,24 @@ class _PostgresSession:
         }
         # psycopg would send a BEGIN if this one were missing: the connection is never in autocommit mode, so that no
         # statement of a handler can be outside of a transaction.
-        return [(BEGIN, {}), (self._statements["begin_limits"], limits)]
+        return [(BEGIN, {}), (self._statements["begin_limits"], self._limits)]
 
     def _open_transaction(self) -> bool:
         """Whether there is something to roll back; what has not begun never does."""
         if self._joined:
             return False
         self.connection.armed = None
+        self.connection.undone()
         return not self.idle
+
+    def _with_leftovers(self, outcome: Outcome) -> Outcome:
+        outcome.leaves = bool(self.connection.left)
+        return outcome
+
+    @property
+    def _is_spent(self) -> bool:
+        """Whether a handler has left something on the connection that the next transaction must not meet."""
+        return not self._joined and self.connection.is_spent
 
     def _is_infrastructure(self, error: BaseException) -> bool:
         return is_infrastructure(error, self.connection)
@@ -138,6 +157,8 @@ class PostgresSession(_PostgresSession):
             return self._rehearse(request)
         if isinstance(request, Reconnect):
             return self._reconnect()
+        if self._is_spent and not self._reconnect():
+            raise _no_other()
         try:
             if isinstance(request, Rollback):
                 return self._roll_back(request)
@@ -165,9 +186,10 @@ class PostgresSession(_PostgresSession):
     def _call(self, call: Call) -> Outcome:
         self.connection.hand_over()
         try:
-            return outcome(call, self.connection, self._is_infrastructure)
+            called = outcome(call, self.connection, self._is_infrastructure)
         finally:
             self.connection.take_back()
+        return self._with_leftovers(called)
 
     def _rehearse(self, request: Rehearse) -> Rehearsal:
         notes = self.connection.notes = []
@@ -212,6 +234,8 @@ class AsyncPostgresSession(_PostgresSession):
             return await self._rehearse(request)
         if isinstance(request, Reconnect):
             return await self._reconnect()
+        if self._is_spent and not await self._reconnect():
+            raise _no_other()
         try:
             if isinstance(request, Rollback):
                 return await self._roll_back(request)
@@ -239,9 +263,10 @@ class AsyncPostgresSession(_PostgresSession):
     async def _call(self, call: Call) -> Outcome:
         self.connection.hand_over()
         try:
-            return await awaited_outcome(call, self.connection, self._is_infrastructure)
+            called = await awaited_outcome(call, self.connection, self._is_infrastructure)
         finally:
             self.connection.take_back()
+        return self._with_leftovers(called)
 
     async def _rehearse(self, request: Rehearse) -> Rehearsal:
         notes = self.connection.notes = []
@@ -268,3 +293,7 @@ class AsyncPostgresSession(_PostgresSession):
 
     async def close(self) -> None:
         self.abandon()
+
+
+def _no_other() -> StoreUnavailable:
+    return StoreUnavailable("a handler has left its connection changed, and PostgreSQL gives no other just now")

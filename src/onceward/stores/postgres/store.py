@@ -18,8 +18,10 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolClosed, PoolTi
 
 from onceward.errors import ConfigurationError
 from onceward.stores import migrate
+from onceward.stores.leftovers import Left
 from onceward.stores.postgres.bell import PostgresBell, Ringer
 from onceward.stores.postgres.guard import AsyncHandlerConnection, Guard, HandlerConnection, refused, unreachable
+from onceward.stores.postgres.leftovers import SETTERS
 from onceward.stores.postgres.session import AsyncPostgresSession, PostgresSession
 from onceward.stores.postgres.statement import Statement
 from onceward.stores.statements import load
@@ -37,6 +39,9 @@ _DEAD_PEER = {
     "application_name": "onceward",
     "client_encoding": "UTF8",
 }
+
+
+_SCHEMA = "SELECT relnamespace::regnamespace::text FROM pg_class WHERE oid = %s::regclass"
 
 
 class _Pool(ConnectionPool[HandlerConnection]):
@@ -71,7 +76,8 @@ class PostgresStore:
             raise ConfigurationError(f"{migrate.masked(url)!r} is not a PostgreSQL URL: {reason}") from None
         # Prepared statements are session state, which transaction pooling does not keep: off until proven direct.
         self._options: dict[str, Any] = {"autocommit": True, "prepare_threshold": None}
-        self._statements = {name: Statement.of(name, parts[0]) for name, parts in load(self.dialect, prefix).items()}
+        self._statements: dict[str, Statement] = {}
+        """Known once it is known in which schema the tables are."""
         self._lock = threading.Lock()
         self._checked = False
         self._forget()
@@ -139,7 +145,7 @@ class PostgresStore:
             yield session
         finally:
             connection.armed = None
-            if session.connection is not connection or not session.idle:
+            if session.connection is not connection or not session.idle or connection.left == Left.CONNECTION:
                 session.close()  # the pool wants back the one it gave, which a reconnect has closed
             pool.putconn(connection)
             if connection.closed:
@@ -176,7 +182,7 @@ class PostgresStore:
             yield session
         finally:
             connection.armed = None
-            if session.connection is not connection or not session.idle:
+            if session.connection is not connection or not session.idle or connection.left == Left.CONNECTION:
                 session.abandon()
             await asyncio.shield(self._give_back(pool, connection))
 
@@ -211,12 +217,14 @@ class PostgresStore:
         if not isinstance(tx, psycopg.Connection):
             raise ConfigurationError(f"tx= must be a psycopg.Connection, not {type(tx).__name__}")
         self._check_open(tx)
+        self.check_schema()
         return PostgresSession(self._statements, tx)
 
     def async_join(self, tx: Any) -> AsyncPostgresSession:
         if not isinstance(tx, psycopg.AsyncConnection):
             raise ConfigurationError(f"tx= must be a psycopg.AsyncConnection, not {type(tx).__name__}")
         self._check_open(tx)
+        self.check_schema()
         return AsyncPostgresSession(self._statements, tx)
 
     @staticmethod
@@ -279,6 +287,7 @@ class PostgresStore:
         try:
             with self._plain() as connection:
                 version = connection.execute(migrate.version_query(self.prefix).encode()).fetchall()[0][0]
+                schema = connection.execute(_SCHEMA, [f"{self.prefix}migration"]).fetchall()[0][0]
         except pg.UndefinedTable:
             raise migrate.missing(self.url, self.prefix) from None
         except psycopg.OperationalError as error:
@@ -286,6 +295,8 @@ class PostgresStore:
         except psycopg.Error as error:
             raise refused(error) from error
         migrate.check(self.dialect, self.prefix, self.url, version)
+        named = load(self.dialect, self.prefix, schema.replace("%", "%%"))
+        self._statements = {name: Statement.of(name, parts[0]) for name, parts in named.items()}
         self._checked = True
 
     def findings(self, destinations: int = 0, /) -> Sequence[tuple[str, str, str]]:
@@ -350,29 +361,28 @@ def _room(each: int, allowed: int, others: int, processes: int) -> tuple[str, st
     return "warning", f"{what}: under load connections will be refused", advice
 
 
-_WHO_ANSWERS = "SELECT pg_backend_pid()"
-
-
 def _settle_in(connection: HandlerConnection) -> None:
     """Make a new connection ours: READ COMMITTED whatever the role's default is, and no autocommit from here on.
 
     Statements are prepared where the server that answers is the one we connected to; a pooler hides who that is.
     """
-    answer = psycopg.Cursor(connection).execute(_WHO_ANSWERS).fetchone()
+    who_answers, setters = psycopg.Cursor(connection).execute(SETTERS).fetchall()[0]
     connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
     connection.set_autocommit(False)
-    if answer and answer[0] == connection.info.backend_pid:
+    if who_answers == connection.info.backend_pid:
         connection.prepare_threshold = 5
+    connection.settle_in(setters)
 
 
 async def _settle_in_async(connection: AsyncHandlerConnection) -> None:
     """As `_settle_in`, awaited."""
-    cursor = await psycopg.AsyncCursor(connection).execute(_WHO_ANSWERS)
-    answer = await cursor.fetchone()
+    cursor = await psycopg.AsyncCursor(connection).execute(SETTERS)
+    who_answers, setters = (await cursor.fetchall())[0]
     await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
     await connection.set_autocommit(False)
-    if answer and answer[0] == connection.info.backend_pid:
+    if who_answers == connection.info.backend_pid:
         connection.prepare_threshold = 5
+    connection.settle_in(setters)
 
 
 def _rows(cursor: psycopg.Cursor[tuple[Any, ...]]) -> list[Any]:

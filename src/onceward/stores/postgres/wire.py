@@ -25,6 +25,21 @@ if TYPE_CHECKING:
 
 BEGIN = Statement.of("begin", "BEGIN ISOLATION LEVEL READ COMMITTED")
 COMMIT = Statement.of("commit", "COMMIT")
+# After a handler that has set something, before our own statements: what it deferred is checked under its settings.
+IMMEDIATE = Statement.of("immediate", "SET CONSTRAINTS ALL IMMEDIATE")
+OWN_USER = Statement.of("own_user", "RESET SESSION AUTHORIZATION")
+OWN_ROLE = Statement.of("own_role", "RESET ROLE")
+OWN_SETTINGS = Statement.of(
+    "own_settings",
+    """SELECT FROM (
+        SELECT set_config('statement_timeout', %(statement_limit)s, true),
+               set_config('lock_timeout', %(lock_limit)s, true),
+               set_config('idle_in_transaction_session_timeout', %(idle_limit)s, true),
+               set_config('client_encoding', 'UTF8', true)
+    ) AS settings""",
+)
+RESET_ALL = Statement.of("reset_all", "RESET ALL")
+"""Before the COMMIT of a handler that has set something for its whole connection."""
 OWN_PLANS = Statement.of("own_plans", "SET LOCAL enable_seqscan = off")
 """Before what claims and finishes messages: a plan that was kept since the queue was small would read all of it, and it
 need not stay small, as while an old transaction keeps row versions. After handlers, whose plans are their business."""

@@ -29,7 +29,31 @@ def statement(sql: str) -> str:
     return _BEFORE.sub("", sql, count=1)
 
 
-_check = remembered(lambda sql: refuse_transaction_control(statement(sql)))
+# What outlasts a transaction; a pragma that only asks does not.
+_LASTING = re.compile(
+    r"PRAGMA\b(?!\s+(?:\w+\s*\.\s*)?(?:\w+_(?:x?info|list|check)\b|\w+\s*;?\s*\Z))"
+    r"|(?:ATTACH|DETACH)\b|CREATE\s+TEMP|CREATE\s.*?\btemp\s*\.",
+    re.IGNORECASE | re.DOTALL,
+)
+_KEPT_BY_THE_CONNECTION = (
+    "create_aggregate",
+    "create_collation",
+    "create_function",
+    "create_window_function",
+    "load_extension",
+    "set_authorizer",
+    "set_progress_handler",
+    "set_trace_callback",
+    "setlimit",
+)
+
+
+@remembered
+def _check(sql: str) -> bool:
+    """Refuse what ends the transaction; answers whether what the statement sets or makes outlasts it."""
+    one = statement(sql)
+    refuse_transaction_control(one)
+    return bool(_LASTING.match(one))
 
 
 def own_cursor(connection: sqlite3.Connection) -> sqlite3.Cursor:
@@ -66,6 +90,8 @@ class HandlerConnection(Owned, sqlite3.Connection):
     armed: Begin | None = None
     busy: threading.RLock
     """Held from the check of a statement until it has run, so that no handler ends in between."""
+    is_changed: bool = False
+    """A handler has set or made something on it that outlasts its transaction: the next one gets another connection."""
     notes: list[shown.Statement] | None = None
     """Where the handler's statements are noted, in a rehearsal."""
 
@@ -78,7 +104,8 @@ class HandlerConnection(Owned, sqlite3.Connection):
         self.check_owner()
         if self.notes is not None:
             self.notes.append(shown.Statement.of(sql, parameters))
-        _check(sql)
+        if _check(sql):
+            self.__dict__["is_changed"] = True
         self.start()
         if not self.in_transaction:
             raise ContractViolation(
@@ -141,3 +168,19 @@ class HandlerConnection(Owned, sqlite3.Connection):
         raise ContractViolation(
             f"the handler called {what}; the transaction belongs to onceward: returning commits, raising rolls back"
         )
+
+
+def _noting(name: str) -> Any:
+    """A method of the connection after which it is not as it was."""
+    usual = getattr(sqlite3.Connection, name)
+
+    def noted(self: HandlerConnection, *args: Any, **kwargs: Any) -> Any:
+        self.__dict__["is_changed"] = True
+        return usual(self, *args, **kwargs)
+
+    return noted
+
+
+for _name in _KEPT_BY_THE_CONNECTION:
+    if hasattr(sqlite3.Connection, _name):
+        setattr(HandlerConnection, _name, _noting(_name))

@@ -65,6 +65,14 @@ class SqliteSession:
         """Whether no transaction is open."""
         return not self.connection.in_transaction
 
+    @property
+    def is_spent(self) -> bool:
+        """Whether a handler has changed the connection, and no transaction is under way: the next needs another."""
+        connection = self.connection
+        return (
+            isinstance(connection, HandlerConnection) and connection.is_changed and self.idle and not connection.armed
+        )
+
     def perform(self, request: Any) -> Any:
         if isinstance(request, tuple):
             return tuple(self.perform(part) for part in request)
@@ -72,6 +80,8 @@ class SqliteSession:
             return self._call(request)
         if isinstance(request, Reconnect):
             return self._reconnect()
+        if self.is_spent and not self._reconnect():
+            raise _no_other()
         try:
             return self._rehearse(request) if isinstance(request, Rehearse) else self._statement(request)
         except sqlite3.Error as error:
@@ -113,6 +123,8 @@ class SqliteSession:
             connection.start()
             if not connection.in_transaction:
                 raise _rolled_back()
+            if connection.is_changed:
+                own_cursor(connection).execute("PRAGMA query_only = OFF")  # a handler may have let nobody write
         bound = {key: json.dumps(value) if isinstance(value, list) else value for key, value in params.items()}
         bound["now"] = self._clock()
         rows: list[tuple[Any, ...]] = []
@@ -131,9 +143,11 @@ class SqliteSession:
         assert isinstance(connection, HandlerConnection)  # noqa: S101 - handlers never run on joined sessions
         connection.hand_over()
         try:
-            return outcome(call, connection, is_infrastructure)
+            called = outcome(call, connection, is_infrastructure)
         finally:
             connection.take_back()
+        called.leaves = connection.is_changed
+        return called
 
     def _rehearse(self, request: Rehearse) -> shown.Rehearsal:
         notes = self.listen(request)
@@ -195,6 +209,8 @@ class AsyncSqliteSession:
             return await self._call(request)
         if isinstance(request, Reconnect):
             return await self._reconnect()
+        if self._session.is_spent and not await self._reconnect():
+            raise _no_other()
         if isinstance(request, Rehearse):
             notes = await self._tx._execute(self._session.listen, request)  # noqa: SLF001 - as below
             return await self._tx._execute(self._session.noted, notes, await self._call(request.call))  # noqa: SLF001
@@ -209,6 +225,7 @@ class AsyncSqliteSession:
             outcome = await awaited_outcome(call, self._tx, is_infrastructure)
         finally:
             connection.take_back()
+        outcome.leaves = connection.is_changed
         if isinstance(outcome.error, HandlerTimeout):
             connection.interrupt()  # the thread may still be busy with a statement nobody waits for
         return outcome
@@ -238,6 +255,10 @@ class AsyncSqliteSession:
 def _only_rollback(action: int, operation: str | None, *_: str | None) -> int:
     ends = action == sqlite3.SQLITE_TRANSACTION and operation == "ROLLBACK"
     return sqlite3.SQLITE_OK if ends else sqlite3.SQLITE_DENY
+
+
+def _no_other() -> StoreUnavailable:
+    return StoreUnavailable("a handler has left its connection changed, and the database cannot be opened anew")
 
 
 def _rolled_back() -> TransactionAborted:

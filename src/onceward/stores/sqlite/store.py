@@ -103,7 +103,7 @@ class SqliteStore:
         try:
             yield session
         finally:
-            if session.idle:
+            if session.idle and not session.is_spent:
                 self._idle.append(session)
             else:
                 session.close()
