@@ -7,7 +7,7 @@ the same order, each request a scheduling point.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -46,8 +46,11 @@ class Process:
     lanes: int
     knows_all: bool
     """It handles the late types too."""
+    numbers: Iterator[int]
+    """What worker numbers are drawn from: the same for all processes."""
     gate: Gate = field(default_factory=Gate)
     worker: int = 0
+    registered_as: str = ""
     stopping: bool = False
     alive: bool = True
     paused_until: float = 0.0
@@ -65,7 +68,7 @@ class Process:
     def start_name(self) -> str:
         """A name of its own for every registration."""
         number = next(self._starts)
-        return self.name if number == 0 else f"{self.name}.{number}"
+        return self.name if number == 0 else f"{self.name}#{number}"
 
     @property
     def busy(self) -> bool:
@@ -117,13 +120,19 @@ def _introduce(process: Process) -> Flow[None]:
 
 
 def _register(process: Process) -> Flow[None]:
+    process.registered_as = process.start_name()
     process.worker = yield from presence.register(
-        process.context, process=process.start_name(), host="host", pid=1, inline=process.inline
+        process.context,
+        process=process.registered_as,
+        host="host",
+        pid=1,
+        inline=process.inline,
+        draw=lambda: next(process.numbers),
     )
 
 
 def _renew(process: Process) -> Flow[None]:
-    if not (yield from presence.beat(process.context, process.worker, inline=process.inline)):
+    if not (yield from presence.beat(process.context, process.worker, process.registered_as, inline=process.inline)):
         yield from _register(process)
     tokens = set(process.orphans)
     yield from presence.release(process.context, process.worker, tokens)

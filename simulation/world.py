@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections import Counter
@@ -51,6 +52,7 @@ class World:
         self.scheduler.nemesis = self.nemesis
         self.processes: list[Process] = []
         self.started = 0
+        self._numbers = itertools.count(1)
         self.calm = False
         self.favourite = 0
         self._describe()
@@ -147,6 +149,7 @@ class World:
             receivers=scenario.receivers,
             lanes=scenario.lanes,
             knows_all=late,
+            numbers=self._numbers,
         )
         self.processes.append(process)
         task = self.scheduler.spawn(

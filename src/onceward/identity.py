@@ -75,6 +75,11 @@ def new_id() -> str:
     return os.urandom(16).hex()
 
 
+def new_number() -> int:
+    """A number that nobody has had: 53 random bits, which every reader of JSON can hold."""
+    return int.from_bytes(os.urandom(7), "big") >> 3 or new_number()
+
+
 def stored_id(message_id: str, destination: str | None = None) -> bytes:
     """The ledger's form of an id: a kind byte and a canonical UUID's 16 bytes, the id's own bytes, or a digest.
 

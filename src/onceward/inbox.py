@@ -24,6 +24,7 @@ from onceward.registry import Handler, KeySpec, Promise, Registry
 from onceward.retry import RetryPolicy
 from onceward.sending import Sending
 from onceward.settings import Settings
+from onceward.signals import stopped_by_signals
 from onceward.spooling import Spooling
 from onceward.steps.blob import put_away
 from onceward.steps.context import Context
@@ -33,7 +34,7 @@ from onceward.steps.receive import merged, receive
 from onceward.stores.protocol import open_store
 from onceward.transact import apart, async_performer, perform, perform_async, performer
 from onceward.upkeep import Upkeep
-from onceward.worker import Worker, stopped_by_signals
+from onceward.worker import Worker
 
 if TYPE_CHECKING:
     from onceward.blobs import protocol as blob_stores

@@ -24,8 +24,7 @@ from onceward.steps.process import process
 from onceward.steps.prune import Sweep, upkeep
 from onceward.stores.protocol import AsyncSession, Session, Store
 from onceward.transact import async_performer, perform, perform_async, performer
-from onceward.watchdog import Watch
-from onceward.worker import watched_call
+from onceward.watchdog import Watch, watched_call
 
 _GATE_POLL = 0.005
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from onceward import identity
 from onceward.deferred import socket
-from onceward.errors import StoreConflict, StoreError, StoreUnavailable
+from onceward.errors import ConfigurationError, StoreConflict, StoreError, StoreUnavailable
 from onceward.flow import RECONNECT, Flow, run_sync
 from onceward.rounds import Rounds
 from onceward.steps import presence
@@ -27,6 +27,8 @@ from onceward.watchdog import TICK, Watchdog
 
 log = logging.getLogger("onceward")
 
+_AGAIN = "#"
+"""Between the name of a process and what tells its later registrations apart."""
 AGAIN_SECONDS = 1.0
 """How soon a heartbeat that failed is tried again, where that is sooner than the next one."""
 
@@ -43,9 +45,10 @@ class Presence:
         lost: Callable[[BaseException], None] | None = None,
     ) -> None:
         self._context, self._store = context, store
-        self._process = process or identity.new_id()
+        if _AGAIN in process:
+            raise ConfigurationError(f"process={process!r}: the name of a process cannot hold {_AGAIN!r}")
+        self._process = self._name = process or identity.new_id()
         self._lost = lost or _say_lost
-        self._starts = itertools.count()
         self._tokens = itertools.count(1)
         self._duties: list[Callable[[], Flow[int]]] = []
         self._orphans: set[int] = set()
@@ -105,6 +108,10 @@ class Presence:
         """Let go, in time, of claims whose lane ended without knowing what became of them."""
         self._orphans |= tokens
 
+    def distrust(self) -> None:
+        """The database was away, perhaps for all: that a lease has lapsed says nothing until another one has passed."""
+        self._trusting_at = time.monotonic() + self._lease
+
     def stop(self) -> None:
         """Let go of every note and leave; fine when not started."""
         with self._lock:
@@ -134,10 +141,8 @@ class Presence:
 
     def _register(self) -> None:
         assert self._session is not None  # noqa: S101 - set by start
-        number = next(self._starts)
-        name = self._process if number == 0 else f"{self._process}.{number}"
         flow = presence.register(
-            self._context, process=name, host=socket.gethostname(), pid=os.getpid(), inline=self._inline
+            self._context, process=self._name, host=socket.gethostname(), pid=os.getpid(), inline=self._inline
         )
         self._worker = run_sync(flow, self._session.perform)
         self._beaten = time.monotonic()
@@ -150,8 +155,7 @@ class Presence:
         try:
             self._beat()
         except BaseException as error:
-            # Perhaps nobody else could either: that a lease has lapsed says nothing until another one has passed.
-            self._trusting_at = time.monotonic() + self._lease
+            self.distrust()
             if not isinstance(error, StoreUnavailable):
                 self._session.perform(RECONNECT)
                 raise
@@ -164,16 +168,32 @@ class Presence:
 
     def _beat(self) -> None:
         assert self._session is not None  # noqa: S101 - set by start
-        if not run_sync(presence.beat(self._context, self._worker, inline=self._inline), self._session.perform):
-            log.warning("this process was declared dead and registers anew; what it held was given to others")
-            self._register()
+        flow = presence.beat(self._context, self._worker, self._name, inline=self._inline)
+        if not run_sync(flow, self._session.perform):
+            self._return()
         now = time.monotonic()
         if now - self._beaten > self._lease:  # as after an outage that nobody reported: others may be late, too
-            self._trusting_at = now + self._lease
+            self.distrust()
         self._beaten = now
         if self._away_since is not None:
             log.warning("the lease is renewed again after %.0f s", now - self._away_since)
             self._away_since = None
+
+    def _return(self) -> None:
+        """Register anew, under a name that cannot be in anybody's way."""
+        assert self._session is not None  # noqa: S101 - set by start
+        namesakes = run_sync(presence.namesakes(self._context, self._name), self._session.perform)
+        name, self._name = self._name, f"{self._process}{_AGAIN}{identity.new_id()[:8]}"
+        if namesakes:
+            *_, pid, host = namesakes[0]
+            log.error(
+                "process %d on %s has registered under the name of this process, %s, and was given what it held; "
+                "each process needs a name of its own. This one goes on as %s",
+                *(pid, host, name, self._name),
+            )
+        else:
+            log.warning("this process was declared dead and registers anew; what it held was given to others")
+        self._register()
 
     # What it owes the others
 

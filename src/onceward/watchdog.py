@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from onceward.flow import Call, Outcome
+from onceward.stores.calls import overrun
 from onceward.stores.protocol import Session
 
 log = logging.getLogger("onceward")
@@ -83,3 +85,15 @@ class Watchdog:
         """End the transactions of handlers that still run, so that their locks are in nobody's way."""
         for watch in list(self._watches):
             watch.cut()
+
+
+def watched_call(session: Session, watch: Watch, call: Call) -> Outcome:
+    """Call a `def` handler under its time limit."""
+    limit = call.handler.timeout.total_seconds()
+    watch.begin(session, limit)
+    expired = True
+    try:
+        outcome: Outcome = session.perform(call)
+    finally:
+        expired = watch.end()
+    return Outcome(error=overrun(limit)) if expired else outcome

@@ -9,15 +9,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Literal, TypeVar
 
-from onceward.deferred import asyncio, signal
+from onceward.deferred import asyncio
 from onceward.effects import async_effects, sync_effects
 from onceward.errors import StoreError, StoreUnavailable
-from onceward.flow import Call, Flow, Outcome, Wait, run_async, run_sync
+from onceward.flow import Call, Flow, Wait, run_async, run_sync
 from onceward.presence import Presence
 from onceward.registry import Subscription
 from onceward.steps.context import Context
@@ -27,13 +26,14 @@ from onceward.steps.introduce import introduce
 from onceward.steps.lane import Lane
 from onceward.steps.prune import Sweep, upkeep
 from onceward.steps.subscribe import fan_out
-from onceward.stores.calls import overrun
 from onceward.stores.protocol import AsyncSession, Bell, Session, Store
 from onceward.transact import async_performer, performer
 from onceward.wake import Wake
-from onceward.watchdog import Watch
+from onceward.watchdog import Watch, watched_call
 
 log = logging.getLogger("onceward")
+
+_AGAIN_SECONDS = 0.5
 
 Role = Literal["handle", "relay"]
 T = TypeVar("T")
@@ -60,6 +60,10 @@ class Worker:
         self._stop = threading.Event()
         self._wake = Wake()
         self._presence = Presence(context, store, process=process, lost=self._fail)
+        sweep = Sweep()
+        self._presence.also(self._introduce)
+        self._presence.also(lambda: fan_out(context))
+        self._presence.also(lambda: upkeep(context, sweep))
         self._bell: Bell | None = None
         self._threads: set[threading.Thread] = set()
         self._lock = threading.Lock()
@@ -76,10 +80,10 @@ class Worker:
     def run(self) -> int:
         """Work until stopped (or until idle), with an event loop of its own for async handlers."""
         try:
-            self._begin()
-            if any(handler.is_async for handler in self._context.registry):
-                self._start(lambda: asyncio.run(self._async_lanes()), "onceward-async")
-            self._start_threads()
+            if self._begin():
+                if any(handler.is_async for handler in self._context.registry):
+                    self._start(lambda: asyncio.run(self._async_lanes()), "onceward-async")
+                self._start_threads()
             self._join()
         finally:
             self.request_stop()
@@ -91,9 +95,9 @@ class Worker:
         """As `run`, with async handlers on the running event loop; a cancellation stops gracefully."""
         beginning = asyncio.ensure_future(asyncio.to_thread(self._begin))
         try:
-            await asyncio.shield(beginning)
-            self._start_threads()
-            await self._async_lanes()
+            if await asyncio.shield(beginning):
+                self._start_threads()
+                await self._async_lanes()
             while self._threads:  # threads, not tasks
                 await asyncio.sleep(0.01)
         finally:
@@ -105,17 +109,35 @@ class Worker:
         self._raise_problem()
         return self.finished
 
-    def _begin(self) -> None:
+    def _begin(self) -> bool:
+        """Get ready, also when the database is away at first; answers whether that came before a stop."""
+        pause, told = 0.05, ""
+        while not self._stop.is_set():
+            try:
+                self._get_ready()
+            except StoreUnavailable as error:
+                if self._until_idle:
+                    raise
+                self._presence.distrust()
+                if str(error) != told:
+                    log.warning("waiting for the database: %s", error)
+                    told = str(error)
+                self._stop.wait(pause)
+                pause = min(pause * 2, 2.0)
+            else:
+                if told:
+                    log.warning("the database is back")
+                return True
+        return False
+
+    def _get_ready(self) -> None:
         if self._before is not None:
             self._before()
+            self._before = None
         with self._store.session() as session:
             run_sync(introduce(self._context, anew=True), session.perform)
             while run_sync(fan_out(self._context), session.perform):
                 pass
-        sweep = Sweep()
-        self._presence.also(self._introduce)
-        self._presence.also(lambda: fan_out(self._context))
-        self._presence.also(lambda: upkeep(self._context, sweep))
         self._presence.start()
         if not self._until_idle:  # whoever only drains never waits for new messages
             self._bell = self._store.watch(self._wake.ring)
@@ -246,7 +268,7 @@ class Worker:
                 relay.busy.discard(destination)
                 self._wake.ring()  # what came since its last look is for the next lane
 
-        session = self._store.connect()
+        session = self._connect()
         try:
             with self._presence.watchdog.watched() as watch:
                 performer = _SyncPerformer(session, watch, self._wake)
@@ -255,7 +277,7 @@ class Worker:
             session.close()
 
     def _sync_lane(self, lane: Lane) -> None:
-        session = self._store.connect()
+        session = self._connect()
         lane.effects = sync_effects(lane, self._store, lambda: session.idle)
         try:
             with self._presence.watchdog.watched() as watch:
@@ -263,6 +285,25 @@ class Worker:
                 self._count(run_sync(work(lane, until_idle=self._until_idle), performer.perform))
         finally:
             session.close()
+
+    def _connect(self) -> Session:
+        """A connection of its own; while the database is away, a worker that is to stay waits for it."""
+        while True:
+            try:
+                return self._store.connect()
+            except StoreUnavailable:
+                if self._until_idle or self._stop.wait(_AGAIN_SECONDS):
+                    raise
+
+    async def _async_connect(self) -> AsyncSession:
+        """As `_connect`, awaited."""
+        while True:
+            try:
+                return await self._store.async_connect()
+            except StoreUnavailable:
+                await asyncio.sleep(_AGAIN_SECONDS)
+                if self._until_idle or self._stop.is_set():
+                    raise
 
     async def _async_lanes(self) -> None:
         lanes, destinations = self._lanes(is_async=True), self._destinations(is_async=True)
@@ -316,7 +357,7 @@ class Worker:
 
     async def _performed(self, step: Callable[[AsyncSession], Flow[T]]) -> T:
         """Run a step on a connection of its own."""
-        session = await self._store.async_connect()
+        session = await self._async_connect()
         try:
             seen, otherwise = self._wake.rung, async_performer(session)
 
@@ -351,29 +392,3 @@ class _SyncPerformer:
             self._seen = self._wake.wait(self._seen, request.seconds)
             return None
         return self._otherwise(request)
-
-
-def watched_call(session: Session, watch: Watch, call: Call) -> Outcome:
-    """Call a `def` handler under its time limit."""
-    limit = call.handler.timeout.total_seconds()
-    watch.begin(session, limit)
-    expired = True
-    try:
-        outcome: Outcome = session.perform(call)
-    finally:
-        expired = watch.end()
-    return Outcome(error=overrun(limit)) if expired else outcome
-
-
-@contextmanager
-def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Stop gracefully on SIGTERM and SIGINT, where this thread may say so."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, lambda *_: stop()) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

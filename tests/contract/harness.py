@@ -172,7 +172,15 @@ class Shop:
 
     @contextmanager
     def running(self, **options: Any) -> Iterator[None]:
-        """A worker at work in the background, for as long as the block lasts."""
+        """A registered worker at work in the background, for as long as the block lasts."""
+        before = self.count("worker")
+        with self.started(**options) as ended:
+            wait_until(lambda: ended() or self.count("worker") > before, message="a registered worker")
+            yield
+
+    @contextmanager
+    def started(self, **options: Any) -> Iterator[Callable[[], bool]]:
+        """A worker in the background that is perhaps not ready yet; the answer tells whether it has ended."""
         problems: list[BaseException] = []
 
         def work() -> None:
@@ -184,12 +192,10 @@ class Shop:
             except BaseException as error:  # noqa: BLE001 - reported where the block ends
                 problems.append(error)
 
-        before = self.count("worker")
         thread = threading.Thread(target=work, name="contract-worker")
         thread.start()
         try:
-            wait_until(lambda: problems or self.count("worker") > before, message="a registered worker")
-            yield
+            yield lambda: not thread.is_alive()
         finally:
             while thread.is_alive():
                 self.inbox.stop()

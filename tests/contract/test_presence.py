@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from onceward.errors import StoreUnavailable
+from onceward import Settings
+from onceward.errors import ConfigurationError, StoreUnavailable
 from onceward.flow import Flow, Query
+from onceward.presence import Presence
 from tests.contract.harness import QUICK, Kind, Shop
 from tests.contract.test_claims import die_holding, lease_end
 from tests.contract.test_timeouts import STATEMENTS, overrun
+from tests.servers import FaultProxy
 from tests.waiting import wait_until
 
 
@@ -109,3 +114,126 @@ def test_a_worker_that_loses_its_heartbeat_stops_loudly(sqlite_url: str, kind: K
         quick.handle()
         with pytest.raises(OSError, match="disk of the log"):
             lose()
+
+
+def fail_over(shop: Shop) -> None:
+    """Go on with a standby that had not heard of any worker yet, nor of the numbers that were given out."""
+    shop.sql(f"DELETE FROM {shop.prefix}worker")
+    if shop.dialect == "sqlite":
+        shop.sql("DELETE FROM sqlite_sequence WHERE name LIKE '%worker'")
+    elif shop.sql(f"SELECT pg_get_serial_sequence('{shop.prefix}worker', 'id')") != [(None,)]:
+        shop.sql(f"ALTER TABLE {shop.prefix}worker ALTER COLUMN id RESTART")
+
+
+def test_a_worker_number_is_never_given_twice(quick: Shop) -> None:
+    """D54: a live process whose row is gone registers anew, and shares its number with nobody; deaths are noticed."""
+    first, second = (Presence(quick.inbox.context, quick.inbox.store, process=name) for name in ("first", "second"))
+    first.start()
+    lost = first.worker
+    fail_over(quick)
+    second.start()
+    try:
+        assert second.worker != lost
+        wait_until(
+            lambda: first.worker != lost and {first.worker, second.worker} == {w.id for w in quick.inbox.workers()}
+        )
+    finally:
+        first.stop()
+        second.stop()
+
+
+def test_a_heartbeat_knows_its_own_row(quick: Shop) -> None:
+    """D54: a row that has our number and another's name is not ours; renewing it would hide that both are wrong."""
+    mine = Presence(quick.inbox.context, quick.inbox.store)
+    mine.start()
+    lost = mine.worker
+    quick.sql(f"UPDATE {quick.prefix}worker SET process = 'a stranger'")
+    try:
+        wait_until(lambda: mine.worker != lost)
+    finally:
+        mine.stop()
+    quick.sql(f"DELETE FROM {quick.prefix}worker")
+
+
+def test_a_name_that_was_killed_starts_again(quick: Shop) -> None:
+    """D25: what it held is run by the next process of its name, charged as a crash, though its lease is not over."""
+    quick.handle()
+    quick.receive("m1")
+    die_holding(quick, "m1", process="worker_0")
+    other = die_holding(quick, process="worker-0#1")  # not one of its, though LIKE would say so
+    future = "9e15" if quick.dialect == "sqlite" else "now() + interval '1 day'"
+    quick.sql(f"UPDATE {quick.prefix}worker SET alive_until = {future}")
+    with quick.started(process="worker_0"):
+        wait_until(lambda: quick.status("m1") == "done")
+        assert other in [worker.id for worker in quick.inbox.workers()]
+    quick.declare_dead("worker-0")
+    assert "was replaced by a new one of the same name, worker_0" in quick.story("m1").history[0].error
+
+
+def test_of_two_processes_with_one_name_the_older_says_so_and_goes_on(quick: Shop, caplog: Any) -> None:
+    """D25: it loses its lease, once, and never takes the name back."""
+    quick.handle()
+    older, newer = (Presence(quick.inbox.context, quick.inbox.store, process="worker-0") for _ in range(2))
+    older.start()
+    lost = older.worker
+    newer.start()
+    try:
+        wait_until(lambda: older.worker != lost)
+        kept = newer.worker
+        renewed = lease_end(quick, kept)
+        wait_until(lambda: lease_end(quick, kept) > renewed)
+        assert {worker.id for worker in quick.inbox.workers()} == {older.worker, newer.worker}
+        assert newer.worker == kept
+        assert "has registered under the name of this process, worker-0" in caplog.text
+    finally:
+        older.stop()
+        newer.stop()
+    with pytest.raises(ConfigurationError, match="cannot hold '#'"):
+        Presence(quick.inbox.context, quick.inbox.store, process="a#b")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def outage(
+    request: pytest.FixtureRequest, sqlite_url: str, proxied_postgres_url: str, postgres_proxy: FaultProxy
+) -> tuple[str, Callable[[], AbstractContextManager[None]]]:
+    """The address of a store, and how it goes away for the length of a block."""
+
+    @contextmanager
+    def cut() -> Iterator[None]:
+        postgres_proxy.cut()
+        try:
+            yield
+        finally:
+            postgres_proxy.heal()
+
+    @contextmanager
+    def locked() -> Iterator[None]:
+        with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            yield
+
+    return (sqlite_url, locked) if request.param == "sqlite" else (proxied_postgres_url, cut)
+
+
+@pytest.mark.needs("proxy")
+def test_a_worker_waits_for_a_database_that_is_away_when_it_starts(outage: Any, kind: Kind, caplog: Any) -> None:
+    """D25: it says so, can be stopped, and works when the database is back; whoever only drains is told at once."""
+    url, away = outage
+    settings = Settings(lock_wait=timedelta(milliseconds=20), poll=timedelta(milliseconds=50))
+    with Shop(url, kind, settings=settings, pooled=True) as shop:
+        shop.handle()
+        shop.receive("m1")
+        with away(), shop.started() as ended:
+            wait_until(lambda: "waiting for the database" in caplog.text)
+            shop.inbox.stop()
+            wait_until(ended)
+            with pytest.raises(StoreUnavailable):
+                shop.inbox.drain()
+        caplog.clear()
+        with ExitStack() as over:
+            over.enter_context(away())
+            with shop.started():
+                wait_until(lambda: "waiting for the database" in caplog.text)
+                over.close()
+                wait_until(lambda: shop.effects() == ["m1"])
+        assert "the database is back" in caplog.text

@@ -294,7 +294,7 @@ _FIRST = (
     "unhandled_types",
     "add_worker",
 )
-_PRESENCE = ("add_worker", "lock_worker", "let_go", "forget_worker")
+_PRESENCE = ("worker_of_process", "add_worker", "lock_worker", "let_go", "forget_worker")
 INTRODUCTION = frozenset(["begin", "begin_limits", "commit", *_FIRST, *_PRESENCE, "suspects"])
 """With this each process begins, idles and ends; it is disturbed in the scenarios that are about little else."""
 

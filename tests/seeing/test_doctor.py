@@ -24,8 +24,8 @@ def test_connections_that_may_be_wanted_are_compared_with_those_that_there_are(p
         assert (fine.level, fine.what.startswith("1 process may open up to 20 connections")) == ("ok", True)
         with inbox.transaction() as connection:  # processes as they register, and one that is long gone
             connection.execute(
-                "INSERT INTO onceward_worker (process, host, pid, code_version, inline, started_at, alive_until) "
-                "SELECT n::text, 'elsewhere', n, '', false, now(), now() + (n * interval '1 hour') "
+                "INSERT INTO onceward_worker (id, process, host, pid, code_version, inline, started_at, alive_until) "
+                "SELECT n, n::text, 'elsewhere', n, '', false, now(), now() + (n * interval '1 hour') "
                 "FROM generate_series(0, 15) n"
             )
         (crowded,) = about(inbox, "connections")

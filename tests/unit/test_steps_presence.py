@@ -18,20 +18,40 @@ HERE = context(settings=Settings(lease=timedelta(seconds=9), crash_limit=3))
 
 def test_a_process_registers() -> None:
     """One row for each start, with its lease; the answer is its worker number."""
-    script = Script({"add_worker": [(41,)]})
-    assert script.run(register(HERE, process="p", host="h", pid=5, inline=True)) == 41
-    assert script.story == ["begin add_worker commit"]
+    script = Script({"add_worker": [(41,)], "worker_of_process": []})
+    assert script.run(register(HERE, process="p", host="h", pid=5, inline=True, draw=lambda: 41)) == 41
+    assert script.story == ["begin worker_of_process add_worker commit"]
     assert script.params("add_worker") == [
-        {"process": "p", "host": "h", "pid": 5, "code_version": "v1", "inline": True, "lease": 9.0}
+        {"worker": 41, "process": "p", "host": "h", "pid": 5, "code_version": "v1", "inline": True, "lease": 9.0}
     ]
+
+
+def test_a_name_that_is_taken_changes_hands() -> None:
+    """D25: what its last owner held is taken over in the same commit; one that came in between is replaced, too."""
+    left = Turns([(2, 0, 55, "a")], [(3, 0, 56, "b")])
+    script = Script({"worker_of_process": left, "noted_by": [], "add_worker": Turns([], [(42,)])})
+    assert script.run(register(HERE, process="p", host="h", pid=5, inline=False)) == 42
+    replaced = "begin worker_of_process noted_by take_over forget_worker add_worker commit"
+    assert script.story == [replaced, replaced]
+    assert [one["worker"] for one in script.params("forget_worker")] == [2, 3]
+
+
+def test_a_number_is_drawn_never_counted() -> None:
+    """D54: what counts would count again after a failover."""
+    script = Script({"worker_of_process": [], "add_worker": [(1,)]})
+    for _ in range(100):
+        script.run(register(HERE, process="p", host="h", pid=5, inline=False))
+    numbers = {one["worker"] for one in script.params("add_worker")}
+    assert len(numbers) == 100
+    assert all(0 < number < 2**53 for number in numbers)
 
 
 @pytest.mark.parametrize(("rows", "alive"), [([(WORKER,)], True), ([], False)])
 def test_a_beat_says_whether_it_still_lives(rows: list[Any], alive: bool) -> None:  # noqa: FBT001 - a parameter
     """No row back: it was declared dead and must register anew."""
     script = Script({"beat": rows})
-    assert script.run(beat(HERE, WORKER, inline=False)) is alive
-    assert script.params("beat") == [{"worker": WORKER, "lease": 9.0, "inline": False}]
+    assert script.run(beat(HERE, WORKER, "p", inline=False)) is alive
+    assert script.params("beat") == [{"worker": WORKER, "process": "p", "lease": 9.0, "inline": False}]
 
 
 def test_a_goodbye_frees_everything_uncharged() -> None:

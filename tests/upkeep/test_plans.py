@@ -107,8 +107,8 @@ WORDS = {
 FILL = f"""
 INSERT INTO {PREFIX}name (name) VALUES ('default');
 INSERT INTO {PREFIX}subscription (consumer, type) VALUES (1, 't');
-INSERT INTO {PREFIX}worker (process, host, pid, code_version, inline, started_at, alive_until)
-VALUES ('p', 'h', 1, '', %yes, %now, %now);
+INSERT INTO {PREFIX}worker (id, process, host, pid, code_version, inline, started_at, alive_until)
+VALUES (1, 'p', 'h', 1, '', %yes, %now, %now);
 INSERT INTO {PREFIX}ledger (seq, consumer, source, type_hash, id, hash, received_at)
 SELECT n, 1, 1, 1, %raw, %hash, %now FROM g;
 INSERT INTO {PREFIX}body (seq, source, id, type, version, body, received_at)

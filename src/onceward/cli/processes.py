@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 
 import click
@@ -20,6 +20,7 @@ import click
 from onceward.cli.failure import WRONG_USAGE, Failure
 from onceward.cli.target import Target
 from onceward.cli.text import count, examples, visible
+from onceward.errors import StoreUnavailable
 from onceward.inbox import Inbox
 from onceward.stores.migrate import masked
 from onceward.supervisor import Supervisor, follow_parent
@@ -70,7 +71,8 @@ def run(  # noqa: PLR0913 - each is an option
                 "where the inbox is made",
                 WRONG_USAGE,
             )
-        inbox.store.check_schema()
+        with suppress(StoreUnavailable):  # then the workers wait for it
+            inbox.store.check_schema()
         if processes > 1:
             _supervise(inbox, program, processes=processes, concurrency=concurrency, http=http, as_json=as_json)
             return

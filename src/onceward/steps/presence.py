@@ -1,22 +1,33 @@
 """Presence: a process registers, renews its lease, says goodbye; the notes of one that died are taken over.
 
 Invariant: notes come off and the worker row goes in one transaction, so a process that was declared dead can
-neither finish what it held nor claim anything new. A message is charged for a crash only if it was the only one
-its process held.
+neither finish what it held nor claim anything new. A worker number is random and never used twice, not even when the
+database has gone back to an earlier state, and a heartbeat also says whose it is. A message is charged for a crash
+only if it was the only one its process held.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from onceward import identity
 from onceward.fingerprint import fingerprint
 from onceward.flow import COMMIT, Flow, Query
 from onceward.steps.context import Context, once
 
 
-def register(context: Context, *, process: str, host: str, pid: int, inline: bool) -> Flow[int]:
-    """Make this process known; answers its worker number."""
-    params = {
+def register(  # noqa: PLR0913 - who it is
+    context: Context,
+    *,
+    process: str,
+    host: str,
+    pid: int,
+    inline: bool,
+    draw: Callable[[], int] = identity.new_number,
+) -> Flow[int]:
+    """Make this process known, and take over whoever had its name before; answers its worker number."""
+    row = {
         "process": process,
         "host": host,
         "pid": pid,
@@ -24,15 +35,29 @@ def register(context: Context, *, process: str, host: str, pid: int, inline: boo
         "inline": inline,
         "lease": context.settings.lease.total_seconds(),
     }
-    (rows,) = yield from once(context, Query("add_worker", params))
-    return int(rows[0][0])
+    while True:
+        yield context.short()
+        before = yield Query("worker_of_process", {"process": process})
+        replaced = f"was replaced by a new one of the same name, {process}"
+        yield from _take_over(
+            context, [(number, was, f"process {old} on {at} {replaced}") for number, was, old, at in before]
+        )
+        rows, _ = yield (Query("add_worker", {"worker": draw(), **row}), COMMIT)
+        if rows:  # else somebody of this name has registered in between
+            return int(rows[0][0])
 
 
-def beat(context: Context, worker: int, *, inline: bool) -> Flow[bool]:
+def beat(context: Context, worker: int, process: str, *, inline: bool) -> Flow[bool]:
     """Renew the lease; False when this process was declared dead and must register anew."""
-    params = {"worker": worker, "lease": context.settings.lease.total_seconds(), "inline": inline}
+    params = {"worker": worker, "process": process, "lease": context.settings.lease.total_seconds(), "inline": inline}
     (rows,) = yield from once(context, Query("beat", params))
     return bool(rows)
+
+
+def namesakes(context: Context, process: str) -> Flow[list[tuple[Any, ...]]]:
+    """Who is registered under a name: number, inline, process id and host."""
+    (rows,) = yield from once(context, Query("worker_of_process", {"process": process}))
+    return rows
 
 
 def take_over_lapsed(context: Context, worker: int) -> Flow[int]:

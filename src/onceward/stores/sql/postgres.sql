@@ -444,17 +444,19 @@ WHERE seq = ANY(%(seqs)b::bigint[]) AND (worker, token) IS NOT DISTINCT FROM (%(
 RETURNING seq
 
 -- name: add_worker
--- One row per process start; the process name is random, so it is never used twice.
-INSERT INTO {prefix}worker (process, host, pid, code_version, inline, started_at, alive_until)
-VALUES (%(process)s, %(host)s, %(pid)s, %(code_version)s, %(inline)s, clock_timestamp(),
+-- Guard: the name is nobody's; no row back means that it is taken. What the last process of this name left
+-- was taken over in the same transaction.
+INSERT INTO {prefix}worker (id, process, host, pid, code_version, inline, started_at, alive_until)
+VALUES (%(worker)s, %(process)s, %(host)s, %(pid)s, %(code_version)s, %(inline)s, clock_timestamp(),
         clock_timestamp() + make_interval(secs => %(lease)s::float8))
+ON CONFLICT (process) DO NOTHING
 RETURNING id
 
 -- name: beat
--- Guard: the row is still there; no row back means that this process was declared dead and must register anew.
+-- Guard: the row is still there and still this process's; no row back means that it was declared dead and must register anew.
 UPDATE {prefix}worker
 SET alive_until = clock_timestamp() + make_interval(secs => %(lease)s::float8), inline = inline OR %(inline)s
-WHERE id = %(worker)s
+WHERE id = %(worker)s AND process = %(process)s
 RETURNING id
 
 -- name: lapsed_workers
@@ -465,9 +467,10 @@ ORDER BY id LIMIT 10
 FOR UPDATE SKIP LOCKED
 
 -- name: worker_of_process
--- For a supervisor that saw its child die, and for a process that says goodbye. Waits for a claim that is being committed.
+-- For a supervisor that saw its child die, and for a process that begins under the name of another. With those that it registered as
+-- later, after it had been declared dead. Waits for a claim that is being committed.
 SELECT id, inline, pid, host FROM {prefix}worker
-WHERE process = %(process)s OR process LIKE %(process)s || '.%%' FOR UPDATE
+WHERE process = %(process)s OR starts_with(process, %(process)s || '#') FOR UPDATE
 
 -- name: lock_worker
 -- Before its notes come off: waits for a claim that is being committed and keeps the next one from beginning.
@@ -978,7 +981,7 @@ WHERE at > clock_timestamp() - make_interval(mins => %(minutes)s::integer) GROUP
 SELECT w.id, w.process, w.host, w.pid, w.code_version, w.inline, (extract(epoch FROM w.started_at) * 1000000)::bigint,
        extract(epoch FROM w.alive_until - clock_timestamp())::float8,
        (SELECT count(*) FROM {prefix}queue q WHERE q.worker = w.id AND q.token IS NOT NULL)
-FROM {prefix}worker w ORDER BY w.id
+FROM {prefix}worker w ORDER BY w.started_at, w.id
 
 -- name: unserved
 -- Due work by subscription and destination, and how old the oldest of each is: for the doctor to compare with who is running.

@@ -361,15 +361,17 @@ WHERE seq IN (SELECT value FROM json_each(:seqs)) AND worker = :worker AND token
 RETURNING seq
 
 -- name: add_worker
--- One row per process start; the process name is random, so it is never used twice.
-INSERT INTO {prefix}worker (process, host, pid, code_version, inline, started_at, alive_until)
-VALUES (:process, :host, :pid, :code_version, :inline, :now, :now + CAST(:lease * 1000000 AS integer))
+-- Guard: the name is nobody's; no row back means that it is taken. What the last process of this name left
+-- was taken over in the same transaction.
+INSERT INTO {prefix}worker (id, process, host, pid, code_version, inline, started_at, alive_until)
+VALUES (:worker, :process, :host, :pid, :code_version, :inline, :now, :now + CAST(:lease * 1000000 AS integer))
+ON CONFLICT (process) DO NOTHING
 RETURNING id
 
 -- name: beat
--- Guard: the row is still there; no row back means that this process was declared dead and must register anew.
+-- Guard: the row is still there and still this process's; no row back means that it was declared dead and must register anew.
 UPDATE {prefix}worker SET alive_until = :now + CAST(:lease * 1000000 AS integer), inline = max(inline, :inline)
-WHERE id = :worker
+WHERE id = :worker AND process = :process
 RETURNING id
 
 -- name: lapsed_workers
@@ -377,9 +379,10 @@ RETURNING id
 SELECT id, inline, pid, host FROM {prefix}worker WHERE alive_until < :now AND id <> :worker ORDER BY id LIMIT 10
 
 -- name: worker_of_process
--- For a supervisor that saw its child die, and for a process that says goodbye.
+-- For a supervisor that saw its child die, and for a process that begins under the name of another. With those that it registered as
+-- later, after it had been declared dead.
 SELECT id, inline, pid, host FROM {prefix}worker
-WHERE process = :process OR process LIKE :process || '.%'
+WHERE process = :process OR substr(process, 1, length(:process) + 1) = :process || '#'
 
 -- name: lock_worker
 -- The single writer keeps claims away meanwhile.
@@ -862,7 +865,7 @@ WHERE at > :now - :minutes * 60000000 GROUP BY minute
 -- Who is running, and how much of it.
 SELECT w.id, w.process, w.host, w.pid, w.code_version, w.inline, w.started_at, (w.alive_until - :now) / 1000000.0,
        (SELECT count(*) FROM {prefix}queue q WHERE q.worker = w.id AND q.token IS NOT NULL)
-FROM {prefix}worker w ORDER BY w.id
+FROM {prefix}worker w ORDER BY w.started_at, w.id
 
 -- name: unserved
 -- Due work by subscription and destination, and how old the oldest of each is: for the doctor to compare with who is running.

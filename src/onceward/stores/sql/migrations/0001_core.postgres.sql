@@ -132,8 +132,9 @@ CREATE TABLE {prefix}attempt (
 );
 CREATE INDEX {prefix}attempt_seq ON {prefix}attempt (seq);
 
+-- The number is random: after a failover to a standby that lagged, one that was counted would be given twice.
 CREATE TABLE {prefix}worker (
-    id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id           bigint PRIMARY KEY,
     process      text NOT NULL UNIQUE,
     host         text NOT NULL,
     pid          integer NOT NULL,

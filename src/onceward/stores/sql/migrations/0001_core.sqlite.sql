@@ -130,8 +130,9 @@ CREATE TABLE {prefix}attempt (
 );
 CREATE INDEX {prefix}attempt_seq ON {prefix}attempt (seq);
 
+-- The number is random: after the file was restored, one that was counted would be given twice.
 CREATE TABLE {prefix}worker (
-    id           integer PRIMARY KEY AUTOINCREMENT,
+    id           integer PRIMARY KEY,
     process      text NOT NULL UNIQUE,
     host         text NOT NULL,
     pid          integer NOT NULL,
