@@ -13,6 +13,7 @@ import pytest
 
 from onceward import Inbox
 from onceward.dashboard import Credential, Dashboard
+from onceward.dashboard.access import COOKIE
 from onceward.serve import serving
 from tests.dashboard import shop
 
@@ -48,6 +49,15 @@ class Visitor:
     def send(self, path: str, fields: dict[str, Any], headers: dict[str, str]) -> httpx.Response:
         """Send a form with whatever headers."""
         return self._client.post(path, data=fields, headers=headers)
+
+    @property
+    def cookie(self) -> str:
+        """The session, as somebody might copy it."""
+        return self._client.cookies[COOKIE]
+
+    def get_with(self, cookie: str, path: str) -> httpx.Response:
+        """Look at a page with somebody's session."""
+        return httpx.get(f"{self.address}{path}", headers={"cookie": f"{COOKIE}={cookie}", "accept": "text/html"})
 
     def token(self, path: str) -> str:
         """The token of the form on a page."""

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
+from starlette.requests import Request
 
 from onceward import Inbox
 from onceward.cli.app import application
 from onceward.cli.dashboard import is_loopback
-from onceward.dashboard import Credential, Dashboard, Person, access
+from onceward.dashboard import Credential, Dashboard, Person, access, throttle
 from onceward.dashboard.access import ROLES, Access
 from onceward.dashboard.app import HEADERS, ROUTES
 from onceward.errors import ConfigurationError
 from tests.dashboard import shop
 from tests.dashboard.conftest import Visitor, visiting
+from tests.outage import away
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from starlette.requests import Request
 
     from onceward.dashboard import Role
 
@@ -143,17 +143,102 @@ def test_sessions_end(site: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
     assert site.get("/").status_code == 303
 
 
-def test_guessing_is_slowed_down_and_names_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    people = Access([shop.OPERATOR], anonymous=None)
+def test_signing_out_ends_the_session_in_every_process(inbox: Inbox) -> None:
+    """D58: a copied cookie is worth nothing then, here, elsewhere and after a restart; other sessions go on."""
+    with visiting(inbox, credentials=shop.PEOPLE) as one, visiting(inbox, credentials=shop.PEOPLE) as other:
+        one.sign_in(shop.OPERATOR)
+        other.sign_in(shop.OPERATOR)
+        copied = one.cookie
+        assert [visitor.get_with(copied, "/").status_code for visitor in (one, other)] == [200, 200]
+        assert one.post("/logout").status_code == 303
+        assert [visitor.get_with(copied, "/").status_code for visitor in (one, other)] == [303, 303]
+        assert other.get("/").status_code == 200
+        with visiting(inbox, credentials=shop.PEOPLE) as later:
+            assert later.get_with(copied, "/").status_code == 303
+            assert later.post("/logout").status_code == 303  # without a session
+        with inbox.transaction() as tx:
+            tx.execute(f"UPDATE onceward_ended_session SET until = {'0' if _is_sqlite(inbox) else 'to_timestamp(0)'}")
+        assert other.post("/logout").status_code == 303
+        with inbox.transaction() as tx:
+            assert tx.execute("SELECT count(*) FROM onceward_ended_session").fetchone()[0] == 1  # the old one is swept
+
+
+def test_a_session_that_the_database_cannot_end_is_said(inbox: Inbox) -> None:
+    with visiting(inbox, credentials=shop.PEOPLE) as visitor:
+        visitor.sign_in(shop.OPERATOR)
+        with away(inbox):
+            answer = visitor.post("/logout")
+            assert (answer.status_code, "still works" in answer.text) == (503, True)
+        assert visitor.get("/").status_code == 303  # this browser has lost its cookie all the same
+
+
+def _is_sqlite(inbox: Inbox) -> bool:
+    return inbox.store.dialect == "sqlite"
+
+
+def comes_from(address: str, **headers: str) -> Request:
+    pairs = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    return Request({"type": "http", "headers": pairs, "client": (address, 1)})
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The throttle's time."""
     now = [0.0]
-    monkeypatch.setattr("onceward.dashboard.access.time.monotonic", lambda: now[0])
-    for _ in range(access.FREE_FAILURES + 2):
-        now[0] += 100
-        assert people.sign_in(shop.OPERATOR.name, "wrong") is None
-        assert people.sign_in("nobody", "wrong") is None
-    assert people.sign_in(shop.OPERATOR.name, shop.OPERATOR.secret) is None  # locked for a moment, though right
-    now[0] += access.LONGEST_LOCK
-    assert people.sign_in(shop.OPERATOR.name, shop.OPERATOR.secret) is not None
+    monkeypatch.setattr("onceward.dashboard.throttle.time.monotonic", lambda: now[0])
+    return now
+
+
+def guarded(*, behind_proxy: bool = False) -> Access:
+    return Access([shop.OPERATOR], anonymous=None, has_ended=lambda _: False, behind_proxy=behind_proxy)
+
+
+def test_guessing_is_slowed_down_and_names_are_not_told(clock: list[float]) -> None:
+    people, here = guarded(), comes_from("192.0.2.1")
+    for _ in range(throttle.FREE_FAILURES + 2):
+        clock[0] += 100
+        assert people.sign_in(here, shop.OPERATOR.name, "wrong") is None
+        assert people.sign_in(here, "nobody", "wrong") is None
+    assert people.sign_in(here, shop.OPERATOR.name, shop.OPERATOR.secret) is None  # locked for a moment, though right
+    clock[0] += throttle.LONGEST_LOCK
+    assert people.sign_in(here, shop.OPERATOR.name, shop.OPERATOR.secret) is not None
+
+
+def test_wrong_secrets_from_one_address_lock_nobody_out_elsewhere(clock: list[float]) -> None:
+    """D51: not behind a proxy either, whose own address all share; and IPv6 addresses of one network are one."""
+    right = (shop.OPERATOR.name, shop.OPERATOR.secret)
+    for people, here, elsewhere in (
+        (guarded(), comes_from("192.0.2.1"), comes_from("192.0.2.2", x_forwarded_for="192.0.2.1")),
+        (guarded(), comes_from("2001:db8::1"), comes_from("2001:db8:0:1::1")),
+        (
+            guarded(behind_proxy=True),
+            comes_from("10.0.0.1", x_forwarded_for="192.0.2.2, 192.0.2.1"),
+            comes_from("10.0.0.1", x_forwarded_for="192.0.2.2"),
+        ),
+    ):
+        for _ in range(throttle.FREE_FAILURES + 1):
+            assert people.sign_in(here, shop.OPERATOR.name, "wrong") is None
+        assert people.sign_in(here, *right) is None
+        assert people.sign_in(elsewhere, *right) is not None
+    assert guarded().sign_in(comes_from("2001:db8::1"), *right) is not None
+    assert clock == [0.0]
+
+
+def test_many_addresses_guess_no_faster_than_a_few(clock: list[float]) -> None:
+    """D51: beyond the common limit only addresses that were right before are listened to, and memory stays small."""
+    people, known = guarded(), comes_from("192.0.2.1")
+    right = (shop.OPERATOR.name, shop.OPERATOR.secret)
+    assert people.sign_in(known, *right) is not None
+    for number in range(throttle.FAILURES_A_MINUTE):
+        assert people.sign_in(comes_from(f"198.51.100.{number}"), shop.OPERATOR.name, "wrong") is None
+    assert people.sign_in(comes_from("203.0.113.1"), *right) is None
+    assert people.sign_in(known, *right) is not None
+    clock[0] += 61
+    assert people.sign_in(comes_from("203.0.113.1"), *right) is not None
+    slow = throttle.Throttle()
+    for number in range(throttle.REMEMBERED + 10):
+        slow.failed(f"address {number}", "ada")
+    assert len(slow._failures) == throttle.REMEMBERED
 
 
 def test_programs_sign_in_with_basic_authentication(site: Visitor) -> None:

@@ -1,7 +1,8 @@
 """Who may do what: people, roles, sessions, and whether a request comes from our own pages.
 
-Invariants: secrets are compared in constant time; a session is a signed cookie that expires and that a change of the
-credentials ends; a state-changing request is a POST from the same origin with the token of its session.
+Invariants: secrets are compared in constant time; a session is a signed cookie that expires, and that signing out or a
+change of the credentials ends in every process; a state-changing request is a POST from the same origin with the token
+of its session.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import base64
 import hashlib
 import hmac
 import secrets
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
+from onceward.dashboard.throttle import Throttle
 from onceward.errors import ConfigurationError
 
 Role = Literal["viewer", "reader", "operator"]
@@ -29,8 +30,6 @@ of errors, tracebacks); change things too."""
 COOKIE = "onceward_session"
 SESSION_SECONDS = 12 * 3600
 SHORTEST_SECRET = 16
-FREE_FAILURES = 5
-LONGEST_LOCK = 300.0
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -80,18 +79,22 @@ def _role(word: str) -> Role:
 
 
 Identify = Callable[[Request], Person | None]
+HasEnded = Callable[[str], bool]
+"""Whether somebody has signed out of a session."""
 
 
 class Access:
     """The people of one dashboard."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - who they are, and how they come
         self,
         credentials: Sequence[Credential],
         *,
         anonymous: Role | None,
+        has_ended: HasEnded,
         identify: Identify | None = None,
         secret: str = "",
+        behind_proxy: bool = False,
     ) -> None:
         if not credentials and anonymous is None and identify is None:
             raise ConfigurationError(
@@ -107,12 +110,12 @@ class Access:
             raise ConfigurationError("two credentials have the same name")
         self._credentials = {one.name: one for one in credentials}
         self._anonymous, self._identify = anonymous, identify
+        self._has_ended, self._behind_proxy = has_ended, behind_proxy
         # Made of the credentials: the same in every process, and another as soon as one of them changes.
         people = sorted((one.name, one.role, one.secret) for one in credentials)
         material = repr((secret, people)) if secret or people else secrets.token_hex()
         self._key = hashlib.sha256(f"onceward dashboard {material}".encode()).digest()
-        self._failures: dict[str, tuple[int, float]] = {}
-        self._lock = threading.Lock()
+        self._throttle = Throttle()
 
     @property
     def can_sign_in(self) -> bool:
@@ -120,7 +123,7 @@ class Access:
         return bool(self._credentials)
 
     def person(self, request: Request) -> Person | None:
-        """Who sent a request; None where nobody may."""
+        """Who sent a request; None where nobody may. Asks the database whether a session has ended."""
         if self._identify is not None:
             return self._identify(request)
         known = self._in_session(request) or self._in_header(request)
@@ -130,13 +133,18 @@ class Access:
             return Person("anonymous", self._anonymous)
         return None
 
-    def sign_in(self, name: str, secret: str) -> str | None:
+    def sign_in(self, request: Request, name: str, secret: str) -> str | None:
         """The cookie of a new session; None where the secret is wrong or too many were. Says not which."""
-        person = self._proven(name, secret)
+        person = self._proven(request, name, secret)
         if person is None:
             return None
-        content = f"{person.name}\n{int(time.time())}".encode()
+        content = f"{person.name}\n{int(time.time())}\n{secrets.token_hex(16)}".encode()
         return f"{_text(content)}.{self._signed('session', content)}"
+
+    def session(self, request: Request) -> str | None:
+        """The session that a request belongs to, by its own name; None where it has none that is valid."""
+        found = self._session(request)
+        return found[1] if found else None
 
     def token(self, request: Request, person: Person) -> str:
         """What a form of ours carries."""
@@ -147,6 +155,11 @@ class Access:
         return same_origin(request) and hmac.compare_digest(token.encode(), self.token(request, person).encode())
 
     def _in_session(self, request: Request) -> Person | None:
+        found = self._session(request)
+        return None if found is None or self._has_ended(found[1]) else found[0]
+
+    def _session(self, request: Request) -> tuple[Person, str] | None:
+        """Whose session a cookie of ours is, and which, unless its time is over."""
         content, _, signature = request.cookies.get(COOKIE, "").partition(".")
         try:
             raw = base64.urlsafe_b64decode(content.encode())
@@ -154,11 +167,11 @@ class Access:
             return None
         if not content or not hmac.compare_digest(signature.encode(), self._signed("session", raw).encode()):
             return None
-        name, _, began = raw.decode().partition("\n")
+        name, began, session = raw.decode().rsplit("\n", 2)
         known = self._credentials.get(name)
         if known is None or time.time() - int(began) > SESSION_SECONDS:
             return None
-        return Person(known.name, known.role)
+        return Person(known.name, known.role), session
 
     def _in_header(self, request: Request) -> Person | None:
         """For programs, such as Prometheus: HTTP basic authentication."""
@@ -169,24 +182,27 @@ class Access:
             name, _, secret = base64.b64decode(value.encode(), validate=True).decode().partition(":")
         except ValueError:
             return None
-        return self._proven(name, secret)
+        return self._proven(request, name, secret)
 
-    def _proven(self, name: str, secret: str) -> Person | None:
-        known = self._credentials.get(name)
-        with self._lock:
-            failures, locked_until = self._failures.get(name, (0, 0.0))
+    def _proven(self, request: Request, name: str, secret: str) -> Person | None:
+        known, address = self._credentials.get(name), self._address(request)
         expected = known.secret if known else "no such person"
-        is_right = hmac.compare_digest(_digest(secret), _digest(expected)) and known is not None
-        if time.monotonic() < locked_until:
+        is_right = hmac.compare_digest(_digest(secret), _digest(expected))
+        # Unknown names are never right, so counting them would only fill the memory.
+        if known is None or not self._throttle.may_try(address, name):
             return None
-        with self._lock:
-            if is_right:
-                self._failures.pop(name, None)
-            elif known is not None:  # unknown names are never right, so counting them would only fill the memory
-                beyond = max(0, failures + 1 - FREE_FAILURES)
-                pause = min(LONGEST_LOCK, 2.0**beyond) if beyond else 0.0
-                self._failures[name] = (failures + 1, time.monotonic() + pause)
-        return Person(known.name, known.role) if known and is_right else None
+        if not is_right:
+            self._throttle.failed(address, name)
+            return None
+        self._throttle.succeeded(address, name)
+        return Person(known.name, known.role)
+
+    def _address(self, request: Request) -> str:
+        """Where a request comes from; a proxy of ours writes it behind what others have written."""
+        forwarded = request.headers.getlist("x-forwarded-for") if self._behind_proxy else []
+        if forwarded:
+            return forwarded[-1].rpartition(",")[2].strip()
+        return request.client.host if request.client else ""
 
     def _signed(self, purpose: str, content: bytes) -> str:
         return _text(hmac.digest(self._key, f"{purpose}:".encode() + content, "sha256"))

@@ -24,6 +24,8 @@ from onceward.dashboard.samples import Samples
 from onceward.dashboard.view import View
 from onceward.errors import ConfigurationError, OncewardError, StoreError
 from onceward.inbox import Inbox
+from onceward.steps.sign_out import is_signed_out, sign_out
+from onceward.transact import perform
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -92,7 +94,8 @@ class Dashboard:
     `credentials` are people with secrets; `identify` asks your own application who sent a request; `anonymous` is the
     role of everybody else who comes to a local address: none, "viewer" (no payloads) or "reader". With `identify` in
     several processes, give all of them the same `secret`: it signs the forms. `behind_tls` says that browsers come
-    through HTTPS, though we are spoken to in the clear; the proxy must pass on the name of the host they asked for.
+    through HTTPS, though we are spoken to in the clear; the proxy must pass on the name of the host they asked for, and
+    add the address they come from to `X-Forwarded-For`.
     """
 
     def __init__(  # noqa: PLR0913 - who may use it, and how it is reached
@@ -106,7 +109,14 @@ class Dashboard:
         behind_tls: bool = False,
     ) -> None:
         self._inbox, self._behind_tls = inbox, behind_tls
-        self._access = Access(credentials, anonymous=anonymous, identify=identify, secret=secret)
+        self._access = Access(
+            credentials,
+            anonymous=anonymous,
+            has_ended=lambda session: perform(inbox.store, lambda: is_signed_out(inbox.context, session)),
+            identify=identify,
+            secret=secret,
+            behind_proxy=behind_tls,
+        )
         self._samples = Samples(inbox)
         self._templates = shown.environment()
         routes: list[Route | Mount] = [self._route(allowed) for allowed in ROUTES]
@@ -136,7 +146,7 @@ class Dashboard:
 
     def _route(self, allowed: Allowed) -> Route:
         async def answer(request: Request) -> Response:
-            person = self._access.person(request)
+            person = await run_in_threadpool(self._access.person, request)
             if person is None:
                 return self._stranger(request)
             if not person.may(allowed.role):
@@ -175,7 +185,7 @@ class Dashboard:
         if not same_origin(request):
             raise asked.refuse("this request did not come from a page of this dashboard", 403)
         name, secret = (fields.get(field, [""])[0] for field in ("name", "secret"))
-        cookie = await run_in_threadpool(self._access.sign_in, name, secret)
+        cookie = await run_in_threadpool(self._access.sign_in, request, name, secret)
         if cookie is None:
             log.warning("somebody could not sign in to the dashboard")
             problem = "That is not right, or there were too many tries; wait a moment before the next."
@@ -196,9 +206,19 @@ class Dashboard:
         if not same_origin(request):
             raise asked.refuse("this request did not come from a page of this dashboard", 403)
         root = request.scope.get("root_path", "")
-        answer = RedirectResponse(f"{root}/", status_code=303)
+        answer: Response = RedirectResponse(f"{root}/", status_code=303)
+        try:
+            await run_in_threadpool(self._end, self._access.session(request))
+        except StoreError as error:
+            log.warning("a session of the dashboard could not be ended: %s", error)
+            what = "This browser is signed out, but the database could not record it: a copy of its cookie still works."
+            answer = await self._problem(request, 503, what)
         answer.delete_cookie(COOKIE, path=root or "/", httponly=True, samesite="strict")
         return answer
+
+    def _end(self, session: str | None) -> None:
+        if session is not None:
+            perform(self._inbox.store, lambda: sign_out(self._inbox.context, session, SESSION_SECONDS))
 
     async def _refused(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)  # noqa: S101 - what this is registered for

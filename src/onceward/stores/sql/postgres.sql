@@ -1262,3 +1262,17 @@ SELECT folder FROM {prefix}catalog
 -- Which of these blobs are referred to. Relies on body_blob, whose condition and expression are these.
 SELECT DISTINCT substr(headers, 19, 56) FROM {prefix}body
 WHERE substr(headers, 1, 18) = '{"onceward-blob":"' AND substr(headers, 19, 56) = ANY(%(names)b::text[])
+
+-- name: sign_out
+-- Guard: the primary key; a session ends once.
+INSERT INTO {prefix}ended_session (session, until)
+VALUES (%(session)s, clock_timestamp() + make_interval(secs => %(seconds)s::float8))
+ON CONFLICT (session) DO NOTHING
+
+-- name: forget_sessions
+-- Beside each new one, so that the table holds what ended within one session's time: a handful of rows, read as they are.
+DELETE FROM {prefix}ended_session WHERE until < clock_timestamp()
+
+-- name: signed_out
+-- Relies on the primary key.
+SELECT 1 FROM {prefix}ended_session WHERE session = %(session)s

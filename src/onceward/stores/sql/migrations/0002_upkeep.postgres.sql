@@ -84,3 +84,9 @@ CREATE TABLE {prefix}source (
     source            integer PRIMARY KEY REFERENCES {prefix}name (id),
     redelivers_seconds float8 NOT NULL
 );
+
+-- Sessions of the dashboard that ended before their time, for as long as their cookies would be good.
+CREATE TABLE {prefix}ended_session (
+    session text PRIMARY KEY,
+    until   timestamptz NOT NULL
+);

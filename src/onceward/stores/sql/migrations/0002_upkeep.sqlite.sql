@@ -15,3 +15,9 @@ CREATE TABLE {prefix}source (
 
 -- The bodies that are in a blob store, by the name of the blob. The reference to it is the first header (see reference.py).
 CREATE INDEX {prefix}body_blob ON {prefix}body (substr(headers, 19, 56)) WHERE substr(headers, 1, 18) = '{"onceward-blob":"';
+
+-- Sessions of the dashboard that ended before their time, for as long as their cookies would be good.
+CREATE TABLE {prefix}ended_session (
+    session text PRIMARY KEY,
+    until   integer NOT NULL
+);
