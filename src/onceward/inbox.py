@@ -32,7 +32,7 @@ from onceward.steps.introduce import introduce
 from onceward.steps.join import join
 from onceward.steps.receive import merged, receive
 from onceward.stores.protocol import open_store
-from onceward.transact import apart, async_performer, perform, perform_async, performer
+from onceward.transact import apart, async_performer, perform, perform_async, performer, repeatable
 from onceward.upkeep import Upkeep
 from onceward.worker import Worker
 
@@ -246,18 +246,21 @@ class Inbox(Entrance, Sending, Upkeep):
         return await self._spooling.attempt_async(deliveries, lambda: self._astore_first(deliveries))
 
     def _store_first(self, deliveries: Sequence[Delivery]) -> list[Receipt]:
-        receipts = perform(self._store, lambda: self._take_in(deliveries))
+        receipts = perform(self._store, self._taking_in(deliveries))
         self._store.ring()
         return receipts
 
     async def _astore_first(self, deliveries: Sequence[Delivery]) -> list[Receipt]:
-        receipts = await perform_async(self._store, lambda: self._take_in(deliveries))
+        receipts = await perform_async(self._store, self._taking_in(deliveries))
         self._store.ring()
         return receipts
 
-    def _take_in(self, deliveries: Sequence[Delivery]) -> Flow[list[Receipt]]:
+    def _taking_in(self, deliveries: Sequence[Delivery]) -> Callable[[], Flow[list[Receipt]]]:
+        return repeatable(lambda since: self._take_in(deliveries, since), self._context.clock)
+
+    def _take_in(self, deliveries: Sequence[Delivery], since: float) -> Flow[list[Receipt]]:
         yield from self.introduce({delivery.type for delivery in deliveries})
-        return (yield from receive(self._context, self._context.cache, deliveries))
+        return (yield from receive(self._context, self._context.cache, deliveries, since=since))
 
     def _join(self, deliveries: Sequence[Delivery]) -> Flow[list[Receipt]]:
         return join(self._context, deliveries, self._apart)

@@ -23,7 +23,7 @@ from onceward.steps.lane import Lane
 from onceward.steps.process import process
 from onceward.steps.prune import Sweep, upkeep
 from onceward.stores.protocol import AsyncSession, Session, Store
-from onceward.transact import async_performer, perform, perform_async, performer
+from onceward.transact import async_performer, perform, perform_async, performer, repeatable
 from onceward.watchdog import Watch, watched_call
 
 _GATE_POLL = 0.005
@@ -100,7 +100,7 @@ class Inline:
             with presence.watchdog.watched() as watch:
                 return perform(
                     self._store,
-                    lambda: self._step(lane, delivery, is_async=False),
+                    self._trying(lane, delivery, is_async=False),
                     lambda session: self._watching(lane, session, watch),
                 )
         finally:
@@ -115,7 +115,7 @@ class Inline:
         try:
             return await perform_async(
                 self._store,
-                lambda: self._step(lane, delivery, is_async=True),
+                self._trying(lane, delivery, is_async=True),
                 lambda session: self._equipped(lane, session),
             )
         finally:
@@ -127,6 +127,13 @@ class Inline:
             return await self._run_async(delivery)
         finally:
             await self._store.async_close()
+
+    def _trying(self, lane: Lane, delivery: Delivery, *, is_async: bool) -> Callable[[], Flow[Processed]]:
+        def one_try(since: float) -> Flow[Processed]:
+            lane.since = since
+            return self._step(lane, delivery, is_async=is_async)
+
+        return repeatable(one_try, self._context.clock)
 
     def _step(self, lane: Lane, delivery: Delivery, *, is_async: bool) -> Flow[Processed]:
         yield from self._introduce({delivery.type})

@@ -19,6 +19,17 @@ T = TypeVar("T")
 Performer = Callable[[Any], Any]
 
 
+def repeatable(step: Callable[[float], Flow[T]], clock: Callable[[], float]) -> Callable[[], Flow[T]]:
+    """A step that is told, when it is repeated, how many seconds ago its first try began; the first is told 0."""
+    tries: list[float] = []
+
+    def one_try() -> Flow[T]:
+        tries.append(clock())
+        return step(tries[-1] - tries[0])
+
+    return one_try
+
+
 def performer(session: Session) -> Performer:
     """What performs the requests of a step: the session, but for calls that are outside of any transaction."""
     return lambda request: done(request) if isinstance(request, Do) else session.perform(request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 from collections import Counter
 from datetime import timedelta
@@ -11,6 +12,8 @@ import psycopg
 import pytest
 
 from onceward import ConfigurationError, Message, Settings, StoreError, StoreUnavailable
+from onceward.stores.postgres.session import AsyncPostgresSession, PostgresSession
+from onceward.stores.sqlite.session import AsyncSqliteSession, SqliteSession
 from tests.contract.behaviour import Do, Steps, returning, wrote
 from tests.contract.caller import own_transaction
 from tests.contract.harness import SOURCE, TYPE, Kind, Shop, arguments
@@ -262,3 +265,42 @@ def test_everything_works_through_transaction_pooling(pgbouncer_url: str, kind: 
             shop.process("m3", TYPE, SOURCE, data={"k": "inline"})
         shop.drain()
         assert {"m1", "m2", "m3"} <= set(shop.effects())
+
+
+@pytest.mark.parametrize("method", ["receive", "process"])
+def test_a_call_whose_answer_was_lost_is_no_copy_of_itself(
+    shop: Shop, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D51: its repetition finds the row that the first try has committed, says accepted, and counts nothing."""
+    losses = ["the commit"]
+
+    def is_lost(request: Any) -> bool:
+        names = [getattr(part, "name", "") for part in request] if isinstance(request, tuple) else []
+        return bool(losses and {"receive", "finish_inline"}.intersection(names) and losses.pop())
+
+    def forgetful(usual: Any) -> Any:
+        def perform(self: Any, request: Any) -> Any:
+            answer = usual(self, request)
+            if is_lost(request):
+                raise StoreUnavailable("the answer was lost")
+            return answer
+
+        async def perform_async(self: Any, request: Any) -> Any:
+            answer = await usual(self, request)
+            if is_lost(request):
+                raise StoreUnavailable("the answer was lost")
+            return answer
+
+        return perform_async if inspect.iscoroutinefunction(usual) else perform
+
+    for kind in (SqliteSession, AsyncSqliteSession, PostgresSession, AsyncPostgresSession):
+        monkeypatch.setattr(kind, "perform", forgetful(kind.perform))
+    shop.handle()
+    first = getattr(shop, method)("m1")
+    assert not losses
+    assert (first.status, shop.count("duplicate")) == ("accepted", 0)
+    assert first.finished == (method == "process")
+    again = getattr(shop, method)("m1")
+    assert (again.status, again.seq, shop.count("duplicate")) == ("duplicate", first.seq, 1)
+    shop.drain()
+    assert shop.effects() == ["m1"]

@@ -224,7 +224,7 @@ def _check_end(child: Child, trial: Trial) -> None:
 # What no scenario can bring about: it needs a handler that ends its transaction behind onceward's back.
 UNREACHABLE = {"requeue_own"}
 # What only comes after a fault, and only looks: each lost answer of a finish (of a poll) leads to it.
-AFTER_A_FAULT = {"noted", "poll_state"}
+AFTER_A_FAULT = {"noted", "poll_state", "stored_since"}
 # What only looks, for people; nothing follows from it. On PostgreSQL `begin_limits` is the beginning of a transaction.
 # `debris` lists what a measurement leaves behind in tables of its own.
 REPORTS = {

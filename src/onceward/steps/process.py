@@ -37,6 +37,7 @@ from onceward.steps.receive import (
     merged,
     message_of,
     record,
+    stored_since,
     targets,
 )
 from onceward.steps.settle import attempt_row, columns, log_failure
@@ -93,11 +94,11 @@ def _handle_inline(lane: Lane, delivery: Delivery, target: Target) -> Flow[Recei
     if turn == "later":
         fresh = yield Each("receive", [row], {**READY, **shared})
         yield COMMIT
-        return _queued(lane, fresh[0][1]) if fresh else (yield from _known_receipt(context, delivery, row))
+        return _queued(lane, fresh[0][1]) if fresh else (yield from _known_receipt(lane, delivery, row))
     fresh = yield Query("receive_inline", {**row, **shared})
     if not fresh:
         yield COMMIT  # of nothing; after a rollback the driver would prepare every statement anew
-        return (yield from _known_receipt(context, delivery, row, keeps_mismatch=not _forgets(handler)))
+        return (yield from _known_receipt(lane, delivery, row, keeps_mismatch=not _forgets(handler)))
     seq, received_at = fresh[0]
     if turn == "stale":  # what is skipped need not be readable
         outcome, beside, sends = Outcome(), _skip(handler, target, seq), False
@@ -293,7 +294,7 @@ def _store_failed(
         log_failure(delivery, story, decision)
         return _failed(lane, stored, error, decision)
     yield COMMIT
-    return (yield from _known_receipt(context, delivery, row))
+    return (yield from _known_receipt(lane, delivery, row))
 
 
 def _requeue_own(row: dict[str, Any], decision: Again | Dead, seq: int) -> Flow[int | None]:
@@ -305,14 +306,17 @@ def _requeue_own(row: dict[str, Any], decision: Again | Dead, seq: int) -> Flow[
 
 
 def _known_receipt(
-    context: Context, delivery: Delivery, row: dict[str, Any], *, keeps_mismatch: bool = True
+    lane: Lane, delivery: Delivery, row: dict[str, Any], *, keeps_mismatch: bool = True
 ) -> Flow[Receipt | None]:
     """The receipt of a message that is in the ledger already; None when it is not, because the catalog was outdated."""
+    context = lane.context
     known = (yield from look_up(context, [row])).get(0)
     if known is None:
         return None
     if not known.is_same(delivery) and not keeps_mismatch:
         return Receipt("mismatch", known.seq)
+    if (yield from stored_since(context, [(delivery, known)], lane.since)):
+        return Receipt("accepted", known.seq, known.finished, known.result)
     copies: dict[int, int] = {}
     receipt = yield from meet_again(context, delivery, known, copies)
     if copies:
@@ -333,7 +337,7 @@ def _store_and_handle(lane: Lane, delivery: Delivery, target: Target) -> Flow[Re
     (fresh,) = yield from once(context, Each("receive", [row], noted))
     if keyed or not fresh:
         lane.open_tokens.discard(token)
-        return _queued(lane, fresh[0][1]) if fresh else (yield from _known_receipt(context, delivery, row))
+        return _queued(lane, fresh[0][1]) if fresh else (yield from _known_receipt(lane, delivery, row))
     _, seq, received_at = fresh[0]
     handler = _handler(context, delivery, target)
     call, problem = _call_of(lane, delivery, target, seq=seq, received_at=received_at)

@@ -58,9 +58,12 @@ class Known(NamedTuple):
 
 
 def receive(
-    context: Context, cache: Cache, deliveries: Sequence[Delivery], *, joined: bool = False
+    context: Context, cache: Cache, deliveries: Sequence[Delivery], *, joined: bool = False, since: float = 0.0
 ) -> Flow[list[Receipt]]:
-    """Store deliveries in one transaction, `joined` in the caller's; answers a receipt for each, in their order."""
+    """Store deliveries in one transaction, `joined` in the caller's; answers a receipt for each, in their order.
+
+    `since`: this is a repetition, and the first try, whose answer was lost, began so many seconds ago.
+    """
     yield from know_names(context, cache, {context.service, *(delivery.source for delivery in deliveries)})
     deliveries = yield from sight(context, cache, deliveries)
     deliveries = yield from put_away(context, deliveries, cache)
@@ -70,7 +73,7 @@ def receive(
         firsts.setdefault((delivery.source, delivery.id), index)
     first_indexes = set(firsts.values())
     receipts: dict[int, Receipt] = {}
-    yield from _store(context, cache, deliveries, sorted(first_indexes), receipts)
+    yield from _store(context, cache, deliveries, sorted(first_indexes), receipts, since)
     copies = [index for index in range(len(deliveries)) if index not in first_indexes]
     if copies:
         yield from _store(context, cache, deliveries, copies, receipts)
@@ -80,8 +83,13 @@ def receive(
     return answers
 
 
-def _store(
-    context: Context, cache: Cache, deliveries: Sequence[Delivery], indexes: list[int], receipts: dict[int, Receipt]
+def _store(  # noqa: PLR0913, PLR0917 - the parts of `receive`
+    context: Context,
+    cache: Cache,
+    deliveries: Sequence[Delivery],
+    indexes: list[int],
+    receipts: dict[int, Receipt],
+    since: float = 0.0,
 ) -> Flow[None]:
     own: set[int] = set()
     for _ in range(5):
@@ -96,6 +104,7 @@ def _store(
         seqs = {ordinal: seq for ordinal, seq, _ in fresh}
         own.update(seqs.values())
         known = yield from look_up(context, [row for row in records if row["ordinal"] not in seqs])
+        own |= yield from stored_since(context, [(deliveries[plan[one][0]], known[one]) for one in known], since)
         complete = len(seqs) + len(known) == len(plan)
         if complete and (yield from _write_receipts(context, deliveries, plan, seqs, known, own, receipts)):
             return
@@ -118,7 +127,7 @@ def _write_receipts(  # noqa: PLR0913, PLR0917 - the parts of one loop
     for ordinal, (index, _) in enumerate(plan):
         if ordinal in seqs:
             part: Receipt | None = Receipt("accepted", seqs[ordinal])
-        elif known[ordinal].seq in own:  # inserted by an earlier round of this very call
+        elif known[ordinal].seq in own:  # inserted by an earlier round or try of this very call
             part = Receipt("accepted", known[ordinal].seq, known[ordinal].finished)
         else:
             part = yield from meet_again(context, deliveries[index], known[ordinal], copies)
@@ -266,6 +275,15 @@ def look_up(context: Context, records: Sequence[Mapping[str, Any]]) -> Flow[dict
         return {}
     (rows,) = yield from once(context, Each("known", [identity_of(row) for row in records]))
     return known_by_ordinal(rows)
+
+
+def stored_since(context: Context, found: Sequence[tuple[Delivery, Known]], since: float) -> Flow[set[int]]:
+    """What a repetition takes for its own: stored since its first try began, byte for byte. No copy is counted then."""
+    same = [known.seq for delivery, known in found if since and known.is_same(delivery)]
+    if not same:
+        return set()
+    (rows,) = yield from once(context, Query("stored_since", {"seqs": same, "seconds": since}))
+    return {seq for (seq,) in rows}
 
 
 def known_by_ordinal(rows: Sequence[tuple[Any, ...]]) -> dict[int, Known]:

@@ -143,6 +143,12 @@ JOIN {prefix}ledger l ON (l.consumer, l.source, l.id) = (i.consumer, i.source, i
 LEFT JOIN {prefix}queue q ON q.seq = l.seq
 LEFT JOIN {prefix}result r ON r.seq = l.seq
 
+-- name: stored_since
+-- Which of these were stored in the last so many seconds: a receive that is repeated, for its answer was lost, finds its own rows so.
+-- Relies on the primary key of the ledger.
+SELECT seq FROM {prefix}ledger
+WHERE seq = ANY(%(seqs)b::bigint[]) AND received_at >= clock_timestamp() - make_interval(secs => %(seconds)s::float8)
+
 -- name: outcome
 -- Whether the effects of a message are committed, and what its handler returned.
 SELECT q.seq IS NULL AND NOT EXISTS (SELECT FROM {prefix}audit a WHERE a.seq = l.seq AND a.action = 'discard'), r.result

@@ -104,6 +104,12 @@ LEFT JOIN {prefix}queue q ON q.seq = l.seq
 LEFT JOIN {prefix}result r ON r.seq = l.seq
 WHERE l.consumer = :consumer AND l.source = :source AND l.id = :stored_id
 
+-- name: stored_since
+-- Which of these were stored in the last so many seconds: a receive that is repeated, for its answer was lost, finds its own rows so.
+-- Relies on the primary key of the ledger.
+SELECT seq FROM {prefix}ledger
+WHERE seq IN (SELECT value FROM json_each(:seqs)) AND received_at >= :now - :seconds * 1000000
+
 -- name: outcome
 -- Whether the effects of a message are committed, and what its handler returned.
 SELECT q.seq IS NULL AND NOT EXISTS (SELECT 1 FROM {prefix}audit a WHERE a.seq = l.seq AND a.action = 'discard'), r.result
