@@ -11,7 +11,6 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from onceward import identity
 from onceward.deferred import Deferred
 from onceward.flow import Flow
 from onceward.steps.context import Context
@@ -156,25 +155,22 @@ class Desk:
 
     def effects(self, *, limit: int = 100) -> list[report.Effect]:
         """External calls under `message.once` whose outcome nobody knows."""
-        return perform(self._store, lambda: report.open_effects(self._context, limit=limit))
+        return perform(self._store, lambda: report.effects(self._context, limit=limit))
 
     def settle_effect(  # noqa: PLR0913 - what a person has to say
         self, seq: int, name: str, *, happened: bool, result: Any = None, reason: str = "", actor: str = ""
     ) -> bool:
         """Say what became of an external call, with its result if it happened; then redrive the message.
 
-        False when its outcome is known already, and while the message is being run.
+        False when its outcome is known already, and while the message is being run. The message itself need not be
+        there: an inline attempt that died was rolled back, and what it called was not.
         """
-        story = self.message(seq)
-        if story is None or name not in (effect.name for effect in story.effects):
+        of_message = perform(self._store, lambda: report.effects(self._context, seq=seq))
+        called = sorted((one for one in of_message if one.name == name), key=lambda one: one.done)
+        if not called:
             raise LookupError(f"message {seq} has no effect named {name!r}; inbox.effects() lists those that are open")
-        key, who = identity.effect_key(story.consumer, story.source, story.id, name), actor or user()
-        return perform(
-            self._store,
-            lambda: operate.settle_effect(
-                self._context, key, seq, happened=happened, result=result, actor=who, reason=reason
-            ),
-        )
+        said = {"happened": happened, "result": result, "actor": actor or user(), "reason": reason}
+        return perform(self._store, lambda: operate.settle_effect(self._context, called[0].key, seq, **said))
 
     def redrive(self, *seqs: int, reason: str = "", actor: str = "", out_of_order: bool = False, **filters: Any) -> int:
         """Give dead messages a new budget: those named, or those that match the filters of `messages`."""

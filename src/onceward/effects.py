@@ -60,12 +60,15 @@ def _check(lane: Lane, store: Store, name: str, is_idle: Callable[[], bool]) -> 
     if not lane.alone:
         lane.needs_alone = True
         raise NeedsAlone
-    if store.single_writer and not is_idle():
-        raise ContractViolation(
-            f"once({name!r}) was called after the handler had used tx. SQLite has one writer, and the record of the "
-            "call must be committed while the handler's transaction is open: call once() before the first use of tx, "
-            "in store-first mode"
-        )
+    if not store.single_writer or is_idle():
+        return
+    if lane.receiving:
+        lane.needs_alone = True
+        raise NeedsAlone
+    raise ContractViolation(
+        f"once({name!r}) was called after the handler had used tx. SQLite has one writer, and the record of the call "
+        "must be committed before the handler's transaction begins: call once() before the first use of tx"
+    )
 
 
 async def _awaited(call: Callable[[], Any]) -> Outcome:

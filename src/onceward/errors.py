@@ -52,7 +52,10 @@ class PollFailed(OncewardError):
 
 
 class NeedsAlone(BaseException):
-    """A handler used `message.once` inside a group: it is run again, alone. Never reaches a user."""
+    """A handler used `message.once` where it cannot be recorded: it is run again, alone. Never reaches a user.
+
+    That is inside a group, or, where there is one writer, in the transaction that receives its message.
+    """
 
 
 class HandlerTimeout(OncewardError):

@@ -330,9 +330,9 @@ def _whole(context: Context, reference: Reference | None, body: bytes | None) ->
         return None, str(error)
 
 
-def open_effects(context: Context, *, limit: int = 100) -> Flow[list[Effect]]:
-    """External calls that were begun and whose outcome nobody knows."""
-    (rows,) = yield from once(context, Query("effects", {"seq": None, "limit": limit}))
+def effects(context: Context, *, seq: int | None = None, limit: int = 1000) -> Flow[list[Effect]]:
+    """The external calls of one message, also of one that was rolled back; or all whose outcome is not known."""
+    (rows,) = yield from once(context, Query("effects", {"seq": seq, "limit": limit}))
     return [_effect(row) for row in rows]
 
 

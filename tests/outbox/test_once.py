@@ -473,14 +473,42 @@ def test_inline_on_postgresql_an_unknown_outcome_can_be_settled(postgres_url: st
 
 
 @pytest.mark.parametrize("kind", ["def", "async"])
-def test_inline_on_sqlite_it_is_refused_with_the_reason(sqlite_url: str, kind: Any) -> None:
-    """The ledger row is written in the same transaction, before the handler runs; store-first mode is the answer."""
+def test_inline_on_sqlite_the_message_is_stored_first(sqlite_url: str, kind: Any) -> None:
+    """D24: its record cannot be committed while the transaction that receives the message is open, with one writer.
+
+    So the message is stored, and then handled at once, in order with others of its key; and the next ones too.
+    """
     with Shop(sqlite_url, kind) as shop:
         provider = Provider(shop)
-        shop.handle(behaviour=charging(provider))
+        shop.handle(behaviour=charging(provider), key="k")
+        for number in (1, 2):
+            receipt = shop.process(f"m{number}", data={"k": "a"})
+            assert (receipt.status, receipt.finished) == ("accepted", True)
+        assert shop.process("free").finished
+        assert shop.effects() == ["free", "m1", "m2"]
+        assert provider.calls == ["m1 charge", "m2 charge", "free charge"]
+        provider.error = lambda: Retry("busy")
+        assert not shop.process("m3", data={"k": "a"}).finished
+        assert not shop.process("m4", data={"k": "a"}).finished
+        provider.error = None
+        shop.finish()
+        assert provider.calls[3:] == ["m3 charge", "m3 charge", "m4 charge"]
+
+
+@pytest.mark.parametrize("kind", ["def", "async"])
+def test_inline_on_sqlite_after_tx_it_is_refused_with_the_true_reason(sqlite_url: str, kind: Any) -> None:
+    """D24: also where the message was stored first; the call is not made."""
+    with Shop(sqlite_url, kind) as shop:
+        provider = Provider(shop)
+
+        def behaviour(message: Message) -> Steps:
+            yield wrote(message)
+            yield provider.charge(message)
+
+        shop.handle(behaviour=behaviour)
         assert not shop.process("m1").finished
-        assert "store-first mode" in shop.error("m1")
-        assert provider.calls == []
+        assert "was called after the handler had used tx" in shop.error("m1")
+        assert (provider.calls, shop.effects()) == ([], [])
 
 
 def test_inline_after_a_crash_it_works_everywhere(shop: Shop, provider: Provider) -> None:

@@ -140,3 +140,37 @@ def test_a_death_inline_leaves_an_unknown_outcome(inline: Scene) -> None:
     shop.inbox.redrive(shop.seqs["m1"])
     shop.finish()
     assert shop.notes() == [("m1", "found")]
+
+
+@pytest.mark.parametrize("happened", [True, False])
+def test_a_call_whose_message_never_comes_again_can_be_settled(inline: Scene, *, happened: bool) -> None:
+    """D32: nothing of the message is there; a person settles the call, and the retention takes what is left of it."""
+    shop = inline.shop
+    inline.die("in", inline="m1")
+    (effect,) = shop.inbox.effects()
+    assert shop.inbox.message(effect.seq) is None
+    assert shop.inbox.settle_effect(effect.seq, "charge", happened=happened, reason="seen at the bank")
+    assert shop.inbox.effects() == []
+    assert not shop.inbox.settle_effect(effect.seq, "charge", happened=True) if happened else True
+    shop.sql(f"UPDATE {shop.prefix}effect SET finished_at = finished_at - interval '1 year'")
+    shop.inbox.prune()
+    assert shop.count("effect") == 0
+    if happened:
+        assert shop.count("audit") == 0
+
+
+def test_a_call_that_is_being_made_inline_cannot_be_settled(inline: Scene) -> None:
+    """D32: its message is not there yet either; the attempt would go on without its recorded intent."""
+    shop = inline.shop
+    settled: list[bool] = []
+
+    def behaviour(message: Any) -> Any:
+        yield Do(lambda _: message.once("charge", lambda: settled.append(settle(message))))
+        yield wrote(message)
+
+    def settle(message: Any) -> bool:
+        return shop.inbox.settle_effect(message.seq, "charge", happened=False)
+
+    shop.handle("charge", behaviour)
+    assert shop.process("m1", "charge").finished
+    assert settled == [False]

@@ -65,12 +65,14 @@ def settle(target: Target, words: list[str], *, result: str | None, reason: str,
             settled = inbox.settle_effect(seq, name, happened=happened, result=value, reason=reason)
         except LookupError as error:
             raise Failure(str(error.args[0]), NOT_SO) from None
+        stored = inbox.message(seq) is not None
     if not settled:
         raise Failure(f"the outcome of {name!r} of message {seq} is known already, or the message runs now", NOT_SO)
     if as_json:
         print_json({"seq": seq, "name": name, "happened": happened})
     else:
-        say(f"{name} of message {seq}: {words[2].replace('-', ' ')}; next: onceward redrive ... {seq}")
+        then = f"next: onceward redrive ... {seq}" if stored else "its message is not stored, so nothing is to redrive"
+        say(f"{name} of message {seq}: {words[2].replace('-', ' ')}; {then}")
 
 
 def _parsed(result: str) -> Any:

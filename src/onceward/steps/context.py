@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from onceward.blobs.bodies import LargeBodies
 from onceward.flow import COMMIT, Begin, Flow, Query, Request
-from onceward.registry import OUTBOX, Registry, Subscription
+from onceward.registry import OUTBOX, Handler, Registry, Subscription
 from onceward.settings import Settings
 
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
@@ -72,6 +72,8 @@ class Context:
     clock: Callable[[], float] = time.monotonic
     large: LargeBodies = field(default_factory=LargeBodies)
     """Where bodies are that are too large for a row."""
+    stores_first: set[Handler] = field(default_factory=set)
+    """Handlers whose messages are stored before they run inline: they call `message.once`, and there is one writer."""
 
     def short(self, *, durable: bool = True) -> Begin:
         """A transaction of onceward's own statements only.

@@ -195,6 +195,8 @@ class Lane:
     """What `message.once` calls."""
     alone: bool = True
     """The message that runs now has its transaction to itself."""
+    receiving: bool = False
+    """The transaction of the message that runs now also receives it, so it has begun before the handler did."""
     unknown: str | None = None
     """The handler that runs now met an effect whose outcome nobody knows."""
     needs_alone: bool = False

@@ -104,6 +104,10 @@ def release(context: Context, seq: int, *, actor: str, reason: str) -> Flow[bool
     return True
 
 
+RUNNING = 10
+"""For so many times the usual limit of a handler, one that has left no other trace is taken to be running."""
+
+
 def settle_effect(  # noqa: PLR0913 - what a person has to say
     context: Context, key: str, seq: int, *, happened: bool, result: Any, actor: str, reason: str
 ) -> Flow[bool]:
@@ -114,7 +118,8 @@ def settle_effect(  # noqa: PLR0913 - what a person has to say
     """
     yield context.short()
     yield Query("lock_effect", {"key": key})
-    if (yield Query("effect_held", {"key": key})):
+    patience = RUNNING * context.settings.handler_timeout.total_seconds()
+    if (yield Query("effect_held", {"key": key, "patience": patience})):
         yield ROLLBACK
         return False
     if happened:

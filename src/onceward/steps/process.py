@@ -15,6 +15,7 @@ from onceward.errors import (
     ContractViolation,
     GuardFailed,
     HandlerNotFound,
+    NeedsAlone,
     StoreConflict,
     StoreError,
     StoreUnavailable,
@@ -25,7 +26,7 @@ from onceward.registry import Handler
 from onceward.retry import Again, Dead, decide, text_of
 from onceward.steps.attempt import result_texts, send_request, transaction_ended
 from onceward.steps.blob import prepare, put_away, put_sent, take_back
-from onceward.steps.context import Context, know_names, load_catalog, once
+from onceward.steps.context import Context, know_names, load_catalog
 from onceward.steps.handle import handle
 from onceward.steps.lane import Claimed, Lane, check_sequence
 from onceward.steps.receive import (
@@ -65,8 +66,11 @@ def _process_for(lane: Lane, delivery: Delivery, consumer: str) -> Flow[Receipt]
     for _ in range(5):
         catalog = context.cache.catalog
         (target,) = (one for one in targets(context, catalog, delivery) if one.consumer == consumer)
-        if context.clock() < catalog.careful_until and not _forgets(_handler(context, delivery, target)):
-            receipt = yield from _store_and_handle(lane, delivery, target)
+        handler = _handler(context, delivery, target)
+        if context.clock() < catalog.careful_until and not _forgets(handler):
+            receipt = yield from _store_and_handle(lane, delivery, target, careful=True)
+        elif handler in context.stores_first:
+            receipt = yield from _store_and_handle(lane, delivery, target, careful=False)
         else:
             receipt = yield from _handle_inline(lane, delivery, target)
         if receipt is not None:
@@ -82,6 +86,7 @@ def _row(context: Context, delivery: Delivery, target: Target) -> dict[str, Any]
 def _handle_inline(lane: Lane, delivery: Delivery, target: Target) -> Flow[Receipt | None]:
     """One transaction: ledger row, effects, result, what was sent. None when the catalog was outdated."""
     context = lane.context
+    lane.receiving = True
     handler = _handler(context, delivery, target)
     limit = (handler.timeout if handler else context.settings.handler_timeout).total_seconds()
     mark = f"{lane.worker()}.inline.{lane.new_token()}"
@@ -122,6 +127,20 @@ def _handle_inline(lane: Lane, delivery: Delivery, target: Target) -> Flow[Recei
         return Receipt("accepted", seq, finished=True, result=result)
     if outcome.infrastructure or isinstance(error, StoreUnavailable | StoreConflict):
         raise StoreUnavailable(f"the database failed while message {delivery.id!r} was processed: {error}") from error
+    return (yield from _undone(lane, delivery, target, error, seq))
+
+
+def _undone(lane: Lane, delivery: Delivery, target: Target, error: BaseException, seq: int) -> Flow[Receipt | None]:
+    """The handler raised, and everything was rolled back."""
+    handler = _handler(lane.context, delivery, target)
+    if isinstance(error, NeedsAlone) and handler is not None and not handler.forgets_failures:
+        lane.context.stores_first.add(handler)
+        return (yield from _store_and_handle(lane, delivery, target, careful=False))
+    if isinstance(error, NeedsAlone):
+        error = ContractViolation(
+            "message.once needs a transaction before the handler's, and of this message nothing may be stored before "
+            "it has succeeded; SQLite has one writer. Use PostgreSQL, or make the call in another handler"
+        )
     if _forgets(handler):
         raise error
     return (yield from _store_failed(lane, delivery, target, error, seq))
@@ -324,24 +343,34 @@ def _known_receipt(
     return receipt
 
 
-def _store_and_handle(lane: Lane, delivery: Delivery, target: Target) -> Flow[Receipt | None]:
-    """After a crash: store the message with our note, commit, handle it like a worker; so a crash is counted."""
+def _store_and_handle(lane: Lane, delivery: Delivery, target: Target, *, careful: bool) -> Flow[Receipt | None]:
+    """Store the message with our note, commit, handle it like a worker.
+
+    `careful` is after a crash, so that the next one is counted; else the handler needs a transaction that begins when
+    its message is stored.
+    """
     context = lane.context
+    lane.receiving = False
     row = _row(context, delivery, target)
-    shared = {**READY, "catalog": context.cache.catalog.version}
-    keyed = target.key_hash is not None  # order needs the claim's own rules: a worker takes it from here
     while not lane.gate.enter(lane):  # the consumer before this one may have let it go
         yield Wait(0.005)
     lane.owner, token = lane.worker(), lane.token()
-    noted = shared if keyed else {**shared, "worker": lane.owner, "token": token, "solo": True}
-    (fresh,) = yield from once(context, Each("receive", [row], noted))
-    if keyed or not fresh:
+    shared = {**READY, "catalog": context.cache.catalog.version}
+    noted = {**shared, "worker": lane.owner, "token": token, "solo": careful}
+    yield context.short()
+    # After a crash order needs the claim's own rules. Else what is the first of its key while the key is locked is ours
+    # as if it were claimed: whatever comes later finds it there.
+    ours = target.key_hash is None or (not careful and (yield from _turn(target)) == "now")
+    fresh, _ = yield (Each("receive", [row], noted if ours else shared), COMMIT)
+    if not ours or not fresh:
         lane.open_tokens.discard(token)
         return _queued(lane, fresh[0][1]) if fresh else (yield from _known_receipt(lane, delivery, row))
     _, seq, received_at = fresh[0]
     handler = _handler(context, delivery, target)
     call, problem = _call_of(lane, delivery, target, seq=seq, received_at=received_at)
-    claimed = Claimed(seq, lane.owner, token, None, seq, None, 0, 0.0, handler, call, problem)
+    place = seq if row["place"] is None else row["place"]
+    note = (seq, lane.owner, token, target.key_hash, place, target.sequence)
+    claimed = Claimed(*note, 0, 0.0, handler, call, problem)
     yield from handle(lane, [claimed])
     known = (yield from look_up(context, [row])).get(0)
     if claimed.failed and not (known and known.finished):

@@ -140,6 +140,7 @@ def prune(context: Context, sweep: Sweep, *, seconds: float | None = None) -> Fl
             return False
         if limit is None and after is not None:
             yield Wait(min(context.clock() - began, LONGEST_REST))
+    yield from once(context, Query("forget_effects", {"keep": ids}))
     sweep.walk = 0
     return True
 

@@ -650,8 +650,14 @@ RETURNING done, result, extract(epoch FROM clock_timestamp() - started_at)::floa
 SELECT key FROM {prefix}effect WHERE key = %(key)s FOR UPDATE
 
 -- name: effect_held
--- Under lock_effect: whether its message is being run right now.
-SELECT q.seq FROM {prefix}effect e JOIN {prefix}queue q ON q.seq = e.seq WHERE e.key = %(key)s AND q.token IS NOT NULL
+-- Under lock_effect: whether its message is being run right now. One that is processed inline has no row yet: it may be running for as
+-- long as its process is there and its handler may still be at it.
+SELECT e.seq FROM {prefix}effect e
+WHERE e.key = %(key)s AND (
+    EXISTS (SELECT FROM {prefix}queue q WHERE q.seq = e.seq AND q.token IS NOT NULL)
+    OR (e.started_at > clock_timestamp() - make_interval(secs => %(patience)s::float8)
+        AND EXISTS (SELECT FROM {prefix}worker w WHERE w.id = e.worker)
+        AND NOT EXISTS (SELECT FROM {prefix}ledger l WHERE l.seq = e.seq)))
 
 -- name: keep_effects
 -- An inline attempt was undone and its message is stored under another number: its effects stay its own. Relies on effect_seq.
@@ -1144,6 +1150,17 @@ WITH counted AS (
 DELETE FROM {prefix}run r
 WHERE r.id = ANY(%(seqs)b::bigint[]) AND NOT EXISTS (SELECT FROM {prefix}ledger l WHERE l.seq = ANY(r.seqs))
 RETURNING r.id
+
+-- name: forget_effects
+-- Guard: done, long ago, and older than every message that is remembered: those take their effects along when they go. What is left was
+-- processed inline, rolled back, and never came again. Relies on effect_seq.
+WITH gone AS (
+    DELETE FROM {prefix}effect
+    WHERE done AND finished_at < clock_timestamp() - make_interval(secs => %(keep)s::float8)
+      AND seq < coalesce((SELECT min(seq) FROM {prefix}ledger), 9223372036854775807)
+    RETURNING seq
+)
+DELETE FROM {prefix}audit WHERE seq IN (SELECT seq FROM gone) AND action <> 'erase'
 
 -- name: bodies_after
 -- Everything that has a body, in order of number, for whoever looks for a person's data. Relies on the primary key of body.

@@ -546,8 +546,14 @@ UPDATE {prefix}effect SET seq = :seq WHERE key = :key RETURNING done, result, (:
 SELECT key FROM {prefix}effect WHERE key = :key
 
 -- name: effect_held
--- Under lock_effect: whether its message is being run right now.
-SELECT q.seq FROM {prefix}effect e JOIN {prefix}queue q ON q.seq = e.seq WHERE e.key = :key AND q.token IS NOT NULL
+-- Under lock_effect: whether its message is being run right now. One that is processed inline has no row yet: it may be running for as
+-- long as its process is there and its handler may still be at it.
+SELECT e.seq FROM {prefix}effect e
+WHERE e.key = :key AND (
+    EXISTS (SELECT 1 FROM {prefix}queue q WHERE q.seq = e.seq AND q.token IS NOT NULL)
+    OR (e.started_at > :now - CAST(:patience * 1000000 AS integer)
+        AND EXISTS (SELECT 1 FROM {prefix}worker w WHERE w.id = e.worker)
+        AND NOT EXISTS (SELECT 1 FROM {prefix}ledger l WHERE l.seq = e.seq)))
 
 -- name: keep_effects
 -- An inline attempt was undone and its message is stored under another number: its effects stay its own. Relies on effect_seq.
@@ -1002,6 +1008,17 @@ DELETE FROM {prefix}run
 WHERE id IN (SELECT value FROM json_each(:seqs))
   AND NOT EXISTS (SELECT 1 FROM {prefix}ledger l WHERE l.seq IN (SELECT value FROM json_each({prefix}run.seqs)))
 RETURNING id
+
+-- name: forget_effects
+-- Guard: done, long ago, and older than every message that is remembered: those take their effects along when they go. What is left was
+-- processed inline, rolled back, and never came again. Relies on effect_seq.
+DELETE FROM {prefix}audit WHERE action <> 'erase' AND seq IN (
+    SELECT seq FROM {prefix}effect
+    WHERE done AND finished_at < :now - CAST(:keep * 1000000 AS integer)
+      AND seq < coalesce((SELECT min(seq) FROM {prefix}ledger), 9223372036854775807));
+DELETE FROM {prefix}effect
+WHERE done AND finished_at < :now - CAST(:keep * 1000000 AS integer)
+  AND seq < coalesce((SELECT min(seq) FROM {prefix}ledger), 9223372036854775807)
 
 -- name: bodies_after
 -- Everything that has a body, in order of number, for whoever looks for a person's data. Relies on the primary key of body.
