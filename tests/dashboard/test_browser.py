@@ -22,9 +22,9 @@ MANY = (
     "INSERT INTO onceward_name (name) VALUES ('many')",
     """
     WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows})
-    INSERT INTO onceward_ledger (consumer, source, id, hash, received_at)
+    INSERT INTO onceward_ledger (consumer, source, id, hash, type_hash, received_at)
     SELECT (SELECT id FROM onceward_name WHERE name = 'shop'), (SELECT id FROM onceward_name WHERE name = 'many'),
-           CAST(i AS blob), zeroblob(32), {now} - i FROM n
+           CAST(i AS blob), zeroblob(32), 0, {now} - i FROM n
     """,
     """
     INSERT INTO onceward_body (seq, source, id, type, version, key, body, received_at)
