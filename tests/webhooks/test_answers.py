@@ -296,7 +296,8 @@ def test_unsigned_ids_wait_in_the_spool_and_are_looked_at_when_they_are_stored(
 ) -> None:
     """D07: GitHub does not come again by itself. A replay is marked as it would have been with the database there."""
     path = f"/{sender.name}"
-    with Shop(store_url, "def", spool=tmp_path / "spool") as shop:
+    soon = Settings(poll=timedelta(milliseconds=50))
+    with Shop(store_url, "def", settings=soon, spool=tmp_path / "spool") as shop:
         shop.handle()
         with served(shop.inbox.webhooks({path: sender.verifier(sender.secrets)})) as caller:
 
