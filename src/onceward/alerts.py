@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
-from onceward import identity
+from onceward import checks, identity
 from onceward.desk import Desk
 from onceward.errors import OncewardError
 from onceward.flow import Query
@@ -66,6 +66,12 @@ class Rules:
     """At least this long between two alerts of a kind, however it comes and goes."""
     again: timedelta = timedelta(hours=1)
     """An alert that goes on is told again after this long, or when its number has doubled."""
+
+    def __post_init__(self) -> None:
+        checks.duration("Rules", "every", self.every)
+        for name in ("held", "backlog", "quiet", "again"):
+            checks.duration("Rules", name, getattr(self, name), least=timedelta(0))
+        checks.whole("Rules", "failures", self.failures)
 
 
 @dataclass(slots=True)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import errno
+import logging
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from onceward.errors import ConfigurationError
+from onceward import checks
+
+log = logging.getLogger("onceward")
 
 _UNREACHABLE = {errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETRESET}
 _CLIENTS = {
@@ -59,10 +62,14 @@ class Circuit:
     """Which errors count as failures; all, if it is None. `Reject` never does."""
 
     def __post_init__(self) -> None:
-        if self.failures < 1 or self.pause <= timedelta(0):
-            raise ConfigurationError("Circuit: failures must be at least 1 and pause longer than nothing")
+        checks.whole("Circuit", "failures", self.failures)
+        checks.duration("Circuit", "pause", self.pause)
+        if self.counts is not None:
+            checks.function("Circuit", "counts", self.counts)
 
 
+CIRCUIT = "a Circuit, for example Circuit(failures=5), or None"
+"""What `circuit=` must be."""
 _NEVER = float("-inf")
 CONNECTIONS = Circuit(counts=is_connection_error)
 """The circuit of a handler that names none."""
@@ -105,9 +112,16 @@ class Breaker:
 
     def failed(self, error: BaseException) -> None:
         """A message failed; the pause begins with the last allowed failure, and again with each one after it."""
-        if self.circuit.counts is not None and not self.circuit.counts(error):
+        if not self._counts(error):
             return
         with self._lock:
             self._failed += 1
             if self._failed >= self.circuit.failures:
                 self._open_until = self.clock() + self.circuit.pause.total_seconds()
+
+    def _counts(self, error: BaseException) -> bool:
+        try:
+            return self.circuit.counts is None or bool(self.circuit.counts(error))
+        except Exception:
+            log.exception("Circuit: counts= raised an error; the failure counts")
+            return True

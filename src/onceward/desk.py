@@ -6,12 +6,14 @@ The public methods of `Inbox` that look and steer; each is one step of `report.p
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
+from onceward import checks
 from onceward.deferred import Deferred
+from onceward.errors import ConfigurationError
 from onceward.flow import Flow
 from onceward.steps.context import Context
 from onceward.stores.protocol import Store
@@ -26,6 +28,8 @@ else:
     operate = Deferred("steps.operate")
 
 PAGE = 500
+DECIDED_BY = ("type", "key", "source", "since", "until", "fingerprint", "outgoing")
+"""The filters by which dead messages are decided about."""
 
 
 class Desk:
@@ -49,7 +53,7 @@ class Desk:
 
         For spans, metrics and the like. A watcher sees the handler's error, and can neither fail nor save a message.
         """
-        self._context.registry.watchers.append(watcher)
+        self._context.registry.watchers.append(checks.function("watch()", "watcher", watcher, takes=2))
 
     def stats(self) -> report.Stats:
         """The inbox in numbers."""
@@ -75,6 +79,11 @@ class Desk:
         """
         filters: dict[str, Any] = {"type": type, "key": key, "source": source, "before": before}
         filters |= {"since": since, "until": until, "fingerprint": fingerprint}
+        if status is not None:
+            checks.one_of("messages()", "status", status, report.STATUSES)
+        checks.whole("messages()", "limit", limit)
+        checks.flag("messages()", "outgoing", outgoing)
+        _check_filters("messages()", filters)
         step = report.messages
         return perform(
             self._store, lambda: step(self._context, status=status, limit=limit, outgoing=outgoing, **filters)
@@ -82,10 +91,12 @@ class Desk:
 
     def message(self, seq: int) -> report.Story | None:
         """Everything known about one message."""
+        checks.whole("message()", "seq", seq, least=0)
         return perform(self._store, lambda: report.story(self._context, seq))
 
     def explain(self, seq: int) -> timeline.Explanation | None:
         """One message as a story: every delivery, attempt, call, outgoing message and decision, in order of time."""
+        checks.whole("explain()", "seq", seq, least=0)
         return perform(self._store, lambda: timeline.explain(self._context, seq))
 
     def try_(self, seq: int) -> trial.Trial:
@@ -94,7 +105,7 @@ class Desk:
         Calls through `message.once` are stopped and shown. What a handler does outside of its transaction without
         `once` happens all the same.
         """
-        return trial.run(self._context, self._store, seq)
+        return trial.run(self._context, self._store, checks.whole("try_()", "seq", seq, least=0))
 
     def note_reading(self, seq: int, *, reason: str, actor: str = "") -> bool:
         """Write into the audit that somebody is about to see a payload; False where there is no such message."""
@@ -103,10 +114,13 @@ class Desk:
 
     def find(self, source: str, id: str) -> list[int]:  # noqa: A002 - the word every sender uses
         """The sequence numbers of a message by the producer's own id: one for each consumer that has it."""
+        checks.text("find()", "source", source)
+        checks.text("find()", "id", id)
         return perform(self._store, lambda: report.find(self._context, source, id))
 
     def quarantine(self, *, limit: int = 100) -> list[report.Mismatch]:
         """Open cases of an id that came again with other bytes, or under another type."""
+        checks.whole("quarantine()", "limit", limit)
         return perform(self._store, lambda: report.quarantine(self._context, limit=limit))
 
     def workers(self) -> list[report.WorkerRow]:
@@ -119,18 +133,23 @@ class Desk:
 
     def running(self, *, limit: int = 1000) -> list[survey.Running]:
         """What the workers have in hand now."""
+        checks.whole("running()", "limit", limit)
         return perform(self._store, lambda: survey.running(self._context, limit=limit))
 
     def dead_groups(self, *, limit: int = 200) -> list[survey.DeadGroup]:
         """Dead messages by how they failed, the largest group first."""
+        checks.whole("dead_groups()", "limit", limit)
         return perform(self._store, lambda: survey.dead_groups(self._context, limit=limit))
 
     def blocked_keys(self, *, limit: int = 200) -> list[survey.BlockedKey]:
         """Keys that a dead message holds, and how many wait behind it."""
+        checks.whole("blocked_keys()", "limit", limit)
         return perform(self._store, lambda: survey.blocked_keys(self._context, limit=limit))
 
     def failing(self, *, times: int = 5, held_for: timedelta = timedelta(minutes=10)) -> survey.Failing:
         """Messages that have failed so many times, and keys that a failing message has held for so long."""
+        checks.whole("failing()", "times", times)
+        checks.duration("failing()", "held_for", held_for, least=timedelta(0))
         return perform(self._store, lambda: survey.failing(self._context, times=times, held_for=held_for))
 
     def sources(self) -> list[survey.SourceRow]:
@@ -143,18 +162,23 @@ class Desk:
 
     def audit(self, *, before: int | None = None, limit: int = 100) -> list[survey.AuditLine]:
         """What people did, newest first."""
+        checks.whole("audit()", "limit", limit)
+        _check_filters("audit()", {"before": before})
         return perform(self._store, lambda: survey.audit(self._context, before=before, limit=limit))
 
     def traffic(self, *, minutes: int = 60) -> list[survey.Minute]:
         """Messages received, done and failed, minute by minute, the newest last."""
+        checks.whole("traffic()", "minutes", minutes)
         return perform(self._store, lambda: survey.traffic(self._context, minutes=minutes))
 
     def find_anywhere(self, id: str) -> list[int]:  # noqa: A002 - the word every sender uses
         """As `find`, from whatever source and for whatever consumer."""
+        checks.text("find_anywhere()", "id", id)
         return perform(self._store, lambda: report.find_anywhere(self._context, id))
 
     def effects(self, *, limit: int = 100) -> list[report.Effect]:
         """External calls under `message.once` whose outcome nobody knows."""
+        checks.whole("effects()", "limit", limit)
         return perform(self._store, lambda: report.effects(self._context, limit=limit))
 
     def settle_effect(  # noqa: PLR0913 - what a person has to say
@@ -165,6 +189,8 @@ class Desk:
         False when its outcome is known already, and while the message is being run. The message itself need not be
         there: an inline attempt that died was rolled back, and what it called was not.
         """
+        checks.whole("settle_effect()", "seq", seq, least=0)
+        checks.flag("settle_effect()", "happened", happened)
         of_message = perform(self._store, lambda: report.effects(self._context, seq=seq))
         called = sorted((one for one in of_message if one.name == name), key=lambda one: one.done)
         if not called:
@@ -175,19 +201,20 @@ class Desk:
     def redrive(self, *seqs: int, reason: str = "", actor: str = "", out_of_order: bool = False, **filters: Any) -> int:
         """Give dead messages a new budget: those named, or those that match the filters of `messages`."""
         action = partial(operate.redrive, out_of_order=out_of_order)
-        return sum(self._each(self._chosen(seqs, "dead", filters), action, reason, actor))
+        return self._decide("redrive()", seqs, filters, action, reason, actor)
 
     def release(self, *seqs: int, reason: str = "", actor: str = "", **filters: Any) -> int:
         """Let keys go on without their dead messages, which stay dead: those named, or those that match type=, key=."""
-        return sum(self._each(self._chosen(seqs, "dead", filters), operate.release, reason, actor))
+        return self._decide("release()", seqs, filters, operate.release, reason, actor)
 
     def discard(self, *seqs: int, reason: str = "", actor: str = "", **filters: Any) -> int:
         """Take messages out for good: those named, or the dead ones that match type=, key=, source=."""
-        chosen = self._chosen(seqs, "dead", filters)
-        return sum(self._each(chosen, operate.discard, reason, actor))
+        return self._decide("discard()", seqs, filters, operate.discard, reason, actor)
 
     def resolve(self, case: int, resolution: operate.Resolution, *, reason: str = "", actor: str = "") -> int | None:
         """Decide about a mismatch: "keep-first", "accept-as-new" or "discard". None when it is not open (any more)."""
+        checks.whole("resolve()", "case", case, least=0)
+        checks.one_of("resolve()", "resolution", resolution, get_args(operate.Resolution))
         who = actor or user()
         step = operate.resolve
         answer = perform(self._store, lambda: step(self._context, case, resolution, actor=who, reason=reason))
@@ -205,6 +232,26 @@ class Desk:
             decided += some
         return decided
 
+    def _decide(  # noqa: PLR0913, PLR0917 - what a person has said
+        self,
+        where: str,
+        seqs: Sequence[int],
+        filters: dict[str, Any],
+        action: Callable[..., Flow[bool]],
+        reason: str,
+        actor: str,
+    ) -> int:
+        checks.no_others(where, filters, DECIDED_BY)
+        for seq in seqs:
+            checks.whole(where, "seq", seq, least=0)
+        if seqs and filters:
+            both = f"{', '.join(map(str, seqs))} and {', '.join(f'{name}=' for name in filters)}"
+            raise ConfigurationError(f"{where}: name messages or filters, not both: {both}")
+        _check_filters(where, filters)
+        checks.text(where, "reason", reason, empty=True)
+        checks.text(where, "actor", actor, empty=True)
+        return sum(self._each(self._chosen(seqs, "dead", filters), action, reason, actor))
+
     def _chosen(self, seqs: Sequence[int], status: str, filters: dict[str, Any]) -> Iterator[int]:
         if seqs or not filters:
             yield from seqs
@@ -219,6 +266,20 @@ class Desk:
         for seq in seqs:
             yield perform(self._store, lambda seq=seq: action(self._context, seq, actor=who, reason=reason))  # type: ignore[misc]
         self._store.ring()
+
+
+def _check_filters(where: str, filters: Mapping[str, Any]) -> None:
+    for name, given in filters.items():
+        if given is None:
+            continue
+        if name in ("since", "until"):
+            checks.moment(where, name, given)
+        elif name == "before":
+            checks.whole(where, name, given, least=0)
+        elif name == "outgoing":
+            checks.flag(where, name, given)
+        else:
+            checks.text(where, name, given, empty=True)
 
 
 def user() -> str:

@@ -8,12 +8,12 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from onceward import identity
-from onceward.breaker import Circuit
+from onceward import checks, identity
+from onceward.breaker import CIRCUIT, Circuit
 from onceward.deferred import Deferred, asyncio
 from onceward.desk import Desk
 from onceward.errors import ConfigurationError
-from onceward.retry import RetryPolicy
+from onceward.retry import POLICY, RetryPolicy
 from onceward.steps.context import Context
 from onceward.steps.prune import declare
 from onceward.stores.protocol import Store
@@ -61,9 +61,15 @@ class Entrance(Desk):
         The name "default" takes those without `to`. Each destination is published to by itself, and pauses by itself
         after failures in a row (`circuit`, after 5 for 10 seconds unless given).
         """
-        if name in self._sinks:
+        if identity.check_name("sink", name) in self._sinks:
             raise ConfigurationError(f"there is a sink named {name!r} already")
-        identity.check_name("sink", name)
+        where = f"sink({name!r})"
+        if not isinstance(sink, str) and not callable(getattr(sink, "publish", None)):
+            checks.refuse(where, "sink", sink, "the URL of a broker, or an object with publish(message)")
+        if retry is not None:
+            checks.instance(where, "retry", retry, RetryPolicy, POLICY)
+        if circuit is not None:
+            checks.instance(where, "circuit", circuit, Circuit, CIRCUIT)
         if isinstance(sink, str):  # it is the inbox's own: closed with it
             sink = sinks.open_sink(sink)
             self._own_sinks.append(sink)
@@ -86,6 +92,8 @@ class Entrance(Desk):
         database is away. `.wsgi` is the same for WSGI, `.wsgi.django("/stripe")` a Django view. A retention that is
         shorter than a sender may still send copies is refused here; so are different secrets under one source.
         """
+        if limits is not None:
+            checks.instance("webhooks()", "limits", limits, web.Limits, "Limits(...)")
         made = web.Webhooks(web.Hooks(cast("Receiver", self), endpoints, limits=limits))
         web.check_sources(pair for one in (*self.served, made) for pair in one.hooks.endpoints.items())
         for verifier in endpoints.values():
@@ -113,8 +121,11 @@ class Entrance(Desk):
         broker may deliver a copy, where that is not the usual time; `rate` how many messages a second this process
         takes at most.
         """
-        if batch < 1:
-            raise ConfigurationError(f"batch={batch} must be at least 1")
+        checks.text("source()", "url", url)
+        checks.whole("source()", "batch", batch)
+        checks.flag("source()", "inline", inline)
+        if redelivers_for is not None:
+            checks.duration("source()", "redelivers_for", redelivers_for, least=timedelta(0))
         opened, names = brokers.open_source(url), envelope.Envelope(source, id, type)
         if id == envelope.POSITION and not opened.positions:
             raise ConfigurationError(
@@ -148,7 +159,7 @@ class Entrance(Desk):
         def register(function: F) -> F:
             if source in self._polls:
                 raise ConfigurationError(f"there is a poll of {source!r} already; give this one a source of its own")
-            policy = retry or RetryPolicy(first=timedelta(seconds=1), cap=timedelta(minutes=10))
+            policy = retry if retry is not None else RetryPolicy(first=timedelta(seconds=1), cap=timedelta(minutes=10))
             kind = f"{source}.response" if type is None else type
             self._polls[source] = polling.Poll(function, source, kind, every, timeout, policy)
             return function
@@ -171,6 +182,10 @@ class Entrance(Desk):
         A hook is a function of an `Alert`; `alerts.http_hook(url, secrets=[...])` makes one, and without any the log is
         told. Of several processes one tells. A program that does not `run` calls `look()` of what this returns.
         """
+        for hook in hooks:
+            checks.function("alert()", "hook", hook)
+        if rules is not None:
+            checks.instance("alert()", "rules", rules, alerts.Rules, "Rules(...)")
         self._alerts = alerts.Alerts(self, hooks, rules or alerts.Rules())
         return self._alerts
 

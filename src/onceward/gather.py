@@ -11,12 +11,14 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
+from onceward import checks
 from onceward.deferred import asyncio
-from onceward.message import Arguments, Delivery, Receipt
+from onceward.errors import StoreError
+from onceward.message import Arguments, Delivery, Receipt, delivery_of
 
 SHARED = 500
 """How many messages share a transaction at most: 1000 was no faster."""
@@ -32,8 +34,12 @@ CROWD = 32
 
 def batches(messages: Iterable[Arguments]) -> Iterator[list[Delivery]]:
     """Many messages in the parts that share a transaction."""
+    if isinstance(messages, Mapping | str) or not isinstance(messages, Iterable):
+        checks.refuse(
+            "receive_many()", "messages", messages, "a list of mappings, each with the arguments of receive()"
+        )
     iterator = iter(messages)
-    while batch := [Delivery.of(**message) for message in itertools.islice(iterator, SHARED)]:
+    while batch := [delivery_of("receive_many", message) for message in itertools.islice(iterator, SHARED)]:
         yield batch
 
 
@@ -50,7 +56,7 @@ class _Place:
         self.woken = threading.Event()
         self.leads = self.answered = False
         self.receipt: Receipt | None = None
-        self.error: Exception | None = None
+        self.error: StoreError | None = None
 
 
 class Gathering:
@@ -121,7 +127,7 @@ class Gathering:
             receipts = self._store([place.delivery for place in shared]) if shared else []
             for place, receipt in zip(shared, receipts, strict=True):
                 place.receipt = receipt
-        except Exception as error:  # noqa: BLE001 - it belongs to one of them, who meets it again alone
+        except StoreError as error:
             if len(shared) == 1:
                 shared[0].error = error
         finally:
@@ -200,7 +206,7 @@ class AsyncGathering:
         for (_, answer), receipt in zip(shared, receipts, strict=True):
             if answer.done():
                 continue
-            if error is None or (isinstance(error, Exception) and len(shared) > 1):
+            if error is None or (isinstance(error, StoreError) and len(shared) > 1):
                 answer.set_result(receipt)
             else:
                 answer.set_exception(error)

@@ -18,6 +18,7 @@ from datetime import timedelta
 from http import HTTPStatus
 from typing import Any, Protocol
 
+from onceward import checks
 from onceward.errors import HandlerTimeout, StoreError
 from onceward.inline import Inline
 from onceward.message import Message
@@ -126,6 +127,14 @@ class IdempotencyKeys:
         methods: Collection[str] = ("POST", "PATCH"),
         timeout: timedelta | None = None,
     ) -> None:
+        checks.function("IdempotencyKeys", "tenant", tenant)
+        checks.flag("IdempotencyKeys", "required", required)
+        if isinstance(methods, str):
+            checks.refuse(
+                "IdempotencyKeys", "methods", methods, "a collection of methods, for example ('POST', 'PATCH')"
+            )
+        if timeout is not None:
+            checks.duration("IdempotencyKeys", "timeout", timeout)
         self._app, self._inbox, self._tenant = app, inbox, tenant
         self._source, self._required, self._methods = source, required, methods
         self._service = inbox.context.service

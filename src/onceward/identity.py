@@ -28,16 +28,32 @@ REASON = "onceward-reason"
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _CANONICAL_UUID = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _PREFIX = re.compile("[a-z_][a-z0-9_]{0,30}")
+_NOT_OURS = ("pg_", "sqlite_")
+RESERVED = "onceward."
+"""What the names of onceward's own consumers begin with."""
 
 
-def check_prefix(prefix: str) -> str:
+def check_prefix(prefix: Any) -> str:
     """Accept a table prefix: it is the only thing ever put into SQL text."""
-    if not _PREFIX.fullmatch(prefix):
+    if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
         raise ConfigurationError(
             f"prefix {prefix!r} must be lower-case letters, digits and underscores, not begin with a digit, "
             "and have at most 31 characters"
         )
-    return prefix
+    if prefix.startswith(_NOT_OURS):
+        raise ConfigurationError(
+            f"prefix {prefix!r} is reserved: names that begin with 'pg_' or 'sqlite_' belong to the database"
+        )
+    return str(prefix)
+
+
+def check_service(name: Any) -> str:
+    """Accept the name of a service."""
+    if check_name("service", name).startswith(RESERVED):
+        raise ConfigurationError(
+            f"service {name!r} is reserved: names that begin with {RESERVED!r} belong to onceward itself"
+        )
+    return str(name)
 
 
 def check_name(kind: str, name: Any) -> str:

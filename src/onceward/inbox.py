@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
 
-from onceward import identity
+from onceward import checks, identity
 from onceward.blobs.bodies import LargeBodies
 from onceward.breaker import CONNECTIONS, Breaker, Circuit
 from onceward.deferred import Deferred, asyncio
@@ -19,11 +19,11 @@ from onceward.errors import StoreUnavailable
 from onceward.flow import Flow, run_async, run_sync
 from onceward.gather import Gatherings, batches
 from onceward.inline import Inline
-from onceward.message import Arguments, Delivery, Receipt
-from onceward.registry import Handler, KeySpec, Promise, Registry
+from onceward.message import Arguments, Delivery, Receipt, delivery_of
+from onceward.registry import Handler, KeySpec, Promise, Registry, check_options
 from onceward.retry import RetryPolicy
 from onceward.sending import Sending
-from onceward.settings import Settings
+from onceward.settings import Settings, check_parts
 from onceward.signals import stopped_by_signals
 from onceward.spooling import Spooling
 from onceward.steps.blob import put_away
@@ -75,13 +75,14 @@ class Inbox(Entrance, Sending, Upkeep):
         blob_above: int = 262_144,
         archive: str | os.PathLike[str] | None = None,
     ) -> None:
+        check_parts(url, settings, code_version, spool=spool, blobs=blobs, blob_above=blob_above, archive=archive)
         self.url = url
         self.settings = settings or Settings()
         if archive is not None:
             self.settings = replace(self.settings, archive_first=True)
         self._archive_folder = archive
         context = Context(
-            service=identity.check_name("service", service),
+            service=identity.check_service(service),
             prefix=identity.check_prefix(prefix),
             code_version=os.environ.get("ONCEWARD_CODE_VERSION", "") if code_version is None else code_version,
             settings=self.settings,
@@ -128,8 +129,7 @@ class Inbox(Entrance, Sending, Upkeep):
         connection errors count, `circuit=None` switches it off.
         `guarantee="exactly-once"` makes `run` refuse to start where less is in force (see `onceward doctor`).
         """
-        if timeout is not None and not isinstance(timeout, timedelta):
-            timeout = timedelta(seconds=timeout)
+        limit = check_options(type, timeout, circuit) or self.settings.handler_timeout
 
         def register(function: F) -> F:
             handler = Handler(
@@ -138,8 +138,8 @@ class Inbox(Entrance, Sending, Upkeep):
                 consumer=self._context.service if consumer is None else consumer,
                 version=version,
                 key=key,
-                retry=retry or self.settings.retry,
-                timeout=timeout or self.settings.handler_timeout,
+                retry=self.settings.retry if retry is None else retry,
+                timeout=limit,
                 group=self.settings.group if group is None else group,
                 raw=raw,
                 keep_body=keep_body,
@@ -206,14 +206,14 @@ class Inbox(Entrance, Sending, Upkeep):
         With `tx=` it joins the caller's own transaction and is stored when, and only when, that commits. Where the
         inbox has a spool, a message that comes while the database is away waits there, on the disk: `spooled`.
         """
-        delivery = Delivery.of(**message)
+        delivery = delivery_of("receive", message)
         if tx is not None:
             return run_sync(self._join([delivery]), performer(self._store.join(tx)))[0]
         return self._gatherings.of_threads().receive(self._lightened(delivery))
 
     async def areceive(self, *, tx: Any = None, **message: Unpack[Arguments]) -> Receipt:
         """As `receive`, awaited; `tx=` takes an async connection."""
-        delivery = Delivery.of(**message)
+        delivery = delivery_of("areceive", message)
         if tx is not None:
             return (await run_async(self._join([delivery]), async_performer(self._store.async_join(tx))))[0]
         if self._context.large.wants(delivery):
@@ -278,8 +278,8 @@ class Inbox(Entrance, Sending, Upkeep):
         `error` says why, and you may acknowledge it. `raise_on_failure=True` raises the handler's own exception
         instead, once the message is stored.
         """
-        delivery = Delivery.of(**message)
-        raised: list[BaseException] = []
+        delivery, raised = delivery_of("process", message), list[BaseException]()
+        checks.flag("process()", "raise_on_failure", raise_on_failure)
         (receipt,) = self._spooling.attempt([delivery], lambda: self._process(delivery, raised))
         if raise_on_failure and raised:
             raise raised[0]
@@ -293,8 +293,8 @@ class Inbox(Entrance, Sending, Upkeep):
 
     async def aprocess(self, *, raise_on_failure: bool = False, **message: Unpack[Arguments]) -> Receipt:
         """As `process`, awaited; a `def` handler runs in a thread of its own."""
-        delivery = Delivery.of(**message)
-        raised: list[BaseException] = []
+        delivery, raised = delivery_of("aprocess", message), list[BaseException]()
+        checks.flag("aprocess()", "raise_on_failure", raise_on_failure)
         (receipt,) = await self._spooling.attempt_async([delivery], lambda: self._aprocess(delivery, raised))
         if raise_on_failure and raised:
             raise raised[0]
@@ -359,6 +359,8 @@ class Inbox(Entrance, Sending, Upkeep):
 
     @contextmanager
     def _working(self, concurrency: int, **options: Any) -> Iterator[Worker]:
+        checks.whole("run() and drain()", "concurrency", concurrency)
+        checks.text("run()", "process", options.get("process", ""), empty=True)
         self._spooling.start()  # what a process that is gone has left
         worker = Worker(self._context, self._store, concurrency=concurrency, **options)
         self._workers.add(worker)

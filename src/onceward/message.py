@@ -6,13 +6,13 @@ lose or repeat it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Required, TypedDict
 
-from onceward import identity, payload
+from onceward import checks, identity, payload
 from onceward.errors import ContractViolation, InvalidMessage
 from onceward.reference import HEADER, Reference
 
@@ -123,6 +123,28 @@ class Delivery(NamedTuple):
         )
 
 
+_NEEDED = {
+    "source": "the name of the producer",
+    "id": "the producer's message id",
+    "type": "what kind of message it is, for example 'order.paid'",
+}
+_ARGUMENTS = (*Arguments.__annotations__, "tx")
+_ACCEPTED = frozenset(Arguments.__annotations__) | {"echo_window"}
+
+
+def delivery_of(call: str, arguments: Mapping[str, Any]) -> Delivery:
+    """What a caller of `receive` or `process` passed, as a delivery."""
+    if arguments.keys() <= _ACCEPTED:  # a set's own comparison: every message comes along here
+        try:
+            return Delivery.of(**arguments)
+        except TypeError:
+            if arguments.keys() >= _NEEDED.keys():
+                raise
+    names = _ARGUMENTS if call.endswith("receive") else _ARGUMENTS[:-1]
+    checks.message(f"{call}()", arguments, _NEEDED, names)
+    raise AssertionError("unreachable")
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
 
@@ -134,6 +156,8 @@ def _is_version(version: Any) -> bool:
 def _checked_headers(headers: Mapping[Any, Any] | None) -> Mapping[str, str]:
     if not headers:
         return NO_HEADERS
+    if not isinstance(headers, Mapping):
+        raise InvalidMessage(f"headers must be a mapping of text to text, not {type(headers).__name__}")
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidMessage(f"header {name!r:.80} must be text with a text value, not {type(value).__name__}")
@@ -142,13 +166,19 @@ def _checked_headers(headers: Mapping[Any, Any] | None) -> Mapping[str, str]:
     return MappingProxyType(dict(headers))
 
 
+def check_destination(where: str, to: Any, outlets: Collection[str]) -> None:
+    """Refuse a destination that this process does not have among its own; without any, another process relays."""
+    if outlets and (to is None or isinstance(to, str)) and (to or DEFAULT) not in outlets:
+        checks.refuse(where, "to", to, f"one of the sinks of this process: {', '.join(map(repr, sorted(outlets)))}")
+
+
 class Draft:
     """What a handler sends while it runs: written in its transaction, forgotten when it fails."""
 
-    __slots__ = ("_open", "_source", "deliveries")
+    __slots__ = ("_open", "_outlets", "_source", "deliveries")
 
-    def __init__(self, source: str) -> None:
-        self._source, self._open = source, False
+    def __init__(self, source: str, outlets: Collection[str] = ()) -> None:
+        self._source, self._outlets, self._open = source, outlets, False
         self.deliveries: list[Delivery] = []
 
     def begin(self) -> None:
@@ -163,6 +193,7 @@ class Draft:
         """Check an outgoing message and keep it for the commit; answers its id."""
         if not self._open:
             raise ContractViolation("message.send() was called outside of its handler; its transaction is over")
+        check_destination("message.send()", fields.get("destination"), self._outlets)
         self.deliveries.append(Delivery.of(source=self._source, **fields))
         return self.deliveries[-1].id
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
+from onceward import checks
 from onceward.errors import ConfigurationError
 
 SLOWEST = 1 / 60
@@ -15,9 +17,9 @@ SLOWEST = 1 / 60
 class Pace:
     """Says how many may go now. May be asked from several threads."""
 
-    def __init__(self, rate: float, *, clock: Callable[[], float] = time.monotonic) -> None:
-        if not rate >= SLOWEST:
-            raise ConfigurationError(f"rate={rate} must be a number a second, one a minute at least")
+    def __init__(self, rate: Any, *, clock: Callable[[], float] = time.monotonic) -> None:
+        if not isinstance(rate, int | float) or not rate >= SLOWEST:
+            raise ConfigurationError(f"rate={checks.shown(rate)} must be a number a second, one a minute at least")
         self._rate, self._clock = rate, clock
         self._most = max(1.0, rate)
         self._saved, self._seen = self._most, clock()

@@ -7,17 +7,17 @@ The consumer is a chosen name, never derived from the function, so renaming a fu
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
-from onceward import identity
-from onceward.breaker import Breaker
+from onceward import checks, identity
+from onceward.breaker import CIRCUIT, Breaker, Circuit
 from onceward.errors import ConfigurationError, HandlerNotFound
 from onceward.message import Message
-from onceward.retry import RetryPolicy
+from onceward.retry import POLICY, RetryPolicy
 from onceward.watching import UNWATCHED, Watched, Watcher
 
 OUTBOX = "onceward.outbox"
@@ -29,6 +29,8 @@ HandlerFunction = Callable[[Any, Any], Any]
 Upcaster = Callable[[Any], Any]
 Promise = Literal["exactly-once", "at-least-once", "weaker"]
 KeySpec = str | Callable[[Message], Any] | None
+PATH = "a field, a dotted path, header:NAME"
+"""What `key=` and `sequence=` may be."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,12 +63,16 @@ class Handler:
     """What the program relies on; it does not start with less."""
     watchers: Sequence[Watcher] = ()
     """Who is told when it runs; the registry's own list, so that later ones count too."""
+    outlets: Collection[str] = ()
+    """Where it may send to, if not anywhere; the registry's own set."""
     forgets_failures: bool = False
     """A failure leaves nothing behind: `process` raises it, and the caller comes again under the same id."""
     is_async: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.function))
+        called = getattr(self.function, "__call__", None)  # noqa: B004 - of an object it may be `async def`
+        is_async = inspect.iscoroutinefunction(self.function) or inspect.iscoroutinefunction(called)
+        object.__setattr__(self, "is_async", is_async)
 
     def watched(self, message: Any) -> AbstractContextManager[Any]:
         """What surrounds a call of it for a message, or for a list of them."""
@@ -90,6 +96,16 @@ class Handler:
         return getattr(self.function, "__qualname__", repr(self.function))
 
 
+def check_options(message_type: Any, timeout: Any, circuit: Any) -> timedelta | None:
+    """Refuse what `@inbox.on` cannot be given; returns the time limit."""
+    if callable(message_type):
+        raise ConfigurationError("@inbox.on needs the type of the messages in parentheses: @inbox.on('order.paid')")
+    where = f"@inbox.on({message_type!r})"
+    if circuit is not None:
+        checks.instance(where, "circuit", circuit, Circuit, CIRCUIT)
+    return None if timeout is None else checks.seconds(where, "timeout", timeout)
+
+
 class Registry:
     """The handlers that this process has."""
 
@@ -98,6 +114,8 @@ class Registry:
         self._by_type: dict[tuple[str, str], Handler] = {}
         self._upcasters: dict[tuple[str, int], Upcaster] = {}
         self.watchers: list[Watcher] = []
+        self.outlets: set[str] = set()
+        """The destinations that this process has a sink for."""
         self.sources: dict[str, timedelta] = {}
         """How late each source may redeliver."""
 
@@ -126,25 +144,41 @@ class Registry:
                     "consumer and must therefore both be def or both be async def"
                 )
         object.__setattr__(handler, "watchers", self.watchers)
+        object.__setattr__(handler, "outlets", self.outlets)
         self._handlers[handler.consumer, handler.type, handler.version] = handler
         self._by_type.setdefault((handler.consumer, handler.type), handler)
 
     @staticmethod
     def _check(handler: Handler) -> None:
-        if handler.group < 1:
-            raise ConfigurationError(f"{handler.name}: group={handler.group} must be at least 1")
-        if handler.on_dead not in ("block", "continue"):
-            raise ConfigurationError(f'{handler.name}: on_dead={handler.on_dead!r} must be "block" or "continue"')
+        where = f"@inbox.on({handler.type!r})"
+        checks.handler(where, handler.function)
+        if callable(handler.key):
+            checks.function(where, "key", handler.key)
+        elif handler.key is not None and not checks.is_text(handler.key):
+            checks.refuse(where, "key", handler.key, f"{PATH}, or a function of the message")
+        if handler.sequence is not None and not checks.is_text(handler.sequence):
+            checks.refuse(where, "sequence", handler.sequence, PATH)
+        checks.whole(where, "version", handler.version, least=0)
+        checks.instance(where, "retry", handler.retry, RetryPolicy, POLICY)
+        checks.whole(where, "group", handler.group)
+        for name in ("raw", "keep_body", "batch"):
+            checks.flag(where, name, getattr(handler, name))
+        checks.duration(where, "gap", handler.gap, least=timedelta(0))
+        checks.one_of(where, "on_dead", handler.on_dead, ("block", "continue"))
+        if handler.guarantee is not None:
+            checks.one_of(where, "guarantee", handler.guarantee, get_args(Promise))
         if handler.sequence is not None and handler.key is None:
-            raise ConfigurationError(f"{handler.name}: sequence= counts within a key, so it needs key=")
-        if (handler.type == ANY_TYPE or handler.consumer == OUTBOX) and not handler.external:
-            raise ConfigurationError(f"{handler.name}: the type {ANY_TYPE!r} and the consumer {OUTBOX!r} are reserved")
+            raise ConfigurationError(f"{where}: sequence= counts within a key, so it needs key=")
+        if handler.type == ANY_TYPE or handler.consumer.startswith(identity.RESERVED):
+            reserved = f"the type {ANY_TYPE!r} and consumers that begin with {identity.RESERVED!r}"
+            raise ConfigurationError(f"{handler.name}: {reserved} are reserved")
 
     def add_relay(self, handler: Handler) -> None:
         """Register the handler of outgoing messages to one destination."""
         object.__setattr__(handler, "watchers", self.watchers)
         self._handlers[OUTBOX, handler.type, 1] = handler
         self._by_type[OUTBOX, handler.type] = handler
+        self.outlets.add(handler.type)
 
     def destinations(self, *, is_async: bool) -> list[str]:
         """The destinations that this process has a sink for, of one kind."""
@@ -152,6 +186,9 @@ class Registry:
 
     def add_upcaster(self, message_type: str, version: int, upcaster: Upcaster) -> None:
         """Register how data of a version becomes data of the next."""
+        where = f"@inbox.upcast({identity.check_name('type', message_type)!r})"
+        checks.whole(where, "version", version, least=0)
+        checks.function(where, "function", upcaster)
         if (message_type, version) in self._upcasters:
             raise ConfigurationError(f"version {version} of {message_type!r} has an upcaster already")
         self._upcasters[message_type, version] = upcaster

@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
+from onceward import checks
 from onceward.archive import Archive, Record, body_of
-from onceward.errors import ConfigurationError
 from onceward.gather import SHARED
 from onceward.inbox import Inbox
 from onceward.message import Arguments
@@ -74,8 +74,12 @@ def replay(
     With `again`, all run as messages of their own, whose ids have that label at their end; the same label twice runs
     nothing twice.
     """
-    if again == "":
-        raise ConfigurationError("again= is a label for this replay, for example a date; it cannot be empty")
+    checks.no_others("replay()", filters, ("type", "key", "source", "id", "since", "until"))
+    for edge in ("since", "until"):
+        if filters.get(edge) is not None:  # one without a zone is local time, as everywhere
+            filters[edge] = checks.moment("replay()", edge, filters[edge]).astimezone()
+    if again is not None and not checks.is_text(again):
+        checks.refuse("replay()", "again", again, "a label for this replay, for example a date")
     became: Counter[str] = Counter()
 
     def arguments() -> Iterator[Arguments]:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import NamedTuple
 
+from onceward import checks
 from onceward.errors import (
     BodyLost,
-    ConfigurationError,
     ContractViolation,
     HandlerNotFound,
     InvalidMessage,
@@ -32,11 +32,15 @@ class Retry(Exception):
 
     def __init__(self, reason: str = "", *, after: timedelta | float | None = None) -> None:
         super().__init__(reason or "the handler asked for a retry")
-        if after is not None and not isinstance(after, timedelta):
-            after = timedelta(seconds=after)
-        if after is not None and after < timedelta(0):
-            raise ConfigurationError(f"Retry(after={after!r}): a delay cannot be negative")
-        self.after = None if after is None else min(after, LONGEST)
+        self.after = None if after is None else min(_delay(after), LONGEST)
+
+
+def _delay(after: timedelta | float) -> timedelta:
+    if isinstance(after, timedelta) and after >= timedelta(0):
+        return after
+    if isinstance(after, int | float) and not isinstance(after, bool) and after >= 0:
+        return timedelta(seconds=min(after, LONGEST.total_seconds()))
+    return checks.refuse("Retry", "after", after, "a timedelta, or a number of seconds from 0")
 
 
 class Reject(Exception):
@@ -73,14 +77,14 @@ class RetryPolicy:
     """By which part a delay may be shorter or longer, so that what failed together does not come back together."""
 
     def __post_init__(self) -> None:
-        if self.attempts < 1:
-            raise ConfigurationError(f"RetryPolicy(attempts={self.attempts}): at least 1 attempt is needed")
-        if self.first < timedelta(0) or self.cap < timedelta(0):
-            raise ConfigurationError("RetryPolicy: first and cap cannot be negative")
-        if not 1 <= self.factor < math.inf:
-            raise ConfigurationError(f"RetryPolicy(factor={self.factor}): must be a number from 1")
-        if not 0 <= self.jitter <= 1:
-            raise ConfigurationError(f"RetryPolicy(jitter={self.jitter}): must be between 0 and 1")
+        where, nothing = "RetryPolicy", timedelta(0)
+        checks.whole(where, "attempts", self.attempts)
+        checks.duration(where, "first", self.first, least=nothing)
+        checks.duration(where, "cap", self.cap, least=nothing)
+        checks.number(where, "factor", self.factor, least=1)
+        checks.number(where, "jitter", self.jitter, least=0, most=1)
+        if self.max_age is not None:
+            checks.duration(where, "max_age", self.max_age, least=nothing)
 
     @classmethod
     def classic(cls) -> RetryPolicy:
@@ -96,6 +100,10 @@ class RetryPolicy:
         longest = min(self.cap, LONGEST).total_seconds()
         spread = 1 + self.jitter * (2 * chance() - 1)
         return min(timedelta(seconds=min(full, longest) * spread), LONGEST)
+
+
+POLICY = "a RetryPolicy, for example RetryPolicy(attempts=5)"
+"""What `retry=` must be."""
 
 
 class Again(NamedTuple):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Unpack
 
-from onceward import identity
+from onceward import checks, identity
 from onceward.desk import Desk
 from onceward.errors import InvalidMessage, StoreConflict, StoreUnavailable
 from onceward.flow import Flow, Query, run_async, run_sync
-from onceward.message import DEFAULT, Delivery, SendArguments
+from onceward.message import DEFAULT, Delivery, SendArguments, check_destination
 from onceward.registry import OUTBOX
 from onceward.steps.attempt import send_request
 from onceward.steps.blob import put_away
@@ -18,6 +18,8 @@ from onceward.steps.introduce import introduce, subscribe
 from onceward.steps.join import Apart, prepare
 from onceward.steps.receive import look_up
 from onceward.transact import async_performer, perform, perform_async, performer
+
+_ARGUMENTS = ("type", "data", *SendArguments.__annotations__, "tx")
 
 
 class Sending(Desk):
@@ -51,7 +53,9 @@ class Sending(Desk):
 
     def _outgoing(self, type: str, data: Any, message: SendArguments) -> Delivery:  # noqa: A002
         fields: dict[str, Any] = {"id": identity.new_id(), **message}
+        checks.message("send()", fields, {}, _ARGUMENTS)
         destination = fields.pop("to", None)
+        check_destination("send()", destination, self._context.registry.outlets)
         return Delivery.of(source=self._context.service, type=type, data=data, destination=destination, **fields)
 
     @property

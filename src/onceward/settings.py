@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
+from onceward import checks
 from onceward.errors import ConfigurationError
-from onceward.retry import RetryPolicy
+from onceward.retry import POLICY, RetryPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,16 +52,36 @@ class Settings:
     """Bodies go only through `inbox.archive(folder)`, and messages only after their bodies."""
 
     def __post_init__(self) -> None:
-        if self.lease < timedelta(seconds=1):
-            raise ConfigurationError(f"lease={self.lease}: below one second a busy machine loses its own messages")
-        if self.group < 1 or self.crash_limit < 1:
-            raise ConfigurationError("group and crash_limit must be at least 1")
-        if self.pool < 1:
-            raise ConfigurationError(f"pool={self.pool}: calls need at least 1 connection")
+        where, second = "Settings", timedelta(seconds=1)
+        checks.duration(where, "lease", self.lease, least=second)  # below it a busy machine loses its own messages
+        for name in ("poll", "lock_wait", "statement_limit", "handler_timeout", "stop_timeout"):
+            checks.duration(where, name, getattr(self, name))
+        for name in ("group_time", "careful", "body_retention", "dedupe_retention"):
+            checks.duration(where, name, getattr(self, name), least=timedelta(0))
+        for name in ("group", "crash_limit", "pool"):
+            checks.whole(where, name, getattr(self, name))
+        checks.instance(where, "retry", self.retry, RetryPolicy, POLICY)
+        checks.flag(where, "archive_first", self.archive_first)
+        if self.upkeep is not None:
+            checks.duration(where, "upkeep", self.upkeep, least=second)
         if self.body_retention > self.dedupe_retention:
             raise ConfigurationError(
                 f"body_retention={self.body_retention} is longer than dedupe_retention={self.dedupe_retention}: a body "
                 "cannot be kept longer than the message is remembered; raise dedupe_retention"
             )
-        if self.body_retention < timedelta(0) or (self.upkeep is not None and self.upkeep < timedelta(seconds=1)):
-            raise ConfigurationError("body_retention cannot be negative, and upkeep is at least one second, or None")
+
+
+def check_parts(url: Any, settings: Any, code_version: Any, *, blobs: Any, blob_above: Any, **folders: Any) -> None:
+    """Refuse what an `Inbox` cannot be made of."""
+    if not isinstance(url, str):
+        checks.refuse("Inbox", "url", url, "text, for example sqlite:///shop.db or postgresql://host/shop")
+    if settings is not None:
+        checks.instance("Inbox", "settings", settings, Settings, "Settings(...)")
+    if code_version is not None:
+        checks.text("Inbox", "code_version", code_version, empty=True)
+    if blobs is not None:
+        checks.text("Inbox", "blobs", blobs)
+    checks.whole("Inbox", "blob_above", blob_above, least=0)
+    for name, folder in folders.items():
+        if folder is not None:
+            checks.path("Inbox", name, folder)

@@ -15,7 +15,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from onceward import identity, payload
+from onceward import checks, identity, payload
 from onceward.deferred import Deferred
 from onceward.desk import Desk, user
 from onceward.errors import BlobsUnavailable, BodyLost, ConfigurationError
@@ -66,6 +66,7 @@ class Upkeep(Desk):
 
         A dedupe retention that is shorter is refused, here and wherever a program starts on the same tables.
         """
+        checks.duration("declare_source()", "redelivers_for", redelivers_for, least=timedelta(0))
         declare(self._context, name, redelivers_for)
 
     def personal(
@@ -95,6 +96,9 @@ class Upkeep(Desk):
         What is unfinished is discarded first. Answers what could not be erased: it runs just now, waits behind an
         earlier number of its key, or is not there.
         """
+        for seq in seqs:
+            checks.whole("erase()", "seq", seq, least=0)
+        checks.text("erase()", "reason", reason)
         who = actor or user()
 
         def erased(seq: int) -> bool:
@@ -107,6 +111,9 @@ class Upkeep(Desk):
 
         A body leaves the database when the file that has it is on the disk. `progress` is told how many so far.
         """
+        checks.path("archive()", "folder", folder)
+        if progress is not None:
+            checks.function("archive()", "progress", progress)
         after, moved = 0, 0
         while seqs := self._add_file(files.Archive(folder), after, FILE_MESSAGES):
             for gone in self._drop_archived(seqs):
@@ -150,6 +157,10 @@ class Upkeep(Desk):
         What was pruned, archived or rolled back leaves them; workers do this every hour, and `prune` does it too.
         Answers how many.
         """
+        if older_than is not None:
+            checks.instance(
+                "collect()", "older_than", older_than, timedelta, "a timedelta, for example timedelta(days=1)"
+            )
         if self._context.large.store is None:
             return 0
         perform(self._store, lambda: know_folder(self._context))
@@ -199,6 +210,8 @@ class Upkeep(Desk):
 
         Never touches what is unfinished, dead, in an open case of quarantine or under an effect of unknown outcome.
         """
+        if progress is not None:
+            checks.function("prune()", "progress", progress)
         sweep = Sweep(told=progress or (lambda _: None))
         perform(self._store, lambda: prune(self._context, sweep), _resting)
         try:
@@ -217,9 +230,12 @@ def whole(context: Context, record: files.Record, reference: Reference) -> files
         return record
 
 
-def _check_one(key: Any, field: tuple[str, Any] | None, source: str | None, message_id: str | None) -> None:
+def _check_one(key: Any, field: Any, source: str | None, message_id: str | None) -> None:
     if (source is None) != (message_id is None) or sum(given is not None for given in (key, field, source)) != 1:
         raise ConfigurationError("say one of: key=, field=(path, value), or source= and id=")
+    if field is not None and not (isinstance(field, tuple) and len(field) == 2 and isinstance(field[0], str)):  # noqa: PLR2004
+        example = "a pair of a path and a value, for example ('customer.email', 'a@b.example')"
+        checks.refuse("personal() and erase_archived()", "field", field, example)
 
 
 def _test(key: Any, field: tuple[str, Any] | None) -> erasing.Test:

@@ -115,6 +115,17 @@ def test_what_is_a_connection_error(error: BaseException, *, expected: bool) -> 
     assert is_connection_error(error) == expected
 
 
+def test_a_choice_that_fails_counts() -> None:
+    """It must not end the worker thread that asks."""
+
+    def choosy(error: BaseException) -> bool:
+        raise RuntimeError(str(error))
+
+    one = Breaker(Circuit(1, counts=choosy), clock=Clock())
+    one.failed(ValueError())
+    assert pausing(one)
+
+
 def test_the_default_counts_connection_errors_alone() -> None:
     """A message that is wrong by itself stops no other; a circuit that is asked for counts all."""
     quiet, strict = Breaker(CONNECTIONS, clock=Clock()), Breaker(Circuit(), clock=Clock())

@@ -24,7 +24,8 @@ def registry(*handlers: Handler) -> Registry:
     return one
 
 
-def by_order(message: Message) -> Any:
+def by_order(message: Message, tx: Any = None) -> Any:
+    del tx
     return message.data["order"]
 
 
@@ -140,7 +141,7 @@ def test_versions_share_their_kind() -> None:
         ({"type": "a\nb"}, "type"),
         ({"consumer": ""}, "consumer is empty"),
         ({"consumer": "x" * 256}, "consumer"),
-        ({"group": 0}, "group=0 must be at least 1"),
+        ({"group": 0}, "group=0 must be a whole number, at least 1"),
         ({"on_dead": "skip"}, "on_dead='skip' must be"),
         ({"sequence": "number"}, "needs key="),
     ],

@@ -380,7 +380,7 @@ def test_a_sender_that_hangs_up_after_sending_has_sent(tmp_path: Any) -> None:
 
 def test_limits_and_paths_are_checked(inbox: Inbox) -> None:
     for bad in ({"body": 0}, {"headers": 0}, {"read": timedelta(0)}, {"memory": 10}):
-        with pytest.raises(ConfigurationError, match="limit"):
+        with pytest.raises(ConfigurationError, match="Limits"):
             Limits(**bad)
     for path in ("stripe", "/", "/a b", "/a?b", "/a//b", "/é", ""):
         with pytest.raises(ConfigurationError, match="path"):

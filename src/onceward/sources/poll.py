@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Protocol
 
-from onceward import identity, payload
+from onceward import checks, identity, payload
 from onceward.errors import ConfigurationError, ContractViolation, PollFailed, StoreError
 from onceward.flow import Flow
-from onceward.retry import RetryPolicy, text_of
+from onceward.retry import POLICY, RetryPolicy, text_of
 from onceward.sources.intake import FIRST_PAUSE, LONGEST_PAUSE, wait
 from onceward.steps.context import Context
 from onceward.steps.poll import Answer, Turn, end, keep, take
@@ -75,8 +75,10 @@ class Poll:
     def __post_init__(self) -> None:
         identity.check_name("source", self.source)
         identity.check_name("type", self.type)
-        if min(self.every, self.timeout) <= timedelta(0):
-            raise ConfigurationError(f"poll of {self.source!r}: every and timeout must be longer than nothing")
+        where = f"@inbox.poll(source={self.source!r})"
+        checks.duration(where, "every", self.every)
+        checks.duration(where, "timeout", self.timeout)
+        checks.instance(where, "retry", self.retry, RetryPolicy, POLICY)
         if not inspect.isgeneratorfunction(self.function) and not inspect.isasyncgenfunction(self.function):
             raise ConfigurationError(
                 f"poll of {self.source!r}: the function must yield its responses: yield Response(body, cursor=...)"

@@ -69,8 +69,6 @@ class Context:
     registry: Registry
     cache: Cache = field(default_factory=Cache)
     introduction: Introduction = field(default_factory=Introduction)
-    placing_at: float = float("-inf")
-    """When a lane may fan out next because a message waits for it."""
     clock: Callable[[], float] = time.monotonic
     large: LargeBodies = field(default_factory=LargeBodies)
     """Where bodies are that are too large for a row."""

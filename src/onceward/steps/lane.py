@@ -297,7 +297,7 @@ def claimed(lane: Lane, token: int, row: tuple[Any, ...], verdict: Verdict, fetc
                 received_at=moment(received_at),
                 consumer=consumer,
                 to=destination,
-                draft=Draft(lane.context.service),
+                draft=Draft(lane.context.service, handler.outlets),
                 effects=lane.effects,
             )
             if key is None and callable(handler.key):

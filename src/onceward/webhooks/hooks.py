@@ -19,7 +19,7 @@ from datetime import timedelta
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Protocol
 
-from onceward import identity
+from onceward import checks, identity
 from onceward.errors import ConfigurationError, OncewardError, StoreError
 from onceward.message import Receipt
 from onceward.pace import Pace
@@ -56,9 +56,11 @@ class Limits:
     """Requests a second that an endpoint looks at, in this process, authentic or not; the others get 429."""
 
     def __post_init__(self) -> None:
-        durations = self.read > timedelta(0) and self.store > timedelta(0)
-        if min(self.body, self.headers, self.header_bytes) < 1 or not durations or self.memory < self.body:
-            raise ConfigurationError("every limit must be above zero, and memory at least as large as one body")
+        for name in ("body", "headers", "header_bytes"):
+            checks.whole("Limits", name, getattr(self, name))
+        for name in ("read", "store"):
+            checks.duration("Limits", name, getattr(self, name))
+        checks.whole("Limits", "memory", self.memory, least=self.body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +105,18 @@ class Hooks:
         limits: Limits | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        example = "a mapping of paths to verifiers, for example {'/stripe': Stripe(secret)}"
+        checks.instance("webhooks()", "endpoints", endpoints, Mapping, example)  # type: ignore[type-abstract] # only asked for
         if not endpoints:
             raise ConfigurationError("webhooks() needs at least one endpoint: {'/stripe': Stripe(secret)}")
         for path, verifier in endpoints.items():
             if not _PATH.fullmatch(path):
                 raise ConfigurationError(f"webhook path {path!r} must be of the form /stripe or /hooks/stripe")
+            if not hasattr(verifier, "verify"):
+                kind = type(verifier).__name__  # not its value, which is likely to be a secret
+                raise ConfigurationError(
+                    f"webhooks(): the endpoint {path!r} must be a verifier, for example Stripe(secret), not {kind}"
+                )
             identity.check_name("source", verifier.source)
         self._inbox, self._endpoints, self._clock = inbox, dict(endpoints), clock
         self.limits = limits or Limits()
