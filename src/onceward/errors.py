@@ -70,6 +70,10 @@ class StoreUnavailable(StoreError):
     """The database cannot be reached or is too busy; nothing is known to be stored. Try again later."""
 
 
+class RightsMissing(StoreError):
+    """The role of this program may not do that in the database."""
+
+
 class StoreBusy(StoreUnavailable):
     """Another writer held the database for as long as the caller was ready to wait; trying at once again is no use."""
 

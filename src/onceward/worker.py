@@ -131,6 +131,8 @@ class Worker:
         return False
 
     def _get_ready(self) -> None:
+        if any(handler.is_async for handler in self._context.registry):
+            self._store.check_async()
         if self._before is not None:
             self._before()
             self._before = None

@@ -115,7 +115,7 @@ def test_what_keeps_failing_is_told_before_it_is_dead(inbox: Inbox, caplog: pyte
     assert kinds(alerts.look(2)) == {"held": "began"}
     assert inbox.failing() == Failing(messages=1, held_keys=0)  # ten minutes are not over
     assert inbox.failing(times=OFTEN + 1, held_for=timedelta(0)) == Failing(messages=0, held_keys=1)
-    failures = [record.levelname for record in caplog.records if "failed with Retry" in record.getMessage()]
+    failures = [record.levelname for record in caplog.records if "failed: Retry" in record.getMessage()]
     assert failures == ["WARNING"] * (OFTEN - 1) + ["ERROR"]
     inbox.discard(seq, reason="x")
     assert kinds(alerts.look(3)) == {"failing": "over", "held": "over"}

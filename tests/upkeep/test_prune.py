@@ -369,3 +369,36 @@ def test_two_that_turn_the_page_at_once_never_turn_it_back(postgres_url: str) ->
         shop.drain()
         assert len(shop.effects()) == len(seqs) - 1
         shop.inbox.prune()
+
+
+RIGHTS = (
+    "GRANT USAGE ON SCHEMA public TO {role}",
+    "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {role}",
+    "GRANT USAGE, SELECT, UPDATE ON ALL SEQUENCES IN SCHEMA public TO {role}",
+)
+
+
+def test_a_role_that_may_only_change_rows_prunes_by_rows(
+    postgres_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D51: what is old goes all the same, and the log says once what is missing."""
+    monkeypatch.setattr("onceward.steps.prune._TOLD", set())
+    with Shop(postgres_url, "def", settings=NOW) as owner:
+        turn_page(owner)
+        role = f"rows_{id(owner)}"
+        owner.sql(f"CREATE ROLE {role} LOGIN")
+        for statement in RIGHTS:
+            owner.sql(statement.format(role=role))
+        try:
+            with Inbox(postgres_url.replace("postgres@", f"{role}@"), settings=NOW) as inbox:
+                inbox.on("order.paid")(lambda _, tx: tx.execute("SELECT 1").fetchall())
+                inbox.receive(**arguments("a"))
+                assert (inbox.drain(), owner.count("body")) == (1, 1)
+                for _ in range(3):
+                    inbox.prune()
+                assert counts(owner) == {}
+        finally:
+            owner.sql(f"DROP OWNED BY {role}")
+            owner.sql(f"DROP ROLE {role}")
+    assert [record.levelname for record in caplog.records if "row by row" in record.getMessage()] == ["WARNING"]
+    assert not [record for record in caplog.records if record.exc_info]

@@ -71,6 +71,8 @@ def run(  # noqa: PLR0913 - each is an option
                 "where the inbox is made",
                 WRONG_USAGE,
             )
+        if any(handler.is_async for handler in inbox.context.registry):
+            inbox.store.check_async()
         with suppress(StoreUnavailable):  # then the workers wait for it
             inbox.store.check_schema()
         if processes > 1:

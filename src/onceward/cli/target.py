@@ -74,6 +74,7 @@ def load(program: str) -> Inbox:
         raise Failure(f"module {module_name} has no {path!r}; {_inboxes(module)}", WRONG_USAGE) from None
     if not isinstance(found, Inbox):
         raise Failure(f"{program} is {type(found).__name__}, not an onceward Inbox; {_inboxes(module)}", WRONG_USAGE)
+    found.context.program = program
     return found
 
 

@@ -69,6 +69,8 @@ class Context:
     registry: Registry
     cache: Cache = field(default_factory=Cache)
     introduction: Introduction = field(default_factory=Introduction)
+    program: str = "MODULE:ATTR"
+    """What the command line calls this inbox, where it knows."""
     clock: Callable[[], float] = time.monotonic
     large: LargeBodies = field(default_factory=LargeBodies)
     """Where bodies are that are too large for a row."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from onceward import identity
 from onceward.errors import InvalidMessage, NeedsAlone, OutcomeUnknown
 from onceward.flow import Call, Do, Flow, Outcome
 from onceward.message import NO_HEADERS, Delivery, Draft, Message, moment
@@ -20,7 +19,7 @@ from onceward.reference import Reference, split
 from onceward.registry import Handler, Subscription
 from onceward.retry import Again, Dead, RetryPolicy, VersionGap
 from onceward.steps.context import Context
-from onceward.steps.receive import data_of
+from onceward.steps.receive import data_of, find_key_again
 
 WARY = 20
 """For how many groups a lane remembers that one has failed."""
@@ -85,6 +84,14 @@ class Absent(NamedTuple):
     reference: Reference
 
 
+class About(NamedTuple):
+    """Which message it is, for people."""
+
+    type: str
+    id: str
+    source: str
+
+
 @dataclass(slots=True, eq=False)
 class Claimed:
     """A message that this lane has noted."""
@@ -105,6 +112,8 @@ class Claimed:
     """A later number of its key is applied already: it is finished without being run."""
     absent: Absent | None = None
     """Its body is not here yet; then there is no call either."""
+    about: About | None = None
+    """What is known of a message that has no call."""
     failed: tuple[BaseException, Again | Dead] | None = None
     """What its attempt was settled with, for a caller of `process` who waits for it."""
 
@@ -274,7 +283,7 @@ def claimed(lane: Lane, token: int, row: tuple[Any, ...], verdict: Verdict, fetc
     catalog = lane.context.cache.catalog
     consumer = catalog.subscriptions[subscription].consumer
     handled_as = lane.destination or kind
-    handler = call = problem = absent = None
+    handler = call = problem = absent = about = None
     try:
         headers, reference = split(stored)
         handler, upcasters = lane.context.registry.find(consumer, handled_as, version)
@@ -300,14 +309,14 @@ def claimed(lane: Lane, token: int, row: tuple[Any, ...], verdict: Verdict, fetc
                 draft=Draft(lane.context.service, handler.outlets),
                 effects=lane.effects,
             )
-            if key is None and callable(handler.key):
-                identity.key_text(handler.key(message))  # what fails here failed at receive; say why
+            find_key_again(handler, message)
             call = Call(handler, message)
     except Exception as error:  # noqa: BLE001 - whatever is wrong with it is recorded as its attempt
         problem = None if verdict.stale else error  # what is skipped need not be readable
+        about = About(kind, message_id, catalog.numbers[source])
         handler = handler or lane.context.registry.of_type(consumer, handled_as)  # its type's policy holds all the same
     note = (seq, lane.owner, token, key_hash, place, sequence, attempts, age)
-    return Claimed(*note, handler, call, problem, verdict.stale, absent)
+    return Claimed(*note, handler, call, problem, verdict.stale, absent, about)
 
 
 def check_sequence(handler: Handler, sequence: int | None, verdict: Verdict = PASS) -> None:

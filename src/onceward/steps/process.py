@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from onceward import identity, payload
+from onceward import payload
 from onceward.errors import (
     ContractViolation,
     GuardFailed,
@@ -33,6 +33,7 @@ from onceward.steps.receive import (
     READY,
     Target,
     count_copies,
+    find_key_again,
     look_up,
     meet_again,
     merged,
@@ -207,8 +208,7 @@ def _call_of(
             service=context.service,
             effects=lane.effects,
         )
-        if target.key is None and callable(handler.key):
-            identity.key_text(handler.key(message))  # what fails here failed when the key was looked for; say why
+        find_key_again(handler, message)
     except Exception as error:  # noqa: BLE001 - recorded as the message's attempt
         return None, error
     return Call(handler, message), None
@@ -310,7 +310,7 @@ def _store_failed(
         yield Query("add_attempt", story)
         yield Query("keep_effects", {"seq": seq, "stored": stored})
         yield COMMIT
-        log_failure(delivery, story, decision)
+        log_failure(context, delivery, story, decision, handler.retry)
         return _failed(lane, stored, error, decision)
     yield COMMIT
     return (yield from _known_receipt(lane, delivery, row))

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from onceward import identity
-from onceward.errors import ConfigurationError, StoreConflict, StoreUnavailable
+from onceward.errors import ConfigurationError, RightsMissing, StoreConflict, StoreUnavailable
 from onceward.flow import COMMIT, ROLLBACK, Begin, Flow, Query, Wait
 from onceward.steps.context import Cache, Context, know_names, once
 
@@ -31,6 +31,8 @@ TURN_SECONDS = 0.5
 PAGE_LOCK_SECONDS = 0.1
 """So long others may have to queue behind the removal of a page that is in use; then it is tried another time."""
 LONGEST_REST = 0.1
+_TOLD: set[str] = set()
+"""About which tables it was said, in this process, that rights are missing."""
 
 
 @dataclass(slots=True)
@@ -120,8 +122,12 @@ def prune(context: Context, sweep: Sweep, *, seconds: float | None = None) -> Fl
         check_window(context, name, timedelta(seconds=window))
     limit = None if seconds is None else context.clock() + seconds
     bodies, ids = (context.settings.body_retention.total_seconds(), context.settings.dedupe_retention.total_seconds())
-    yield from once(context, Query("turn_page", {"seconds": page_time(context).total_seconds()}))
-    yield from _drop_pages(context, sweep, bodies)
+    try:
+        yield from once(context, Query("turn_page", {"seconds": page_time(context).total_seconds()}))
+        yield from _drop_pages(context, sweep, bodies)
+    except RightsMissing as error:  # then bodies go one by one
+        yield ROLLBACK
+        _say_once(context.prefix, error)
     walks = (
         ("bodies", partial(_walk, context, "next_bodies", "drop_bodies", bodies)),
         ("messages", partial(_walk, context, "next_ledger", "forget_messages", ids)),
@@ -143,6 +149,17 @@ def prune(context: Context, sweep: Sweep, *, seconds: float | None = None) -> Fl
     yield from once(context, Query("forget_effects", {"keep": ids}))
     sweep.walk = 0
     return True
+
+
+def _say_once(prefix: str, error: RightsMissing) -> None:
+    if prefix not in _TOLD:
+        _TOLD.add(prefix)
+        log.warning(
+            "old bodies are deleted row by row: this role may not make and drop partitions (%s). Let it own %sbody and "
+            "its partitions, and create tables in their schema: see Rights in docs/operations.md",
+            error,
+            prefix,
+        )
 
 
 def page_time(context: Context) -> timedelta:

@@ -20,6 +20,7 @@ from onceward.steps.blob import put_away, take_back
 from onceward.steps.context import Cache, Catalog, Context, know_names, load_catalog, once
 from onceward.steps.sight import sight
 
+KEY_FUNCTION = "raised by the key function"
 READY: dict[str, Any] = {
     "state": "ready",
     "delay": None,
@@ -198,6 +199,16 @@ def _called_key(handler: Handler, delivery: Delivery) -> str | None:
         return identity.key_text(handler.key(message_of(handler, delivery, seq=0, received_at=0, attempt=1)))
     except Exception:  # noqa: BLE001 - the worker calls it again and records what it raises
         return None
+
+
+def find_key_again(handler: Handler, message: Message) -> None:
+    """Call a key function that gave no key when the message came: what it raised was not told then."""
+    if message.key is None and callable(handler.key):
+        try:
+            identity.key_text(handler.key(message))
+        except Exception as error:
+            error.add_note(f"{KEY_FUNCTION} of {handler.name}")
+            raise
 
 
 def message_of(  # noqa: PLR0913 - what a message is made of

@@ -7,6 +7,7 @@ worker has the message and nothing is written.
 from __future__ import annotations
 
 import logging
+import os
 import random
 import traceback as tracebacks
 from collections.abc import Sequence
@@ -17,9 +18,10 @@ from onceward.fingerprint import fingerprint, kind_of
 from onceward.flow import COMMIT, ROLLBACK, Flow, Query
 from onceward.message import Delivery, Message
 from onceward.registry import Handler
-from onceward.retry import Again, Dead, decide, text_of
+from onceward.retry import Again, Dead, RetryPolicy, decide, text_of
 from onceward.steps.context import Context, once
-from onceward.steps.lane import Claimed, Lane
+from onceward.steps.lane import About, Claimed, Lane
+from onceward.steps.receive import KEY_FUNCTION
 
 log = logging.getLogger("onceward")
 
@@ -57,7 +59,8 @@ def settle(lane: Lane, message: Claimed, error: BaseException) -> Flow[None]:
     yield Query("add_attempt", story)
     yield COMMIT
     message.failed = error, decision
-    log_failure(message.call.message if message.call else None, story, decision)
+    about = message.call.message if message.call else message.about
+    log_failure(lane.context, about, story, decision, message.policy)
 
 
 def postpone(lane: Lane, message: Claimed, error: BaseException) -> Flow[None]:
@@ -104,22 +107,43 @@ def decision_for(message: Claimed, error: BaseException) -> Again | Dead:
     return decide(message.policy, error, attempt=message.attempts + 1, age=timedelta(seconds=message.age))
 
 
-def log_failure(message: Message | Delivery | None, story: dict[str, Any], decision: Again | Dead) -> None:
-    """Say in the log what became of a message that failed. Not the error's text, which may quote what is in it."""
+def log_failure(
+    context: Context,
+    message: Message | Delivery | About | None,
+    story: dict[str, Any],
+    decision: Again | Dead,
+    policy: RetryPolicy,
+) -> None:
+    """Say in the log what became of a message that failed, and where to read more.
+
+    Not the error's text, which may quote what is in the message; in development there is nothing to hide.
+    """
     facts = {name: story[name] for name in ("seq", "attempt", "worker", "fingerprint")}
     facts["error"] = kind_of(story["error"])
+    which = f"message #{story['seq']}"
     if message is not None:
         facts |= {"message_id": message.id, "source": message.source, "type": message.type}
+        which = f"{message.type} #{story['seq']} ({message.id} from {message.source})"
     log.log(
         logging.ERROR if isinstance(decision, Dead) or story["attempt"] >= OFTEN else logging.WARNING,
-        "message %d (%s) failed with %s, attempt %d; %s",
-        story["seq"],
-        facts.get("type", "unreadable"),
-        facts["error"],
+        "%s failed: %s, attempt %d of %d, %s. Details: onceward explain %s %d",
+        which,
+        story["error"] if os.environ.get("ONCEWARD_ENV") == "development" else facts["error"],
         story["attempt"],
-        "it is dead" if isinstance(decision, Dead) else f"again in {decision.delay.total_seconds():.1f} s",
+        policy.attempts,
+        "it is dead" if isinstance(decision, Dead) else f"next try in {_duration(decision.delay)}",
+        context.program,
+        story["seq"],
         extra={"onceward": facts},
     )
+
+
+def _duration(time: timedelta) -> str:
+    seconds = time.total_seconds()
+    for size, unit in ((86_400, "days"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}".replace(".0 ", " ")
+    return f"{seconds:.1f} s".replace(".0 ", " ")
 
 
 def columns(decision: Again | Dead) -> dict[str, Any]:
@@ -136,7 +160,8 @@ def attempt_row(  # noqa: PLR0913 - the columns of the row
     text = f"{type(error).__name__}: {text_of(error)}"
     if isinstance(decision, Dead) and decision.reason not in text:
         text = f"{text} ({decision.reason})"
-    text = storable(text)[:MAX_ERROR]
+    told = [note for note in getattr(error, "__notes__", ()) if note.startswith(KEY_FUNCTION)]
+    text = storable("; ".join([text, *told]))[:MAX_ERROR]
     trace = "".join(tracebacks.format_exception(error))
     return {
         "seq": seq,

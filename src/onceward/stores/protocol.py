@@ -80,6 +80,9 @@ class Store(Protocol):
     def connect(self) -> Session:
         """A session of its own, for a worker; the caller closes it."""
 
+    def check_async(self) -> None:
+        """Raise `ConfigurationError` where async handlers need a package that is not there."""
+
     async def async_connect(self) -> AsyncSession:
         """An async session of its own, for a worker; the caller closes it."""
 

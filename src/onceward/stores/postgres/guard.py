@@ -19,6 +19,7 @@ from onceward.errors import (
     ContractViolation,
     GuardFailed,
     HandlerTimeout,
+    RightsMissing,
     StoreConflict,
     StoreError,
     StoreUnavailable,
@@ -386,7 +387,8 @@ def translated(error: psycopg.Error, connection: Any) -> StoreError | ContractVi
 
 def refused(error: psycopg.Error) -> StoreError:
     """The error for a statement that this server or this role does not allow."""
-    return StoreError(f"PostgreSQL refused a statement: {_brief(error)}")
+    kind = RightsMissing if isinstance(error, pg.InsufficientPrivilege) else StoreError
+    return kind(f"PostgreSQL refused a statement: {_brief(error)}")
 
 
 def _brief(error: psycopg.Error) -> str:

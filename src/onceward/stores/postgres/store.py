@@ -126,6 +126,9 @@ class PostgresStore:
         self.check_schema()
         return PostgresSession(self._statements, self.open_connection(), reopen=self.open_connection)
 
+    def check_async(self) -> None:
+        """Psycopg is async, too."""
+
     async def async_connect(self) -> AsyncPostgresSession:
         self.check_schema()
         return AsyncPostgresSession(

@@ -14,7 +14,7 @@ from typing import Any
 
 from onceward import identity
 from onceward.deferred import asyncio
-from onceward.errors import ConfigurationError
+from onceward.errors import ConfigurationError, StoreError, StoreUnavailable
 from onceward.stores import migrate
 from onceward.stores.sqlite.bell import FileBell
 from onceward.stores.sqlite.guard import HandlerConnection
@@ -56,7 +56,18 @@ class SqliteStore:
             connection = sqlite3.connect(self._target(), factory=HandlerConnection, **self._options())
             return self._prepared(connection)
         except sqlite3.Error as error:
-            raise translated(error) from error
+            raise self._unopened(error) from error
+
+    def _unopened(self, error: sqlite3.Error) -> StoreError:
+        """The error for a file that cannot be opened: SQLite does not say which."""
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_CANTOPEN:
+            return translated(error)
+        path = self.path.absolute()
+        if not path.parent.is_dir():
+            return StoreUnavailable(f"{path} cannot be opened: its folder does not exist. Run: mkdir -p {path.parent}")
+        return StoreUnavailable(
+            f"{path} cannot be opened ({error}): the file and its folder must be readable and writable for this process"
+        )
 
     def _target(self) -> str:
         return self._uri or str(self.path)
@@ -81,13 +92,18 @@ class SqliteStore:
         self.check_schema()
         return SqliteSession(self._statements, self.clock, self.open_connection(), reopen=self.open_connection)
 
+    def check_async(self) -> None:
+        try:
+            import aiosqlite  # noqa: F401, PLC0415 - only async work needs it
+        except ImportError as error:
+            message = "async handlers on SQLite need aiosqlite: pip install 'onceward[sqlite]'"
+            raise ConfigurationError(message) from error
+
     async def async_connect(self) -> AsyncSqliteSession:
         self.check_schema()
-        try:
-            from onceward.stores.sqlite.aio import AsyncHandlerConnection  # noqa: PLC0415 - only async work needs it
-        except ImportError as error:
-            message = "async work on SQLite needs aiosqlite: pip install 'onceward[sqlite]'"
-            raise ConfigurationError(message) from error
+        self.check_async()
+        from onceward.stores.sqlite.aio import AsyncHandlerConnection  # noqa: PLC0415 - only async work needs it
+
         tx = AsyncHandlerConnection(self.open_connection)
         await tx
         session = SqliteSession(self._statements, self.clock, tx.guarded, reopen=self.open_connection)
@@ -147,7 +163,7 @@ class SqliteStore:
         try:
             connection: sqlite3.Connection = sqlite3.connect(self._target(), **self._options())
         except sqlite3.Error as error:
-            raise translated(error) from error
+            raise self._unopened(error) from error
         return connection
 
     @contextmanager
