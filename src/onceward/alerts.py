@@ -213,7 +213,11 @@ class Alerts:
         stuck = unserved if unserved and now - (self._unserved_since or now) >= STUCK.total_seconds() else 0
         yield "stuck", stuck, f"{stuck} messages wait, and no worker is running"
         blocked = sum(1 for key in self._desk.blocked_keys() if key.behind)
-        yield "blocked", blocked, f"{blocked} keys are blocked: messages wait behind a dead one"
+        yield (
+            "blocked",
+            blocked,
+            f"{blocked} keys are blocked: messages wait behind a dead or unhandled one",
+        )
         old = stats.due if stats.oldest_due_seconds >= rules.backlog.total_seconds() else 0
         yield "backlog", old, f"{old} messages are due, the oldest for {stats.oldest_due_seconds:.0f} s"
         unsent, where = self._unsent()

@@ -142,7 +142,7 @@ class Desk:
         return perform(self._store, lambda: survey.dead_groups(self._context, limit=limit))
 
     def blocked_keys(self, *, limit: int = 200) -> list[survey.BlockedKey]:
-        """Keys that a dead message holds, and how many wait behind it."""
+        """Keys that a dead or unhandled message holds, and how many wait behind it."""
         checks.whole("blocked_keys()", "limit", limit)
         return perform(self._store, lambda: survey.blocked_keys(self._context, limit=limit))
 

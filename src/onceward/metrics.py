@@ -70,7 +70,12 @@ class InboxCollector(Collector):
         yield states
         for name, meaning in NUMBERS.items():
             yield _gauge(f"onceward_{name}", meaning, labels, getattr(stats, name))
-        yield _gauge("onceward_blocked_keys", "Keys in which messages wait behind a dead one.", labels, blocked)
+        yield _gauge(
+            "onceward_blocked_keys",
+            "Keys in which messages wait behind a dead or unhandled one.",
+            labels,
+            blocked,
+        )
         often = "Messages that have failed 5 times or more and are tried again."
         yield _gauge("onceward_failing", often, labels, failing.messages)
         held = "Keys in which messages have waited for 10 minutes behind a failing one."

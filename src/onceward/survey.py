@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 from onceward import payload
 from onceward.flow import Flow, Query
@@ -56,7 +56,7 @@ class PollRow:
 
 @dataclass(frozen=True, slots=True)
 class BlockedKey:
-    """A dead message that holds its key, and what waits behind it."""
+    """A message that holds its key and will not run by itself, and what waits behind it."""
 
     seq: int
     type: str
@@ -66,6 +66,8 @@ class BlockedKey:
     received_at: datetime
     behind: int
     next_seq: int | None
+    state: Literal["dead", "unhandled"] = "dead"
+    """Unhandled: nobody handles its type, and it was given a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +152,7 @@ def dead_groups(context: Context, *, limit: int) -> Flow[list[DeadGroup]]:
 
 
 def blocked_keys(context: Context, *, limit: int) -> Flow[list[BlockedKey]]:
-    """Keys that a dead message holds."""
+    """Keys that a message holds which will not run by itself."""
     (rows,) = yield from once(context, Query("blocked_keys", {"limit": limit}))
     return [BlockedKey(*(*row[:4], bool(row[4]), moment(row[5]), *row[6:])) for row in rows]
 

@@ -83,6 +83,21 @@ def test_errors_are_grouped_by_kind_and_chosen_by_it(inbox: Inbox) -> None:
     assert [line.action for line in inbox.audit()] == ["redrive"] * 3
 
 
+def test_an_unhandled_message_that_holds_its_key_is_shown(inbox: Inbox) -> None:
+    """D29: it was given a key, nobody handles its type, and a known type waits behind it for ever."""
+    pay(inbox)
+    odd = inbox.receive(source=SOURCE, id="odd-1", type="odd", key="k1", data={}).seq
+    inbox.receive(source=SOURCE, id="odd-2", type="odd", key="k2", data={})  # holds up nobody
+    behind = deliver(inbox, 1, account="k1")
+    inbox.drain()
+    assert [(one.seq, one.state, one.behind, one.next_seq) for one in inbox.blocked_keys()] == [
+        (odd, "unhandled", 1, behind)
+    ]
+    inbox.discard(odd, reason="nobody wants it")
+    assert inbox.blocked_keys() == []
+    assert inbox.drain() == 1
+
+
 def test_messages_are_chosen_by_time(inbox: Inbox) -> None:
     seq = deliver(inbox, 1)
     now = datetime.now(UTC)

@@ -903,17 +903,25 @@ WHERE q.state = 'dead'
 GROUP BY 1, 2, 3, 4 ORDER BY 5 DESC, 6 LIMIT %(limit)s
 
 -- name: blocked_keys
--- Dead messages that hold their key, and how much waits behind each. Relies on queue_aside and queue_key.
+-- Dead messages that hold their key, and unhandled ones (of the first that came) with others behind them that could run; and how much
+-- waits behind each. Relies on queue_aside and queue_key.
 SELECT q.seq, b.type, b.key, c.name, q.outgoing, (extract(epoch FROM b.received_at) * 1000000)::bigint,
        (SELECT count(*) FROM {prefix}queue w
         WHERE w.key_hash = q.key_hash AND (w.place, w.seq) > (q.place, q.seq)) AS behind,
        (SELECT w.seq FROM {prefix}queue w
-        WHERE w.key_hash = q.key_hash AND (w.place, w.seq) > (q.place, q.seq) ORDER BY w.place, w.seq LIMIT 1)
-FROM {prefix}queue q
+        WHERE w.key_hash = q.key_hash AND (w.place, w.seq) > (q.place, q.seq) ORDER BY w.place, w.seq LIMIT 1), q.state
+FROM (
+    SELECT seq, key_hash, place, outgoing, state FROM {prefix}queue WHERE state = 'dead' AND key_hash IS NOT NULL
+    UNION ALL
+    (SELECT seq, key_hash, place, outgoing, state FROM {prefix}queue u
+    WHERE u.state = 'unhandled' AND u.key_hash IS NOT NULL AND EXISTS (
+        SELECT FROM {prefix}queue w
+        WHERE w.key_hash = u.key_hash AND (w.place, w.seq) > (u.place, u.seq) AND w.state <> 'unhandled')
+    ORDER BY u.seq LIMIT 1000)
+) AS q
 JOIN {prefix}body b ON b.seq = q.seq
 JOIN {prefix}ledger l ON l.seq = q.seq
 JOIN {prefix}name c ON c.id = l.consumer
-WHERE q.state = 'dead' AND q.key_hash IS NOT NULL
 ORDER BY behind DESC, q.seq LIMIT %(limit)s
 
 -- name: failing
