@@ -26,6 +26,17 @@ class HandlerNotFound(ConfigurationError):
     """No handler is registered for the type and version of a message."""
 
 
+class VersionUnknown(HandlerNotFound):
+    """This program has handlers for the type of a message and none for its version."""
+
+    def __init__(self, text: str, line: str, *, newer: bool) -> None:
+        super().__init__(text)
+        self.line = line
+        """What the row of a worker that has one holds (`Registry.handles`)."""
+        self.newer = newer
+        """It is newer than every version that is known here: a newer program is perhaps about to start."""
+
+
 class InvalidMessage(OncewardError):
     """A message cannot be accepted or cannot be read; the text says which part of it and why."""
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from onceward import checks, identity
 from onceward.breaker import CIRCUIT, Breaker, Circuit
-from onceward.errors import ConfigurationError, HandlerNotFound
+from onceward.errors import ConfigurationError, HandlerNotFound, VersionUnknown
 from onceward.message import Message
 from onceward.retry import POLICY, RetryPolicy
 from onceward.watching import UNWATCHED, Watched, Watcher
@@ -224,19 +224,38 @@ class Registry:
         step = version
         while (consumer, message_type, step) not in self._handlers:
             if (message_type, step) not in self._upcasters:
-                raise HandlerNotFound(self._unknown(consumer, message_type, version))
+                raise self._unknown(consumer, message_type, version)
             path.append(self._upcasters[message_type, step])
             step += 1
         return self._handlers[consumer, message_type, step], path
 
-    def _unknown(self, consumer: str, message_type: str, version: int) -> str:
+    @property
+    def handles(self) -> str:
+        """Every (consumer, type, version) that has a handler or leads to one: a line of each, for other processes."""
+        lines = set()
+        for handler in self._handlers.values():
+            lines.add(_line(handler.consumer, handler.type, handler.version))
+            version = handler.version - 1
+            while (handler.type, version) in self._upcasters:
+                lines.add(_line(handler.consumer, handler.type, version))
+                version -= 1
+        return "".join(sorted(lines))
+
+    def _unknown(self, consumer: str, message_type: str, version: int) -> HandlerNotFound:
         mine = [h.version for h in self._handlers.values() if (h.consumer, h.type) == (consumer, message_type)]
         upcast = [known for kind, known in self._upcasters if kind == message_type]
-        return (
+        text = (
             f"nobody handles version {version} of {message_type!r} for consumer {consumer!r}; "
             f"handled versions: {', '.join(map(str, sorted(mine))) or 'none'}; "
             f"upcasters: {', '.join(map(str, sorted(upcast))) or 'none'}"
         )
+        if not mine:
+            return HandlerNotFound(text)
+        return VersionUnknown(text, _line(consumer, message_type, version), newer=version > max(mine))
+
+
+def _line(consumer: str, message_type: str, version: int) -> str:
+    return f"\n{consumer}\t{message_type}\t{version}\n"  # no name holds a control character
 
 
 class Subscription(NamedTuple):

@@ -20,6 +20,7 @@ from onceward.errors import (
     InvalidMessage,
     OutcomeUnknown,
     TransactionAborted,
+    VersionUnknown,
 )
 from onceward.wording import span
 
@@ -138,7 +139,8 @@ def decide(
     chance: Callable[[], float] = random.random,
 ) -> Again | Dead:
     """Decide about a message whose attempt number `attempt` has just failed with `error`."""
-    if isinstance(error, _PERMANENT) and not isinstance(error, TransactionAborted):
+    newer = isinstance(error, VersionUnknown) and error.newer  # of a program that is perhaps about to start
+    if isinstance(error, _PERMANENT) and not isinstance(error, TransactionAborted) and not newer:
         return Dead(text_of(error) or type(error).__name__)
     if attempt >= policy.attempts:
         return Dead(f"failed {attempt} times, which is its budget")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from onceward import ConfigurationError, Message, one_row
+from onceward.presence import Presence
 from tests.contract.behaviour import Steps, wrote
 from tests.contract.harness import LATER, TYPE, Shop
 from tests.order.conftest import everywhere
@@ -78,12 +80,19 @@ def test_a_handler_of_the_very_version_comes_before_an_upcaster(shop: Shop) -> N
 
 @pytest.mark.parametrize("version", [0, 3, 2**31 - 1])
 def test_an_unknown_version_is_dead_and_says_what_is_known(shop: Shop, version: int) -> None:
-    """Never half-read: no handler sees it; the reason names the versions that are handled and upcast."""
+    """Never half-read: no handler sees it; the reason names the versions that are handled and upcast.
+
+    D28: one that is newer than all of them is first tried again, as any other failure is: the program that knows it
+    may be about to start.
+    """
     handle(shop, 2, 4)
     shop.inbox.upcast(TYPE, 1)(lambda data: data)
     shop.receive("stored", version=version)
     shop.drain()
     assert not shop.process("inline", version=version).finished
+    for message_id in ("stored", "inline"):
+        assert shop.status(message_id) == ("retrying" if version > 4 else "dead")
+    shop.finish()
     for message_id in ("stored", "inline"):
         assert shop.status(message_id) == "dead"
         error = shop.error(message_id)
@@ -93,16 +102,47 @@ def test_an_unknown_version_is_dead_and_says_what_is_known(shop: Shop, version: 
 
 
 def test_a_release_that_knows_the_version_takes_it_up(shop: Shop) -> None:
-    """R18: a redrive, by a process that has the handler, and it is done."""
-    handle(shop, 1)
+    """R18, D28: also without a person, where it comes before the budget of the message is used up."""
+    handle(shop, 1, retry=replace(LATER, attempts=2))
     shop.receive("m1", version=2)
+    shop.receive("m2", version=2)
     shop.drain()
-    assert shop.status("m1") == "dead"
     newer = shop.another()
     handle(newer, 1, 2)
+    past = "0" if shop.dialect == "sqlite" else "'epoch'"
+    shop.sql(f"UPDATE {shop.prefix}queue SET due_at = {past} WHERE seq = {shop.seqs['m1']}")
+    shop.drain()
+    assert statuses(shop, ["m1", "m2"]) == {"m1": "dead", "m2": "retrying"}
     assert newer.inbox.redrive(shop.seqs["m1"]) == 1
+    shop.hurry()
     newer.drain()
-    assert shop.notes() == [("m1", "handler 2")]
+    assert shop.notes() == [("m1", "handler 2"), ("m2", "handler 2")]
+
+
+@pytest.mark.parametrize(("mine", "theirs"), [(1, 2), (2, 1)])
+def test_a_version_that_another_worker_knows_is_left_to_it(shop: Shop, mine: int, theirs: int) -> None:
+    """D28: while a release goes on, old and new workers leave each other's messages alone, uncharged, and in order."""
+    handle(shop, mine, key="k", retry=replace(LATER, attempts=1))
+    other = shop.another()
+    handle(other, theirs, key="k", retry=replace(LATER, attempts=1))
+    ids = [f"m{number}" for number in range(6)]
+    for number, message_id in enumerate(ids):
+        version = theirs if number % 2 == 0 else mine
+        shop.receive(message_id, data={"k": number // 4}, version=version)
+    living = [Presence(one.inbox.context, one.inbox.store) for one in (shop, other)]
+    for presence in living:
+        presence.start()
+    try:
+        shop.drain()
+        assert statuses(shop, ids) == {**dict.fromkeys(ids[::2], "retrying"), **dict.fromkeys(ids[1::2], "waiting")}
+        for one in (other, shop) * 2:
+            shop.hurry()
+            one.drain()
+    finally:
+        for presence in living:
+            presence.stop()
+    assert {note for _, note in shop.notes()} == {f"handler {mine}", f"handler {theirs}"}
+    assert (statuses(shop, ids), shop.count("attempt")) == (dict.fromkeys(ids, "done"), 0)
 
 
 @everywhere

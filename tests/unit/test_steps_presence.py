@@ -22,7 +22,16 @@ def test_a_process_registers() -> None:
     assert script.run(register(HERE, process="p", host="h", pid=5, inline=True, draw=lambda: 41)) == 41
     assert script.story == ["begin worker_of_process add_worker commit"]
     assert script.params("add_worker") == [
-        {"worker": 41, "process": "p", "host": "h", "pid": 5, "code_version": "v1", "inline": True, "lease": 9.0}
+        {
+            "worker": 41,
+            "process": "p",
+            "host": "h",
+            "pid": 5,
+            "code_version": "v1",
+            "handles": "",
+            "inline": True,
+            "lease": 9.0,
+        }
     ]
 
 

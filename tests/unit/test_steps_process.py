@@ -335,8 +335,8 @@ class TestFailure:
     def test_a_version_nobody_handles_is_stored_dead(self) -> None:
         """It is somebody's type, so it is kept; the story lists the versions."""
         script = Script(answers())
-        receipt = run(working(handler()), script, delivery(version=9))[SERVICE]
-        assert (receipt.seq, receipt.outcome, receipt.error and receipt.error.kind) == (5, "dead", "HandlerNotFound")
+        receipt = run(working(handler()), script, delivery(version=0))[SERVICE]
+        assert (receipt.seq, receipt.outcome, receipt.error and receipt.error.kind) == (5, "dead", "VersionUnknown")
         assert script.story == ["begin receive_inline rollback", "begin receive add_attempt keep_effects commit"]
         assert "handled versions: 1" in script.params("add_attempt")[0]["error"]
 
@@ -555,8 +555,8 @@ class TestCareful:
 
     def test_a_message_that_cannot_be_read_is_settled_too(self) -> None:
         """Dead, without a call."""
-        for one in (delivery(data=None, body=b"{"), delivery(version=9)):
-            script = Script(answers(settle=[(5,)], known=[]))
+        for one in (delivery(data=None, body=b"{"), delivery(version=0)):
+            script = Script(answers(settle=[(5,)], known=[], handled_elsewhere=[(False,)]))
             receipt = run(working(handler(), careful=True), script, one)[SERVICE]
             assert (receipt.seq, receipt.outcome) == (5, "dead")
             assert script.all(Call) == []

@@ -6,15 +6,21 @@ other: what follows a message that failed is put aside behind it, or released.
 
 from __future__ import annotations
 
-from onceward.errors import ClaimLost, StoreConflict, StoreError, StoreUnavailable
-from onceward.flow import Flow, Wait
+import random
+
+from onceward.errors import ClaimLost, StoreConflict, StoreError, StoreUnavailable, VersionUnknown
+from onceward.flow import Flow, Query, Wait
 from onceward.registry import Handler
 from onceward.retry import Reject
 from onceward.steps.attempt import Failed, attempt, forget_claims, reconnect, still_ours, undo
 from onceward.steps.blob import prepare
 from onceward.steps.claim import as_batch, let_go, next_batch
+from onceward.steps.context import once
 from onceward.steps.lane import Claimed, Lane, fetched
 from onceward.steps.settle import hasten, postpone, put_off, release, settle
+
+SHORTEST_REST, LONGEST_REST = 0.5, 10.0
+"""Seconds for which a message of a version that only other workers know is not claimed again."""
 
 
 def work(lane: Lane, *, until_idle: bool = False) -> Flow[int]:
@@ -70,7 +76,7 @@ def _recover(lane: Lane, trouble: StoreError) -> Flow[None]:
 def handle(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:
     """Run a batch to its end: in groups while all goes well, one by one where something fails."""
     yield from prepare(lane.context)
-    resting = yield from _let_rest(lane, batch)
+    resting = (yield from _let_rest(lane, batch)) + (yield from _give_back(lane, batch))
     aside = _with_followers([message for message in batch if message.problem], batch)
     aside = [message for message in aside if message not in resting]
     pending = [message for message in batch if message not in aside and message not in resting]
@@ -117,6 +123,25 @@ def _let_rest(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:
     yield from put_off(lane, paused, min(pauses[message] for message in paused))
     yield from release(lane, behind)
     return paused + behind
+
+
+def _give_back(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:
+    """Leave to others what they have a handler for and this process has not: versions differ while a release is on."""
+    problems = {message: message.problem for message in batch if isinstance(message.problem, VersionUnknown)}
+    lines = sorted({problem.line for problem in problems.values()})
+    if not lines:
+        return []
+    answers = yield from once(lane.context, *(Query("handled_elsewhere", {"line": line}) for line in lines))
+    handled = {line for line, ((known,),) in zip(lines, answers, strict=True) if known}
+    theirs = [message for message, problem in problems.items() if problem.line in handled]
+    if not theirs:
+        return []
+    behind = [message for message in _with_followers(theirs, batch) if message not in theirs]
+    # It is found again by us or by them: the longer it has taken, the longer it rests, so that we get to our own work.
+    rest = min(max(max(message.age for message in theirs) / 2, SHORTEST_REST), LONGEST_REST)
+    yield from put_off(lane, theirs, random.uniform(rest / 2, rest))  # noqa: S311 - spreads load, keeps no secret
+    yield from release(lane, behind)
+    return theirs + behind
 
 
 def _next_group(pending: list[Claimed], aside: list[Claimed]) -> list[Claimed]:

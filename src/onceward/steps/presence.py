@@ -32,6 +32,7 @@ def register(  # noqa: PLR0913 - who it is
         "host": host,
         "pid": pid,
         "code_version": context.code_version,
+        "handles": context.registry.handles,
         "inline": inline,
         "lease": context.settings.lease.total_seconds(),
     }

@@ -452,8 +452,8 @@ RETURNING seq
 -- name: add_worker
 -- Guard: the name is nobody's; no row back means that it is taken. What the last process of this name left
 -- was taken over in the same transaction.
-INSERT INTO {prefix}worker (id, process, host, pid, code_version, inline, started_at, alive_until)
-VALUES (%(worker)s, %(process)s, %(host)s, %(pid)s, %(code_version)s, %(inline)s, clock_timestamp(),
+INSERT INTO {prefix}worker (id, process, host, pid, code_version, handles, inline, started_at, alive_until)
+VALUES (%(worker)s, %(process)s, %(host)s, %(pid)s, %(code_version)s, %(handles)s, %(inline)s, clock_timestamp(),
         clock_timestamp() + make_interval(secs => %(lease)s::float8))
 ON CONFLICT (process) DO NOTHING
 RETURNING id
@@ -477,6 +477,11 @@ FOR UPDATE SKIP LOCKED
 -- later, after it had been declared dead. Waits for a claim that is being committed.
 SELECT id, inline, pid, host FROM {prefix}worker
 WHERE process = %(process)s OR starts_with(process, %(process)s || '#') FOR UPDATE
+
+-- name: handled_elsewhere
+-- Whether a worker that lives has a handler for a version. A handful of rows.
+SELECT EXISTS (SELECT FROM {prefix}worker
+               WHERE NOT inline AND alive_until > clock_timestamp() AND strpos(handles, %(line)s) > 0)
 
 -- name: lock_worker
 -- Before its notes come off: waits for a claim that is being committed and keeps the next one from beginning.

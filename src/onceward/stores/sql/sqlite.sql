@@ -369,8 +369,8 @@ RETURNING seq
 -- name: add_worker
 -- Guard: the name is nobody's; no row back means that it is taken. What the last process of this name left
 -- was taken over in the same transaction.
-INSERT INTO {prefix}worker (id, process, host, pid, code_version, inline, started_at, alive_until)
-VALUES (:worker, :process, :host, :pid, :code_version, :inline, :now, :now + CAST(:lease * 1000000 AS integer))
+INSERT INTO {prefix}worker (id, process, host, pid, code_version, handles, inline, started_at, alive_until)
+VALUES (:worker, :process, :host, :pid, :code_version, :handles, :inline, :now, :now + CAST(:lease * 1000000 AS integer))
 ON CONFLICT (process) DO NOTHING
 RETURNING id
 
@@ -389,6 +389,10 @@ SELECT id, inline, pid, host FROM {prefix}worker WHERE alive_until < :now AND id
 -- later, after it had been declared dead.
 SELECT id, inline, pid, host FROM {prefix}worker
 WHERE process = :process OR substr(process, 1, length(:process) + 1) = :process || '#'
+
+-- name: handled_elsewhere
+-- Whether a worker that lives has a handler for a version. A handful of rows.
+SELECT EXISTS (SELECT 1 FROM {prefix}worker WHERE NOT inline AND alive_until > :now AND instr(handles, :line) > 0)
 
 -- name: lock_worker
 -- The single writer keeps claims away meanwhile.

@@ -139,6 +139,8 @@ CREATE TABLE {prefix}worker (
     host         text NOT NULL,
     pid          integer NOT NULL,
     code_version text NOT NULL,
+    -- What it has handlers for: lines of consumer, type and version, with a line end on both sides of each.
+    handles      text NOT NULL DEFAULT '',
     inline       boolean NOT NULL,
     started_at   timestamptz NOT NULL,
     alive_until  timestamptz NOT NULL
