@@ -186,7 +186,7 @@ VARIANTS: tuple[Variant, ...] = (
     Variant(
         "order without the head rule",
         ("order", "two holders"),
-        edits={"park": ("AND (o.earlier OR o.busy)", "AND 0")},
+        edits={"park": ("AND (o.earlier OR o.busy OR o.unplaced)", "AND 0")},
         theme=KEYED,
         seed=2,
     ),
@@ -200,7 +200,7 @@ VARIANTS: tuple[Variant, ...] = (
     Variant(
         "the head rule overlooks other claims",
         ("two holders", "order"),
-        edits={"park": ("AND (o.earlier OR o.busy)", "AND o.earlier")},
+        edits={"park": ("AND (o.earlier OR o.busy OR o.unplaced)", "AND (o.earlier OR o.unplaced)")},
         theme=KEYED,
         seed=32,
     ),

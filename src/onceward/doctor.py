@@ -162,11 +162,11 @@ def _backlog(inbox: Inbox, stats: Stats) -> Iterator[Finding]:
     else:
         yield Finding("ok", "no message is due")
     if stats.unhandled:
-        types = sorted(name for (name,) in _ask(inbox, "unhandled_types"))
+        types = sorted({name for name, _ in _ask(inbox, "unhandled_types")})
         yield Finding(
             "warning",
             f"{_some(stats.unhandled, 'message')} of a type nobody handles: {', '.join(types)}",
-            "they wait; run a program that handles the type, or discard them",
+            "they wait; run a program that handles the type (and has its key function), or discard them",
         )
 
 

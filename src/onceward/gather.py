@@ -17,7 +17,6 @@ from weakref import WeakKeyDictionary
 
 from onceward import checks
 from onceward.deferred import asyncio
-from onceward.errors import StoreError
 from onceward.message import Arguments, Delivery, Receipt, delivery_of
 
 SHARED = 500
@@ -56,7 +55,7 @@ class _Place:
         self.woken = threading.Event()
         self.leads = self.answered = False
         self.receipt: Receipt | None = None
-        self.error: StoreError | None = None
+        self.error: Exception | None = None
 
 
 class Gathering:
@@ -127,7 +126,7 @@ class Gathering:
             receipts = self._store([place.delivery for place in shared]) if shared else []
             for place, receipt in zip(shared, receipts, strict=True):
                 place.receipt = receipt
-        except StoreError as error:
+        except Exception as error:  # noqa: BLE001 - it belongs to one of them, who meets it again alone
             if len(shared) == 1:
                 shared[0].error = error
         finally:
@@ -206,7 +205,7 @@ class AsyncGathering:
         for (_, answer), receipt in zip(shared, receipts, strict=True):
             if answer.done():
                 continue
-            if error is None or (isinstance(error, StoreError) and len(shared) > 1):
+            if error is None or (isinstance(error, Exception) and len(shared) > 1):
                 answer.set_result(receipt)
             else:
                 answer.set_exception(error)

@@ -38,6 +38,9 @@ _AGAIN_SECONDS = 0.5
 Role = Literal["handle", "relay"]
 T = TypeVar("T")
 
+FAN_OUT_SECONDS = 2.0
+"""How long a turn of fanning out takes: the same thread takes over dead processes."""
+
 
 class Worker:
     """Everything of one process that runs handlers."""
@@ -62,7 +65,7 @@ class Worker:
         self._presence = Presence(context, store, process=process, lost=self._fail)
         sweep = Sweep()
         self._presence.also(self._introduce)
-        self._presence.also(lambda: fan_out(context))
+        self._presence.also(lambda: fan_out(context, seconds=FAN_OUT_SECONDS))
         self._presence.also(lambda: upkeep(context, sweep))
         self._bell: Bell | None = None
         self._threads: set[threading.Thread] = set()
@@ -138,8 +141,7 @@ class Worker:
             self._before = None
         with self._store.session() as session:
             run_sync(introduce(self._context, anew=True), session.perform)
-            while run_sync(fan_out(self._context), session.perform):
-                pass
+            run_sync(fan_out(self._context), session.perform)
         self._presence.start()
         if not self._until_idle:  # whoever only drains never waits for new messages
             self._bell = self._store.watch(self._wake.ring)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
+from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from onceward import ConfigurationError
+from onceward import ConfigurationError, Settings
 from onceward.flow import Query, run_sync
+from onceward.message import Delivery
+from onceward.steps.receive import receive
 from onceward.steps.subscribe import fan_out
 from tests.contract.behaviour import raising, returning
-from tests.contract.harness import Shop, arguments
+from tests.contract.harness import Kind, Shop, arguments
 from tests.contract.journal import journal, journaling, open_journal
+from tests.waiting import wait_until
 
 
 def test_each_consumer_processes_a_message_once(shop: Shop) -> None:
@@ -210,19 +215,79 @@ def test_a_consumer_added_later_sees_only_new_messages(shop: Shop) -> None:
     assert shop.notes() == [("new", "default"), ("new", "stock"), ("old", "default"), ("queued", "default")]
 
 
-def test_a_key_function_is_needed_where_messages_are_received(shop: Shop) -> None:
-    """R17: a receiver that cannot compute the key says so instead of guessing; an explicit key is enough."""
-    shop.handle(key=lambda message: message.data["id"])
+SLOW_DUTIES = Settings(lease=timedelta(minutes=5), poll=timedelta(milliseconds=50))
+"""What is placed at all is placed because a lane wants it to be."""
+
+
+def test_a_message_whose_key_function_is_elsewhere_waits_for_it(shop: Shop) -> None:
+    """D21, R17: it is stored, nobody else waits for it, and what came later in its key does."""
+    open_journal(shop)
+    by_k: dict[str, Any] = {"key": lambda message: message.data["k"], "behaviour": journaling, "consumer": "billing"}
+    shop.handle(**by_k)
     shop.drain()
-    receiver = shop.another()
-    for method in (receiver.receive, receiver.process):
-        with pytest.raises(ConfigurationError, match="key"):
-            method("m1")
-    assert shop.count("ledger") == 0
-    assert receiver.receive("m2", key="k").status == "accepted"
-    assert shop.receive("m3").status == "accepted"
-    shop.drain()
-    assert shop.effects() == ["m2", "m3"]
+    receiver = shop.another(settings=SLOW_DUTIES)
+    receiver.handle()
+    with shop.visitor(settings=SLOW_DUTIES) as worker:
+        worker.handle(**by_k)
+        with worker.running():
+            receipts = [receiver.receive("m1", data={"k": 1}), receiver.process("m2", data={"k": 1})]
+            assert [receipt.status for receipt in receipts] == ["accepted", "accepted"]
+            assert receiver.receive("m1", data={"k": 1}).status == "duplicate"
+            worker.receive("m3", data={"k": 1})
+            assert worker.process("m4", data={"k": 1}).status == "accepted"
+            receiver.receive("m5", key="1", data={})
+            wait_until(lambda: len(journal(shop)) == 5)
+    assert journal(shop) == ["m1", "m2", "m3", "m4", "m5"]
+    receiver.drain()
+    assert {message for message, consumer in shop.notes() if consumer == "default"} == {f"m{n}" for n in range(1, 6)}
+    assert shop.count("queue") == 0
+
+
+def test_two_key_functions_in_two_programs(shop: Shop) -> None:
+    """D21: neither program can place a message for both; each places its own."""
+    receiver, one, two = shop.another(), shop.another(), shop.another()
+    receiver.receive("m1", data={"k": 1})
+    one.handle(consumer="one", key=lambda message: message.data["k"])
+    two.handle(consumer="two", key=lambda message: message.data["k"])
+    for program in (one, two):
+        program.receive("other", "other.type")  # known to the database, nothing is placed yet
+    receiver.receive("m2", data={"k": 1})
+    for program in (one, two):
+        program.drain()
+    assert shop.notes() == [("m1", "one"), ("m1", "two"), ("m2", "one"), ("m2", "two")]
+
+
+def test_a_message_that_was_being_received_when_its_type_became_known(postgres_url: str, kind: Kind) -> None:
+    """D14: its insert looked at the catalog before the subscription, and is committed after the start of the worker."""
+    with Shop(postgres_url, kind) as shop:
+        open_journal(shop)
+        shop.receive("other", "other.type")
+        context = shop.inbox.context
+        first = Delivery.of(source="stripe", id="first", type="order.paid", data={"k": "a"})
+        with shop.inbox.store.session() as session, shop.visitor(settings=SLOW_DUTIES) as later:
+            flow = receive(context, context.cache, [first])
+            request: Any = next(flow)
+            begin, insert, commit = request
+            session.perform((begin, insert))
+            later.handle(consumer="billing", behaviour=journaling, key="k")
+            with later.running():
+                session.perform(commit)
+                flow.close()
+                later.receive("second", data={"k": "a"})
+                wait_until(lambda: len(journal(shop)) == 2)
+        assert journal(shop) == ["first", "second"]
+
+
+def test_fanning_out_goes_on_under_a_newer_catalog(shop: Shop) -> None:
+    """D11: that none was placed is not that none is left; all of them are, in one call."""
+    shop.receive_many([arguments(f"m{number}") for number in range(130)])
+    worker, another_release = shop.another(), shop.another()
+    worker.handle(consumer="billing")
+    worker.receive("x", "other.type")  # the worker has read the catalog
+    another_release.handle("third.type")
+    another_release.receive("y", "other.type")  # and it is outdated now
+    assert worker.step(fan_out(worker.inbox.context)) == 130
+    assert worker.step(fan_out(worker.inbox.context)) == 0
 
 
 def test_handlers_that_collide_are_refused_at_registration(shop: Shop) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from onceward.errors import StoreError, StoreUnavailable
+from onceward.errors import StoreUnavailable
 from onceward.gather import CROWD, SHARED, AsyncGathering, Gathering, _Place
 from onceward.message import Receipt
 from tests.unit.builders import delivery
@@ -23,7 +23,8 @@ BAD = "bad"
 class Store:
     """Remembers what was stored together; the first call is held until everybody has come."""
 
-    def __init__(self, *, held: bool = True) -> None:
+    def __init__(self, *, held: bool = True, error: type[Exception] = StoreUnavailable) -> None:
+        self.error = error
         self.calls: list[list[str]] = []
         self.gate = threading.Event()
         self.entered = threading.Event()
@@ -36,7 +37,7 @@ class Store:
         self.entered.set()
         assert self.gate.wait(10)
         if BAD in ids:
-            raise StoreUnavailable(f"no {BAD}")
+            raise self.error(f"no {BAD}")
         return [Receipt("accepted", len(one)) for one in ids]
 
     async def later(self, deliveries: list[Delivery]) -> list[Receipt]:
@@ -50,14 +51,14 @@ def names(count: int) -> list[str]:
     return ["x" * (number + 1) for number in range(count)]
 
 
-def together(store: Store, ids: list[str]) -> list[Receipt | StoreError]:
+def together(store: Store, ids: list[str]) -> list[Receipt | Exception]:
     """Everybody calls while the first is being stored."""
     gathering = Gathering(store, 1)
 
-    def call(one: str) -> Receipt | StoreError:
+    def call(one: str) -> Receipt | Exception:
         try:
             return gathering.receive(delivery(id=one))
-        except StoreError as error:
+        except Exception as error:  # noqa: BLE001 - looked at by the test
             return error
 
     with ThreadPoolExecutor(len(ids)) as pool:
@@ -85,12 +86,13 @@ def test_who_comes_meanwhile_shares_the_next() -> None:
     assert sorted(store.calls[1]) == names(20)[1:]
 
 
-def test_a_failure_is_only_its_own() -> None:
-    """The shared transaction failed: the others try alone, and succeed."""
-    store = Store()
+@pytest.mark.parametrize("error", [StoreUnavailable, ValueError])
+def test_a_failure_is_only_its_own(error: type[Exception]) -> None:
+    """D21: the shared transaction failed, for whatever reason: the others try alone, and succeed."""
+    store = Store(error=error)
     answers = together(store, ["x", BAD, "xxx", "xxxx"])
     assert [getattr(answer, "seq", None) for answer in answers] == [1, None, 3, 4]
-    assert isinstance(answers[1], StoreUnavailable)
+    assert isinstance(answers[1], error)
     assert sorted(map(len, store.calls)) == [1, 1, 1, 1, 3]
 
 
@@ -234,14 +236,15 @@ async def test_tasks_come_and_go() -> None:
         assert await asyncio.gather(*(caller(20) for _ in range(8))) == [20] * 8
 
 
-async def test_a_failure_of_a_task_is_only_its_own() -> None:
-    store = Store(held=False)
+@pytest.mark.parametrize("error", [StoreUnavailable, ValueError])
+async def test_a_failure_of_a_task_is_only_its_own(error: type[Exception]) -> None:
+    store = Store(held=False, error=error)
     gathering = AsyncGathering(store.later, 1)
     answers = await asyncio.gather(
         *(gathering.receive(delivery(id=one)) for one in ("x", BAD, "xxx")), return_exceptions=True
     )
     assert [getattr(answer, "seq", None) for answer in answers] == [1, None, 3]
-    assert isinstance(answers[1], StoreUnavailable)
+    assert isinstance(answers[1], error)
 
 
 async def test_a_cancelled_caller_leaves_the_others_alone() -> None:

@@ -169,7 +169,8 @@ class TestKeys:
         assert run(working(self.BY), script)[SERVICE].finished
         assert script.all(Call)[0].message.key == "7"
         assert script.story == ["begin key_is_free key_has_rows receive_inline call finish_inline commit"]
-        assert script.params("key_is_free") == script.params("key_has_rows") == [{"key_hash": HASH}]
+        assert script.params("key_is_free") == [{"key_hash": HASH}]
+        assert script.params("key_has_rows") == [{"key_hash": HASH, "consumer": 1}]
 
     @pytest.mark.parametrize("busy", [{"key_is_free": [(False,)]}, {"key_has_rows": [(True,)]}])
     def test_behind_others_it_is_queued(self, busy: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from onceward import identity
-from onceward.errors import ConfigurationError, InvalidMessage, StoreConflict, StoreUnavailable
+from onceward.errors import InvalidMessage, StoreConflict, StoreUnavailable
 from onceward.flow import Begin
 from onceward.message import Delivery, Failure, Message, Receipt
 from onceward.registry import Handler
@@ -83,6 +83,7 @@ class TestNew:
             "sequence": None,
             "destination": None,
             "cause": None,
+            "unplaced": None,
         }
         assert (row["state"], row["worker"], row["token"], row["attempts"], row["solo"]) == (
             "ready",
@@ -339,22 +340,23 @@ class TestKeys:
         assert key_of(delivery(), handler(key=key)) is None
         assert key_of(delivery(data=None, body=b"{"), handler(key=key)) is None
 
-    def test_a_function_in_another_process_is_a_mistake_in_the_setup(self) -> None:
-        """Nothing is stored under a wrong key; the error says what to do."""
-        stranger = handler(consumer="mail", key=lambda _: "k")
-        with pytest.raises(ConfigurationError, match=r"'mail'; import its handlers.*or use a field name"):
-            key_of(delivery(), strangers=(stranger,))
-        script = Script()
-        with pytest.raises(ConfigurationError):
-            take(context(handler(), strangers=(stranger,)), script, delivery())
-        assert script.trips == []
+    def test_a_function_in_another_process_places_it(self) -> None:
+        """D21: it is stored for that consumer, without a key, and waits for a process that has the function."""
+        here = context(handler(), strangers=(handler(consumer="mail", key=lambda _: "k"),))
+        script = Script({"receive": accept()})
+        take(here, script, delivery())
+        own, mail = script.params("receive")
+        assert (own["unplaced"], mail["unplaced"], mail["key_hash"]) == (None, "paid", None)
+        assert mail["subscription"] is not None
+        (_, named) = targets(here, here.cache.catalog, delivery(key="mine"))
+        assert (named.keyless, named.key) == (False, "mine")
 
     def test_a_path_here_and_a_function_there_disagree(self) -> None:
-        """The database says function, this process has none: refused like a missing one."""
+        """The database says function, this process has none: as where it is missing."""
         here = context(handler(key="order"))
         there = context(handler(key=lambda _: "k"))
-        with pytest.raises(ConfigurationError):
-            targets(here, there.cache.catalog, delivery())
+        (target,) = targets(here, there.cache.catalog, delivery())
+        assert (target.keyless, target.key) == (True, None)
 
 
 class TestPlaces:

@@ -14,7 +14,7 @@ from onceward.registry import Handler
 from onceward.steps.context import Context
 from onceward.steps.subscribe import fan_out
 from tests.unit.builders import NOW, SERVICE, catalog, catalog_answers, context, delivery, handler, stored_headers
-from tests.unit.script import Lost, Script
+from tests.unit.script import Lost, Script, Turns
 
 RELOADED = "begin catalog names subscriptions commit"
 
@@ -27,16 +27,18 @@ def waiting_row(seq: int = 1, *, consumer: int = 1, key: str | None = None, **ch
     """An unhandled row, as it is read."""
     one = delivery(**changes)
     headers = stored_headers(dict(one.headers))
-    return (seq, 2, one.id, one.type, one.version, key, headers, one.body, consumer, b"re1", one.hash, seq)
+    return (seq, 2, one.id, one.type, one.version, key, headers, one.body, consumer, b"re1", one.hash, seq, None)
 
 
-LOOK = {"unhandled_types": [("paid",)], "receive": [(0, 5, NOW)], "catalog": [(1, 1e9)], "known": []}
-"""There is something to do, under the current catalog."""
+def look(*types: str) -> dict[str, Any]:
+    """There is something to do, under the current catalog, and nothing more afterwards."""
+    waiting = Turns([(name, None) for name in types or ("paid",)], [])
+    return {"unhandled_types": waiting, "receive": [(0, 5, NOW)], "catalog": [(1, 1e9)], "known": []}
 
 
 def done(script: Script) -> str:
-    """The one transaction of a script, without looks at the catalog's version."""
-    (line,) = script.story
+    """The first transaction of a script, without looks at the catalog's version; the next finds nothing more."""
+    line = script.story[0]
     return " ".join(name for name in line.split() if name != "catalog")
 
 
@@ -45,26 +47,28 @@ class TestFanOut:
 
     def test_nothing_to_do(self) -> None:
         """Without unhandled rows, or with types that are still unknown, there is one short look."""
-        for types in ([], [("unknown",)]):
-            script = Script({"unhandled_types": types})
+        for types in ([], [("unknown", None)]):
+            script = Script({"unhandled_types": types, "catalog": [(1, 1e9)]})
             assert script.run(fan_out(context(handler()))) == 0
-            assert script.story == ["begin unhandled_types commit"]
+            assert script.story == ["begin catalog unhandled_types commit"]
 
     def test_the_services_own_row_is_adopted(self) -> None:
         """It keeps its number, and so its place in the order."""
         here = context(handler(key="order"))
-        script = Script({**LOOK, "unhandled_types": [("paid",), ("unknown",)], "unhandled": [waiting_row(4)]})
+        script = Script({**look("paid", "unknown"), "unhandled": [waiting_row(4)]})
         assert script.run(fan_out(here)) == 1
         assert done(script) == "begin unhandled_types unhandled lock_keys adopt set_body_key promote commit"
-        assert script.params("unhandled") == [{"types": ["paid"]}]
+        assert script.params("unhandled") == [{"types": ["paid"], "subscriptions": []}]
         number = identity.key_hash("p_", SERVICE, "7")
-        assert script.params("adopt") == [{"seq": 4, "subscription": 1, "key_hash": number, "sequence": None}]
+        assert script.params("adopt") == [
+            {"seq": 4, "subscription": 1, "unplaced": None, "key_hash": number, "sequence": None}
+        ]
         assert script.params("set_body_key") == [{"seq": 4, "key": "7"}]
 
     def test_others_get_copies(self) -> None:
         """Another consumer gets a row of its own with the same identity, bytes and hash."""
         here = context(handler(), handler(consumer="mail"))
-        script = Script({**LOOK, "unhandled": [waiting_row(4, headers={"a": "b"})]})
+        script = Script({**look(), "unhandled": [waiting_row(4, headers={"a": "b"})]})
         assert script.run(fan_out(here)) == 1
         assert done(script) == "begin unhandled_types unhandled receive adopt set_body_key commit"
         (copy,) = script.params("receive")
@@ -81,7 +85,7 @@ class TestFanOut:
     def test_a_row_that_only_others_want_goes(self) -> None:
         """Copies first, then the removal, in one transaction; without a key there is nobody to promote."""
         here = context(handler(consumer="mail"))
-        script = Script({**LOOK, "unhandled": [waiting_row(4)]})
+        script = Script({**look(), "unhandled": [waiting_row(4)]})
         assert script.run(fan_out(here)) == 1
         assert done(script) == "begin unhandled_types unhandled receive hand_on remove_unhandled commit"
         assert script.params("hand_on") == [{"seq": 4, "heir": 5}]
@@ -90,7 +94,7 @@ class TestFanOut:
     def test_whoever_waits_behind_a_removed_row_goes_on(self) -> None:
         """With a key: its lock before the removal, the promotion after it."""
         here = context(handler(consumer="mail"))
-        script = Script({**LOOK, "unhandled": [waiting_row(4, key="k")]})
+        script = Script({**look(), "unhandled": [waiting_row(4, key="k")]})
         script.run(fan_out(here))
         assert done(script).endswith("lock_keys receive hand_on remove_unhandled promote commit")
         number = identity.key_hash("p_", SERVICE, "k")
@@ -101,7 +105,7 @@ class TestFanOut:
         other = handler("other", consumer="another service")
         here = context(handler(consumer="mail"), strangers=(other,))
         number = here.cache.catalog.names["another service"]
-        script = Script({**LOOK, "unhandled": [waiting_row(4, key="k", consumer=number)]})
+        script = Script({**look(), "unhandled": [waiting_row(4, key="k", consumer=number)]})
         script.run(fan_out(here))
         assert script.params("promote") == [{"key_hashes": [identity.key_hash("p_", "another service", "k")]}]
 
@@ -109,7 +113,7 @@ class TestFanOut:
         """Whoever finishes a group locks its keys in order too: neither waits for the other in a circle."""
         here = context(handler(key="order"))
         rows = [waiting_row(seq, data={"order": seq}) for seq in range(1, 9)]
-        script = Script({**LOOK, "unhandled": rows})
+        script = Script({**look(), "unhandled": rows})
         assert script.run(fan_out(here)) == 8
         assert script.story[0].split().count("lock_keys") == 1
         numbers = sorted(identity.key_hash("p_", SERVICE, str(seq)) for seq in range(1, 9))
@@ -122,7 +126,7 @@ class TestFanOut:
         same = {"hash": delivery().hash, "type_hash": delivery().type_hash, **first}
         known = [(0, 9, *same.values(), 0, None)]
         script = Script(
-            {**LOOK, "unhandled": [waiting_row(4)], "receive": [], "known": known, "quarantine": [(None, None)]}
+            {**look(), "unhandled": [waiting_row(4)], "receive": [], "known": known, "quarantine": [(None, None)]}
         )
         assert script.run(fan_out(here)) == 1
         assert (
@@ -137,7 +141,7 @@ class TestFanOut:
         row = list(waiting_row(4))
         row[1] = 9
         names = [(1, SERVICE), (2, "shop"), (9, "new")]
-        script = Script({**LOOK, "unhandled": [tuple(row)], "names": names})
+        script = Script({**look(), "unhandled": [tuple(row)], "names": names})
         script.run(fan_out(here))
         assert done(script) == "begin unhandled_types unhandled names adopt set_body_key commit"
 
@@ -146,7 +150,7 @@ class TestFanOut:
     def test_a_failure_leaves_everything_as_it_was(self, place: str, failure: Any) -> None:
         """One transaction: what is not committed has not happened, and nothing more is sent."""
         here = context(handler(), handler(consumer="mail"))
-        script = Script({**LOOK, "unhandled": [waiting_row()], place: failure})
+        script = Script({**look(), "unhandled": [waiting_row()], place: failure})
         with pytest.raises((StoreUnavailable, StoreConflict)):
             script.run(fan_out(here))
 
@@ -165,7 +169,7 @@ class Ledger:
                 **catalog_answers(self.catalog),
                 "begin": self._begin,
                 "rollback": self._rollback,
-                "unhandled_types": lambda _: sorted({(row[3],) for row in self.unhandled.values()}),
+                "unhandled_types": lambda _: sorted({(row[3], row[12]) for row in self.unhandled.values()}),
                 "unhandled": lambda request: [
                     row for row in self.unhandled.values() if row[3] in request.params["types"]
                 ],
@@ -267,7 +271,7 @@ class TestFanOutOfOddMessages:
 
     @pytest.mark.parametrize("has_a_path", [False, True])
     def test_a_key_function_of_another_process_holds_up_nobody(self, has_a_path: bool) -> None:  # noqa: FBT001
-        """A type whose key only another process can find is left to that process; the rest is taken up.
+        """D21: a consumer whose key only another process can find is served by that one; the others have theirs.
 
         Also while a release that turns a path into a function is half deployed: this process still has the path.
         """
@@ -275,6 +279,19 @@ class TestFanOutOfOddMessages:
         here = context(handler(), handler("sent"), *mine, strangers=(handler(consumer="mail", key=by_order),))
         ledger = Ledger(here, waiting_row(4), waiting_row(5, type="sent"))
         fan_out_all(here, ledger)
-        assert 5 in ledger.adopted
-        assert 4 not in ledger.adopted
-        assert 4 in ledger.unhandled
+        assert ledger.adopted == {4, 5}
+        (copy,) = (row for row in ledger.script.params("receive") if row["type"] == "paid")
+        assert (copy["consumer"], copy["unplaced"]) == (here.cache.catalog.names["mail"], "paid")
+        assert copy["sequence"] == 4, "when it came"
+
+    def test_the_process_with_the_function_places_what_waits_for_it(self) -> None:
+        """D21: the consumer's own row is adopted under its key; nobody else gets another."""
+        here = context(handler(), handler(consumer="mail", key=by_order))
+        (mail,) = (s for s in here.cache.catalog.subscriptions.values() if s.consumer == "mail")
+        row = (*waiting_row(9, consumer=mail.consumer_id)[:-1], mail.id)
+        script = Script({**look(), "unhandled_types": Turns([("paid", mail.id)], []), "unhandled": [row]})
+        assert script.run(fan_out(here)) == 1
+        assert script.params("unhandled") == [{"types": [], "subscriptions": [mail.id]}]
+        (adopted,) = script.params("adopt")
+        assert (adopted["unplaced"], adopted["key_hash"]) == (None, identity.key_hash("p_", "mail", "7"))
+        assert script.params("receive") == []

@@ -43,6 +43,7 @@ NEW: dict[str, Any] = {
     "sequence": None,
     "destination": None,
     "cause": None,
+    "unplaced": None,
 }
 SHARED = {
     "state": "ready",
@@ -73,7 +74,7 @@ HOT: dict[str, Query | Each] = {
     "settle": Query("settle", {"seq": 5, "worker": 1, "token": 1, "state": "retry", "delay": 1.0, "detach": False}),
     "advance": Query("advance", {"seqs": [5, 6]}),
     "progress": Query("progress", {"seqs": [5, 6]}),
-    "key_has_rows": Query("key_has_rows", {"key_hash": 7}),
+    "key_has_rows": Query("key_has_rows", {"key_hash": 7, "consumer": 1}),
     "outcome": Query("outcome", {"seq": 5}),
     "count_duplicates": Each("count_duplicates", [{"seq": 5, "copies": 1}]),
     "forget_bodies": Query("forget_bodies", {"seqs": [5, 6]}),
@@ -85,7 +86,7 @@ HOT: dict[str, Query | Each] = {
         "forget_messages", {"seqs": [5, 6], "lowest": 5, "highest": 6, "keep": 1.0, "archive_first": False}
     ),
     "unhandled_types": Query("unhandled_types"),
-    "unhandled": Query("unhandled", {"types": ["t", "u"]}),
+    "unhandled": Query("unhandled", {"types": ["t", "u"], "subscriptions": [1]}),
     "referred": Query("referred", {"names": ["folder/2026/01/01/one", "folder/2026/01/01/two"]}),
 }
 
@@ -251,7 +252,7 @@ def test_sqlite_reads_no_big_table_from_end_to_end(sqlite_tables: sqlite3.Connec
             assert table not in {"queue", "q", "e", "n", "m"} or " INDEX " in step, (name, steps)
 
 
-@pytest.mark.parametrize("name", ["unhandled_types", "unhandled"])
+@pytest.mark.parametrize("name", ["unhandled_types", "unhandled", "park", "key_has_rows"])
 def test_a_backlog_of_strangers_is_not_read(postgres_tables: Any, name: str) -> None:
     """D27: what waits for others is passed by, not read: a look costs the same with five thousand or five million."""
     statement = load("postgres", PREFIX)[name][0]

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from onceward.flow import COMMIT, Flow, Query, Request
 from onceward.steps.context import once
 from onceward.steps.lane import PASS, Claimed, Lane, Verdict, claimed
+from onceward.steps.subscribe import place_soon
 
 SWEEP_SECONDS = 1.0
 
@@ -29,6 +30,8 @@ class Taken(NamedTuple):
     """It found rows, whatever became of them."""
     more: bool = False
     """Some of them wait from now on, or are to be claimed once more: behind them there may be others."""
+    unplaced: bool = False
+    """Some of them wait for a message that came before them and is not placed yet."""
 
 
 def next_batch(lane: Lane) -> Flow[list[Claimed]]:
@@ -44,6 +47,8 @@ def next_batch(lane: Lane) -> Flow[list[Claimed]]:
         begin = lane.context.short(durable=lane.outgoing)
         query = claim_query(lane, token, passed)
         taken = yield from take(lane, [begin], query)
+        if taken.unplaced:
+            yield from place_soon(lane.context)
         batch = yield from as_batch(lane, taken)
         beyond = [] if taken.seen else (yield from _beyond(lane, query))
         if batch or not (taken.more or beyond) or lane.stopping():
@@ -123,13 +128,14 @@ def take(lane: Lane, before: Sequence[Request], claim: Query) -> Flow[Taken]:
         *_, rows, parked, _ = yield (*before, claim, park, COMMIT)
         lane.ahead = len(rows) == lane.group
         kept = [(row, PASS) for row in _without(rows, parked)]
-        return Taken(token, kept, bool(rows), bool(rows) and (_waits(parked) or _numbered(kept)))
+        return Taken(token, kept, bool(rows), bool(rows) and (_waits(parked) or _numbered(kept)), _unplaced(parked))
     *_, rows, parked = yield (*before, claim, park)
     lane.ahead = len(rows) == lane.group
     heads = _without(rows, parked)
     passed = yield from _in_sequence(lane, token, heads)
     yield COMMIT
-    return Taken(token, passed, bool(rows), bool(rows) and (_waits(parked) or len(passed) < len(heads)))
+    more = bool(rows) and (_waits(parked) or len(passed) < len(heads))
+    return Taken(token, passed, bool(rows), more, _unplaced(parked))
 
 
 def _without(rows: list[Row], parked: list[Row]) -> list[Row]:
@@ -138,7 +144,11 @@ def _without(rows: list[Row], parked: list[Row]) -> list[Row]:
 
 
 def _waits(parked: list[Row]) -> bool:
-    return any(state == "waiting" for _, state in parked)
+    return any(state in ("waiting", "unplaced") for _, state in parked)
+
+
+def _unplaced(parked: list[Row]) -> bool:
+    return any(state == "unplaced" for _, state in parked)
 
 
 def _numbered(kept: list[Kept]) -> bool:

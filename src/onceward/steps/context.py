@@ -71,6 +71,8 @@ class Context:
     introduction: Introduction = field(default_factory=Introduction)
     program: str = "MODULE:ATTR"
     """What the command line calls this inbox, where it knows."""
+    placing_at: float = float("-inf")
+    """When a lane may fan out next because a message waits for it."""
     clock: Callable[[], float] = time.monotonic
     large: LargeBodies = field(default_factory=LargeBodies)
     """Where bodies are that are too large for a row."""

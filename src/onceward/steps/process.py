@@ -163,11 +163,11 @@ def _failed(lane: Lane, seq: int, error: BaseException, decision: Again | Dead) 
 def _turn(target: Target) -> Flow[str]:
     """Whether it is this message's turn within its key: "now", "later" (it is queued), or "stale" (it is skipped)."""
     if target.key_hash is None:
-        return "now"
+        return "later" if target.keyless else "now"
     locked = yield Query("key_is_free", {"key_hash": target.key_hash})
     if not locked[0][0]:
         return "later"
-    unfinished = yield Query("key_has_rows", {"key_hash": target.key_hash})
+    unfinished = yield Query("key_has_rows", {"key_hash": target.key_hash, "consumer": target.consumer_id})
     if unfinished[0][0]:
         return "later"
     if target.sequence is None:
@@ -360,7 +360,8 @@ def _store_and_handle(lane: Lane, delivery: Delivery, target: Target, *, careful
     yield context.short()
     # After a crash order needs the claim's own rules. Else what is the first of its key while the key is locked is ours
     # as if it were claimed: whatever comes later finds it there.
-    ours = target.key_hash is None or (not careful and (yield from _turn(target)) == "now")
+    unkeyed = target.key_hash is None and not target.keyless
+    ours = unkeyed or (not careful and (yield from _turn(target)) == "now")
     fresh, _ = yield (Each("receive", [row], noted if ours else shared), COMMIT)
     if not ours or not fresh:
         lane.open_tokens.discard(token)

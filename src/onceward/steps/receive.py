@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from onceward import identity, payload
-from onceward.errors import HandlerNotFound, InvalidMessage, StoreConflict
+from onceward.errors import InvalidMessage, StoreConflict
 from onceward.flow import Each, Flow, Query
 from onceward.message import Delivery, Draft, Message, Receipt, moment
 from onceward.reference import stored_headers
@@ -42,6 +42,8 @@ class Target(NamedTuple):
     key_hash: int | None
     sequence: int | None = None
     """Its number within the key, where the handler counts."""
+    keyless: bool = False
+    """Its key is found by a function that this process does not have; one that has it places the message."""
 
 
 class Known(NamedTuple):
@@ -147,14 +149,27 @@ def targets(context: Context, catalog: Catalog, delivery: Delivery) -> list[Targ
     subscriptions = catalog.by_type.get(delivery.type)
     if not subscriptions:
         return [_target(context, context.service, catalog.names[context.service], None, delivery.key)]
-    found = []
-    for subscription in subscriptions:
-        key = delivery.key if delivery.key is not None else _find_key(context, subscription, delivery)
-        target = _target(context, subscription.consumer, subscription.consumer_id, subscription.id, key)
-        if key is not None and subscription.sequence is not None:
-            target = target._replace(sequence=_whole_number(_value_at(subscription.sequence, delivery)))
-        found.append(target)
-    return found
+    return [target_of(context, subscription, delivery) for subscription in subscriptions]
+
+
+def target_of(context: Context, subscription: Subscription, delivery: Delivery) -> Target:
+    """A consumer that wants this delivery, with the key under which it does."""
+    consumer = subscription.consumer, subscription.consumer_id, subscription.id
+    if delivery.key is None and not finds_key(context, subscription):
+        return _target(context, *consumer, None)._replace(keyless=True)
+    key = delivery.key if delivery.key is not None else _find_key(context, subscription, delivery)
+    target = _target(context, *consumer, key)
+    if key is not None and subscription.sequence is not None:
+        target = target._replace(sequence=_whole_number(_value_at(subscription.sequence, delivery)))
+    return target
+
+
+def finds_key(context: Context, subscription: Subscription) -> bool:
+    """Whether this process has what finds a message's key: a path, or the function of a handler of its own."""
+    if not subscription.key_function:
+        return True
+    handler = context.registry.of_type(subscription.consumer, subscription.type)
+    return handler is not None and callable(handler.key)
 
 
 def _value_at(path: str, delivery: Delivery) -> Any:
@@ -182,11 +197,7 @@ def _find_key(context: Context, subscription: Subscription, delivery: Delivery) 
     """The ordering key; None where the body cannot be read: such a message ends dead at its worker."""
     if subscription.key_function:
         handler = context.registry.of_type(subscription.consumer, subscription.type)
-        if handler is None or not callable(handler.key):
-            raise HandlerNotFound(
-                f"{subscription.type!r} gets its key from a function of consumer {subscription.consumer!r}; import its "
-                "handlers where messages are received, pass key=, or use a field name as key"
-            )
+        assert handler is not None  # noqa: S101 - the caller has looked
         return _called_key(handler, delivery)
     if subscription.key_path is None:
         return None
@@ -252,7 +263,8 @@ def data_of(handler: Handler, body: bytes, upcasters: Sequence[Upcaster]) -> Any
 
 def record(ordinal: int, delivery: Delivery, target: Target, source: int) -> dict[str, Any]:
     """The row of a target, as the `receive` and `known` statements take it."""
-    blob = None if target.subscription is None else delivery.blob  # its key is looked for in the body, later
+    unplaced = target.keyless or target.subscription is None
+    blob = None if unplaced else delivery.blob  # its key is looked for in the body, later
     return {
         "ordinal": ordinal,
         "consumer": target.consumer_id,
@@ -272,6 +284,7 @@ def record(ordinal: int, delivery: Delivery, target: Target, source: int) -> dic
         "sequence": target.sequence,
         "destination": delivery.destination,
         "cause": delivery.cause,
+        "unplaced": delivery.type if unplaced else None,
     }
 
 

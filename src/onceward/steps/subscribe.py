@@ -1,7 +1,8 @@
-"""Take up messages that came before anybody handled their type.
+"""Take up messages that came before anybody handled their type, or where their key could not be found.
 
 Invariant: a message of an unknown type is never lost and never run twice: it waits as `unhandled`, and fanning
-it out replaces that row by one per consumer in one transaction.
+it out replaces that row by one per consumer in one transaction. A message with a key that came later waits until it is
+placed (`park`): it may be of the same key.
 """
 
 from __future__ import annotations
@@ -11,20 +12,63 @@ from typing import Any, NamedTuple
 from onceward import identity, payload
 from onceward.flow import COMMIT, Each, Flow, Query
 from onceward.message import NO_HEADERS, Delivery
-from onceward.registry import Subscription
 from onceward.steps.context import Context, know_numbers, load_catalog
-from onceward.steps.receive import READY, Target, identity_of, known_by_ordinal, mismatch, record, targets
+from onceward.steps.receive import (
+    READY,
+    Target,
+    finds_key,
+    identity_of,
+    known_by_ordinal,
+    mismatch,
+    record,
+    target_of,
+    targets,
+)
+
+PAUSE = 0.25
+"""For how many seconds a claim leaves a message alone that came after one which is not placed."""
 
 
-def fan_out(context: Context) -> Flow[int]:
-    """Turn unhandled messages whose type is known by now into one row per consumer; answers how many."""
+TRIES = 5
+"""How often in a row the catalog may turn out to be outdated."""
+
+
+def fan_out(context: Context, *, seconds: float | None = None) -> Flow[int]:
+    """Turn unhandled messages whose type is known by now into one row per consumer; answers how many.
+
+    It goes on until none is left that can be placed, or for so many seconds.
+    """
+    placed = vain = 0
+    until = None if seconds is None else context.clock() + seconds
+    while vain < TRIES and (until is None or context.clock() < until):
+        found, moved = yield from _place_some(context)
+        placed += moved
+        if not found:
+            break
+        vain = 0 if moved else vain + 1
+    return placed
+
+
+def place_soon(context: Context) -> Flow[None]:
+    """Fan out, because a message may wait for one that is not placed yet; not again and again."""
+    if context.clock() >= context.placing_at:
+        context.placing_at = context.clock() + PAUSE
+        yield from fan_out(context, seconds=PAUSE)
+
+
+def _place_some(context: Context) -> Flow[tuple[int, int]]:
+    """Place the next ones; answers how many there were, and how many are placed: none under an outdated catalog."""
     yield context.short()
-    waiting = yield Query("unhandled_types")
-    types = [name for (name,) in waiting if _can_place(context, name)]
-    if not types:
+    version, waiting = yield (Query("catalog"), Query("unhandled_types"))
+    wanted = _placeable(context, waiting)
+    if version[0][0] != context.cache.catalog.version and waiting:
         yield COMMIT
-        return 0
-    rows = yield Query("unhandled", {"types": types})
+        yield from load_catalog(context, context.cache)
+        return len(waiting), 0
+    if not any(wanted.values()):
+        yield COMMIT
+        return 0, 0
+    rows = yield Query("unhandled", wanted)
     yield from know_numbers(context.cache, (number for row in rows for number in (row[1], row[8])))
     moves = [_plan(context, row) for row in rows]
     keys = sorted({move.key_hash for move in moves if move.key_hash is not None})
@@ -38,7 +82,17 @@ def fan_out(context: Context) -> Flow[int]:
     yield COMMIT
     if moved < len(rows):  # under an outdated catalog nothing is copied; the next round has a newer one
         yield from load_catalog(context, context.cache)
-    return moved
+    return len(rows), moved
+
+
+def _placeable(context: Context, waiting: list[tuple[str, int | None]]) -> dict[str, list[Any]]:
+    """Types that somebody wants by now, and subscriptions whose keys this process can find."""
+    catalog = context.cache.catalog
+    mine = [catalog.subscriptions[number] for _, number in waiting if number and number in catalog.subscriptions]
+    return {
+        "types": [name for name, number in waiting if number is None and name in catalog.by_type],
+        "subscriptions": [subscription.id for subscription in mine if finds_key(context, subscription)],
+    }
 
 
 class Move(NamedTuple):
@@ -56,7 +110,7 @@ class Move(NamedTuple):
 
 
 def _plan(context: Context, row: tuple[Any, ...]) -> Move:
-    seq, source, message_id, message_type, version, key, headers, body, consumer, stored_id, digest, place = row
+    seq, source, message_id, message_type, version, key, headers, body, consumer, stored_id, digest, place, mine = row
     catalog = context.cache.catalog
     delivery = Delivery(
         source=catalog.numbers[source],
@@ -69,7 +123,10 @@ def _plan(context: Context, row: tuple[Any, ...]) -> Move:
         hash=bytes(digest),
         position=place,  # the copies keep its place in the order, whatever came in between
     )
-    found = targets(context, catalog, delivery)
+    if mine is None:
+        found = targets(context, catalog, delivery)
+    else:  # the others have theirs
+        found = [target_of(context, catalog.subscriptions[mine], delivery)]
     own = next((target for target in found if target.consumer_id == consumer), None)
     others = [target for target in found if target is not own]
     if own is not None:
@@ -92,7 +149,8 @@ def _make(context: Context, move: Move) -> Flow[bool]:
         yield Query("remove_unhandled", {"seq": move.seq})
     else:
         place = {"key_hash": move.own.key_hash, "sequence": move.own.sequence}
-        yield Query("adopt", {"seq": move.seq, "subscription": move.own.subscription, **place})
+        unplaced = move.delivery.type if move.own.keyless else None
+        yield Query("adopt", {"seq": move.seq, "subscription": move.own.subscription, "unplaced": unplaced, **place})
         yield Query("set_body_key", {"seq": move.seq, "key": move.own.key})
     return True
 
@@ -100,6 +158,8 @@ def _make(context: Context, move: Move) -> Flow[bool]:
 def _copy(context: Context, move: Move, target: Target) -> Flow[int | None]:
     """A row for another consumer; answers its number, None under an outdated catalog."""
     copy = record(0, move.delivery, target, move.source) | {"stored_id": move.stored_id}
+    if target.keyless:
+        copy["sequence"] = move.seq  # when it came, for those that came later
     fresh = yield Each("receive", [copy], {**READY, "catalog": context.cache.catalog.version})
     if fresh:
         return int(fresh[0][1])
@@ -109,16 +169,3 @@ def _copy(context: Context, move: Move, target: Target) -> Flow[int | None]:
     if not known.is_same(move.delivery):  # it came again, with other bytes or another type, since its type is known
         yield mismatch(known.seq, move.delivery)
     return known.seq
-
-
-def _can_place(context: Context, message_type: str) -> bool:
-    """Whether this process knows every consumer of a type and can find their keys."""
-    subscriptions = context.cache.catalog.by_type.get(message_type, ())
-    return bool(subscriptions) and all(
-        not subscription.key_function or _finds_key(context, subscription) for subscription in subscriptions
-    )
-
-
-def _finds_key(context: Context, subscription: Subscription) -> bool:
-    handler = context.registry.of_type(subscription.consumer, subscription.type)
-    return handler is not None and callable(handler.key)

@@ -112,8 +112,7 @@ class Process:
         """Tell the database of its handlers, as every process does when it starts."""
         with self._store.session() as session:
             run_sync(subscribe(self._context, self._context.cache), session.perform)
-            while run_sync(fan_out(self._context), session.perform):
-                pass
+            run_sync(fan_out(self._context), session.perform)
 
     def take_over(self, process_name: str) -> None:
         """Do what a supervisor does when it has seen a process die."""

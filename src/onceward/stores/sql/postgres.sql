@@ -87,9 +87,9 @@ WITH input AS MATERIALIZED (
         %(ordinal)b::integer[], %(consumer)b::integer[], %(source)b::integer[], %(stored_id)b::bytea[],
         %(hash)b::bytea[], %(type_hash)b::bigint[], %(subscription)b::integer[], %(key_hash)b::bigint[], %(id)b::text[], %(type)b::text[],
         %(version)b::integer[], %(key)b::text[], %(headers)b::text[], %(body)b::bytea[], %(place)b::bigint[],
-        %(sequence)b::bigint[], %(destination)b::text[], %(cause)b::bigint[]
+        %(sequence)b::bigint[], %(destination)b::text[], %(cause)b::bigint[], %(unplaced)b::text[]
     ) AS i (ordinal, consumer, source, stored_id, hash, type_hash, subscription, key_hash, id, type, version, key, headers, body,
-            place, sequence, destination, cause)
+            place, sequence, destination, cause, unplaced)
     WHERE coalesce((SELECT version FROM {prefix}catalog) = %(catalog)s::bigint, true)
       AND (%(worker)s::bigint IS NULL OR EXISTS (SELECT FROM {prefix}worker w WHERE w.id = %(worker)s FOR KEY SHARE))
 ), fresh AS (
@@ -107,10 +107,10 @@ WITH input AS MATERIALIZED (
                                token, attempts, solo, type)
     SELECT seq, subscription, key_hash, coalesce(place, seq), sequence, %(outgoing)s::boolean,
            CASE WHEN %(outgoing)s::boolean THEN coalesce(destination, 'default') END,
-           CASE WHEN subscription IS NULL THEN 'unhandled' ELSE %(state)s::text END,
+           CASE WHEN unplaced IS NULL THEN %(state)s::text ELSE 'unhandled' END,
            clock_timestamp() + make_interval(secs => %(delay)s::float8),
            %(worker)s::bigint, %(token)s::bigint, %(attempts)s::integer, %(solo)s::boolean,
-           CASE WHEN subscription IS NULL THEN type END
+           unplaced
     FROM input JOIN fresh USING (seq)
 )
 SELECT ordinal, seq, (extract(epoch FROM received_at) * 1000000)::bigint FROM input JOIN fresh USING (seq)
@@ -209,8 +209,13 @@ RETURNING seq
 SELECT pg_try_advisory_xact_lock(%(key_hash)s::bigint)
 
 -- name: key_has_rows
--- A new statement, so that it sees what was committed before the key lock was taken. Relies on queue_key, as park does.
+-- A new statement, so that it sees what was committed before the key lock was taken. Relies on queue_key, as park does, and on
+-- queue_unhandled: a message that is not placed yet may be one of the key.
 SELECT (SELECT true FROM {prefix}queue WHERE key_hash = %(key_hash)s ORDER BY place, seq LIMIT 1) IS NOT NULL
+    OR (EXISTS (SELECT FROM {prefix}queue WHERE state = 'unhandled') AND EXISTS (
+        SELECT FROM {prefix}subscription s WHERE s.consumer = %(consumer)s AND (
+            EXISTS (SELECT FROM {prefix}queue u WHERE u.state = 'unhandled' AND u.type = s.type AND u.subscription IS NULL)
+            OR EXISTS (SELECT FROM {prefix}queue u WHERE u.state = 'unhandled' AND u.type = s.type AND u.subscription = s.id))))
 
 -- name: claim
 -- Guards: no note yet, row locked (locked ones are skipped), the worker's own row still there and kept from take-over until commit,
@@ -336,12 +341,29 @@ SELECT EXISTS (
 -- name: park
 -- Guard: the key lock is held since the statement before, so this view is newer than the lock. A row stays claimed only when every
 -- earlier row of its key is in this claim and no other claim holds a row of the key. Behind an earlier row it waits; behind a noted
--- later one (which was committed first) it only loses its note, for nobody would promote it. Relies on queue_key and queue_noted:
+-- later one (which was committed first) it only loses its note, for nobody would promote it. Where an earlier message that its consumer
+-- will get is not placed yet, and may be of its key, it waits for a moment. Relies on queue_key, queue_noted and queue_unhandled:
 -- the order by place keeps the planner from reading the whole queue where its statistics know one large key.
+WITH RECURSIVE waiting (type) AS (
+    (SELECT type FROM {prefix}queue WHERE state = 'unhandled' ORDER BY type LIMIT 1)
+    UNION ALL
+    SELECT (SELECT q.type FROM {prefix}queue q WHERE q.state = 'unhandled' AND q.type > w.type ORDER BY q.type LIMIT 1)
+    FROM waiting w WHERE w.type IS NOT NULL
+), first AS MATERIALIZED (
+    SELECT s.consumer, min(f.seq) AS seq
+    FROM waiting w JOIN {prefix}subscription s ON s.type = w.type CROSS JOIN LATERAL (
+        (SELECT coalesce(sequence, seq) AS seq FROM {prefix}queue
+         WHERE state = 'unhandled' AND type = w.type AND subscription IS NULL ORDER BY 1 LIMIT 1)
+        UNION ALL
+        (SELECT coalesce(sequence, seq) FROM {prefix}queue
+         WHERE state = 'unhandled' AND type = w.type AND subscription = s.id ORDER BY 1 LIMIT 1)
+    ) AS f
+    GROUP BY s.consumer
+)
 UPDATE {prefix}queue q
 SET worker = NULL, token = NULL,
-    state = CASE WHEN o.earlier THEN 'waiting' ELSE q.state END,
-    due_at = CASE WHEN o.earlier THEN NULL ELSE q.due_at END
+    state = CASE WHEN o.earlier OR o.unplaced THEN 'waiting' ELSE q.state END,
+    due_at = CASE WHEN o.earlier THEN NULL WHEN o.unplaced THEN clock_timestamp() + interval '250 ms' ELSE q.due_at END
 FROM (
     SELECT m.seq, (
         SELECT true FROM {prefix}queue e
@@ -352,12 +374,15 @@ FROM (
         SELECT n.key_hash FROM {prefix}queue n
         WHERE n.token IS NOT NULL AND n.key_hash IS NOT NULL
           AND NOT (n.worker = %(worker)s AND n.token = %(token)s)
-    ) AS busy
+    ) AS busy, m.sequence IS NULL AND EXISTS (
+        SELECT FROM first f JOIN {prefix}subscription s ON s.consumer = f.consumer
+        WHERE s.id = m.subscription AND f.seq < m.seq
+    ) AS unplaced
     FROM {prefix}queue m
     WHERE m.worker = %(worker)s AND m.token = %(token)s AND m.token IS NOT NULL AND m.key_hash IS NOT NULL
 ) AS o
-WHERE q.seq = o.seq AND (o.earlier OR o.busy)
-RETURNING q.seq, q.state
+WHERE q.seq = o.seq AND (o.earlier OR o.busy OR o.unplaced)
+RETURNING q.seq, CASE WHEN q.state = 'waiting' AND q.due_at IS NOT NULL THEN 'unplaced' ELSE q.state END
 
 -- name: noted
 -- Which rows still carry this claim. Relies on queue_noted.
@@ -510,34 +535,47 @@ UPDATE {prefix}queue SET worker = NULL, token = NULL WHERE worker = %(worker)s A
 DELETE FROM {prefix}worker WHERE id = %(worker)s
 
 -- name: unhandled_types
--- Types that wait for somebody who knows them. Relies on queue_unhandled: from one type to the next, however many messages wait.
+-- Types that wait for somebody who knows them, and those of a subscription that wait for its key function. Relies on queue_unhandled:
+-- from one type to the next, however many messages wait.
 WITH RECURSIVE waiting (type) AS (
     (SELECT type FROM {prefix}queue WHERE state = 'unhandled' ORDER BY type LIMIT 1)
     UNION ALL
     SELECT (SELECT q.type FROM {prefix}queue q WHERE q.state = 'unhandled' AND q.type > w.type ORDER BY q.type LIMIT 1)
     FROM waiting w WHERE w.type IS NOT NULL
 )
-SELECT type FROM waiting WHERE type IS NOT NULL
+SELECT w.type, NULL::integer FROM waiting w WHERE EXISTS (
+    SELECT FROM {prefix}queue WHERE state = 'unhandled' AND type = w.type AND subscription IS NULL)
+UNION ALL
+SELECT w.type, s.id FROM waiting w JOIN {prefix}subscription s ON s.type = w.type WHERE EXISTS (
+    SELECT FROM {prefix}queue WHERE state = 'unhandled' AND type = w.type AND subscription = s.id)
 
 -- name: unhandled
 -- Guard: rows locked, state still unhandled. Waits for another fan-out instead of passing it by: the rows it makes come first in their keys.
 -- The ledger row too, so that no case of quarantine is opened under a number that goes. Relies on queue_unhandled: what others wait for is
 -- not looked at.
 WITH next AS MATERIALIZED (
-    SELECT f.seq FROM unnest(%(types)b::text[]) AS t (type) CROSS JOIN LATERAL (
-        SELECT seq FROM {prefix}queue WHERE state = 'unhandled' AND type = t.type ORDER BY seq LIMIT 100
+    SELECT f.seq FROM (
+        SELECT n.seq FROM unnest(%(types)b::text[]) AS t (type) CROSS JOIN LATERAL (
+            SELECT seq FROM {prefix}queue
+            WHERE state = 'unhandled' AND type = t.type AND subscription IS NULL ORDER BY coalesce(sequence, seq) LIMIT 100) AS n
+        UNION ALL
+        SELECT n.seq FROM {prefix}subscription s CROSS JOIN LATERAL (
+            SELECT seq FROM {prefix}queue
+            WHERE state = 'unhandled' AND type = s.type AND subscription = s.id ORDER BY coalesce(sequence, seq) LIMIT 100) AS n
+        WHERE s.id = ANY(%(subscriptions)b::integer[])
     ) AS f ORDER BY f.seq LIMIT 100
 )
-SELECT q.seq, b.source, b.id, b.type, b.version, b.key, b.headers, b.body, l.consumer, l.id, l.hash, q.place
+SELECT q.seq, b.source, b.id, b.type, b.version, b.key, b.headers, b.body, l.consumer, l.id, l.hash, q.place, q.subscription
 FROM next JOIN {prefix}queue q USING (seq) JOIN {prefix}body b USING (seq) JOIN {prefix}ledger l USING (seq)
 WHERE q.state = 'unhandled'
 ORDER BY q.seq
 FOR UPDATE OF q, l
 
 -- name: adopt
--- Guard: state still unhandled. The row keeps its number, so it keeps its place in the order.
+-- Guard: state still unhandled. The row keeps its number, so it keeps its place in the order. Where its key is still not to be found, it
+-- goes on waiting, for its subscription alone.
 UPDATE {prefix}queue
-SET state = 'ready', type = NULL, subscription = %(subscription)s, key_hash = %(key_hash)s, sequence = %(sequence)s::bigint,
+SET state = CASE WHEN %(unplaced)s::text IS NULL THEN 'ready' ELSE 'unhandled' END, type = %(unplaced)s::text, subscription = %(subscription)s, key_hash = %(key_hash)s, sequence = %(sequence)s::bigint,
     place = coalesce(%(sequence)s::bigint, place)
 WHERE seq = %(seq)s AND state = 'unhandled'
 RETURNING seq

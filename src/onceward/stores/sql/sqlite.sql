@@ -79,9 +79,8 @@ INSERT INTO {prefix}queue (seq, subscription, key_hash, place, sequence, outgoin
                            attempts, solo, type)
 SELECT last_insert_rowid(), :subscription, :key_hash, coalesce(:place, last_insert_rowid()), :sequence, :outgoing,
        CASE WHEN :outgoing THEN coalesce(:destination, 'default') END,
-       CASE WHEN :subscription IS NULL THEN 'unhandled' ELSE :state END,
-       :now + CAST(:delay * 1000000 AS integer), :worker, :token, :attempts, :solo,
-       CASE WHEN :subscription IS NULL THEN :type END
+       CASE WHEN :unplaced IS NULL THEN :state ELSE 'unhandled' END,
+       :now + CAST(:delay * 1000000 AS integer), :worker, :token, :attempts, :solo, :unplaced
 WHERE changes() > 0
 
 -- name: receive_inline
@@ -164,8 +163,14 @@ RETURNING seq
 SELECT :key_hash IS NOT NULL
 
 -- name: key_has_rows
--- Relies on queue_key.
+-- Relies on queue_key and queue_unhandled: a message that is not placed yet may be one of the key.
 SELECT EXISTS (SELECT 1 FROM {prefix}queue WHERE key_hash = :key_hash)
+    OR (EXISTS (SELECT 1 FROM {prefix}queue INDEXED BY {prefix}queue_unhandled WHERE state = 'unhandled') AND EXISTS (
+        SELECT 1 FROM {prefix}subscription s WHERE s.consumer = :consumer AND (
+            EXISTS (SELECT 1 FROM {prefix}queue u INDEXED BY {prefix}queue_unhandled
+                    WHERE u.state = 'unhandled' AND u.type = s.type AND u.subscription IS NULL)
+            OR EXISTS (SELECT 1 FROM {prefix}queue u INDEXED BY {prefix}queue_unhandled
+                    WHERE u.state = 'unhandled' AND u.type = s.type AND u.subscription = s.id))))
 
 -- name: claim
 -- Guards: no note yet, the worker's own row still there. Relies on queue_ready and queue_due.
@@ -270,12 +275,29 @@ SELECT EXISTS (
 
 -- name: park
 -- A row stays claimed only when every earlier row of its key is in this claim and no other claim holds a row of the key. Behind an
--- earlier row it waits; behind a noted later one (which was committed first) it only loses its note, for nobody would promote it.
--- Relies on queue_key and queue_noted; left to itself, the planner reads every row that has a key to find the few that are noted.
+-- earlier row it waits; behind a noted later one (which was committed first) it only loses its note, for nobody would promote it. Where
+-- an earlier message that its consumer will get is not placed yet, and may be of its key, it waits for a moment.
+-- Relies on queue_key, queue_noted and queue_unhandled; left to itself, the planner reads every row that has a key to find the few that are noted.
+WITH RECURSIVE waiting (type) AS (
+    SELECT min(type) FROM {prefix}queue WHERE state = 'unhandled'
+    UNION ALL
+    SELECT (SELECT min(q.type) FROM {prefix}queue q WHERE q.state = 'unhandled' AND q.type > w.type)
+    FROM waiting w WHERE w.type IS NOT NULL
+), first (consumer, seq) AS (
+    SELECT s.consumer, min(min(
+        coalesce((SELECT coalesce(u.sequence, u.seq) FROM {prefix}queue u INDEXED BY {prefix}queue_unhandled
+                  WHERE u.state = 'unhandled' AND u.type = w.type AND u.subscription IS NULL
+                  ORDER BY coalesce(u.sequence, u.seq) LIMIT 1), 9223372036854775807),
+        coalesce((SELECT coalesce(u.sequence, u.seq) FROM {prefix}queue u INDEXED BY {prefix}queue_unhandled
+                  WHERE u.state = 'unhandled' AND u.type = w.type AND u.subscription = s.id
+                  ORDER BY coalesce(u.sequence, u.seq) LIMIT 1), 9223372036854775807)))
+    FROM waiting w JOIN {prefix}subscription s ON s.type = w.type
+    GROUP BY s.consumer
+)
 UPDATE {prefix}queue AS q
 SET worker = NULL, token = NULL,
-    state = CASE WHEN o.earlier THEN 'waiting' ELSE q.state END,
-    due_at = CASE WHEN o.earlier THEN NULL ELSE q.due_at END
+    state = CASE WHEN o.earlier OR o.unplaced THEN 'waiting' ELSE q.state END,
+    due_at = CASE WHEN o.earlier THEN NULL WHEN o.unplaced THEN :now + 250000 ELSE q.due_at END
 FROM (
     SELECT m.seq, EXISTS (
         SELECT 1 FROM {prefix}queue e
@@ -283,12 +305,15 @@ FROM (
     ) AS earlier, m.key_hash IN (
         SELECT n.key_hash FROM {prefix}queue n INDEXED BY {prefix}queue_noted
         WHERE n.token IS NOT NULL AND n.key_hash IS NOT NULL AND NOT (n.worker = :worker AND n.token = :token)
-    ) AS busy
+    ) AS busy, m.sequence IS NULL AND EXISTS (
+        SELECT 1 FROM first f JOIN {prefix}subscription s ON s.consumer = f.consumer
+        WHERE s.id = m.subscription AND f.seq < m.seq
+    ) AS unplaced
     FROM {prefix}queue m INDEXED BY {prefix}queue_noted
     WHERE m.worker = :worker AND m.token = :token AND m.token IS NOT NULL AND m.key_hash IS NOT NULL
 ) AS o
-WHERE q.seq = o.seq AND (o.earlier OR o.busy)
-RETURNING seq, state
+WHERE q.seq = o.seq AND (o.earlier OR o.busy OR o.unplaced)
+RETURNING seq, CASE WHEN state = 'waiting' AND due_at IS NOT NULL THEN 'unplaced' ELSE state END
 
 -- name: noted
 -- Which rows still carry this claim. Relies on queue_noted.
@@ -421,30 +446,42 @@ UPDATE {prefix}queue SET worker = NULL, token = NULL WHERE worker = :worker AND 
 DELETE FROM {prefix}worker WHERE id = :worker
 
 -- name: unhandled_types
--- Types that wait for somebody who knows them. Relies on queue_unhandled: from one type to the next, however many messages wait.
+-- Types that wait for somebody who knows them, and those of a subscription that wait for its key function. Relies on queue_unhandled:
+-- from one type to the next, however many messages wait.
 WITH RECURSIVE waiting (type) AS (
     SELECT min(type) FROM {prefix}queue WHERE state = 'unhandled'
     UNION ALL
     SELECT (SELECT min(q.type) FROM {prefix}queue q WHERE q.state = 'unhandled' AND q.type > w.type)
     FROM waiting w WHERE w.type IS NOT NULL
 )
-SELECT type FROM waiting WHERE type IS NOT NULL
+SELECT w.type, NULL FROM waiting w WHERE EXISTS (
+    SELECT 1 FROM {prefix}queue q INDEXED BY {prefix}queue_unhandled
+    WHERE q.state = 'unhandled' AND q.type = w.type AND q.subscription IS NULL)
+UNION ALL
+SELECT w.type, s.id FROM waiting w JOIN {prefix}subscription s ON s.type = w.type WHERE EXISTS (
+    SELECT 1 FROM {prefix}queue q INDEXED BY {prefix}queue_unhandled
+    WHERE q.state = 'unhandled' AND q.type = w.type AND q.subscription = s.id)
 
 -- name: unhandled
 -- Relies on queue_unhandled: what others wait for is not looked at.
-SELECT q.seq, b.source, b.id, b.type, b.version, b.key, b.headers, b.body, l.consumer, l.id, l.hash, q.place
+SELECT q.seq, b.source, b.id, b.type, b.version, b.key, b.headers, b.body, l.consumer, l.id, l.hash, q.place, q.subscription
 FROM {prefix}queue q JOIN {prefix}body b ON b.seq = q.seq JOIN {prefix}ledger l ON l.seq = q.seq
 WHERE q.seq IN (
     SELECT n.seq FROM json_each(:types) t JOIN {prefix}queue n ON n.seq IN (
         SELECT seq FROM {prefix}queue INDEXED BY {prefix}queue_unhandled
-        WHERE state = 'unhandled' AND type = t.value ORDER BY seq LIMIT 100)
-    ORDER BY n.seq LIMIT 100)
+        WHERE state = 'unhandled' AND type = t.value AND subscription IS NULL ORDER BY coalesce(sequence, seq) LIMIT 100)
+    UNION ALL
+    SELECT n.seq FROM json_each(:subscriptions) j JOIN {prefix}subscription s ON s.id = j.value JOIN {prefix}queue n ON n.seq IN (
+        SELECT seq FROM {prefix}queue INDEXED BY {prefix}queue_unhandled
+        WHERE state = 'unhandled' AND type = s.type AND subscription = s.id ORDER BY coalesce(sequence, seq) LIMIT 100)
+    ORDER BY 1 LIMIT 100)
 ORDER BY q.seq
 
 -- name: adopt
--- Guard: state still unhandled. The row keeps its number, so it keeps its place in the order.
+-- Guard: state still unhandled. The row keeps its number, so it keeps its place in the order. Where its key is still not to be found, it
+-- goes on waiting, for its subscription alone.
 UPDATE {prefix}queue
-SET state = 'ready', type = NULL, subscription = :subscription, key_hash = :key_hash, sequence = :sequence,
+SET state = CASE WHEN :unplaced IS NULL THEN 'ready' ELSE 'unhandled' END, type = :unplaced, subscription = :subscription, key_hash = :key_hash, sequence = :sequence,
     place = coalesce(:sequence, place)
 WHERE seq = :seq AND state = 'unhandled'
 RETURNING seq

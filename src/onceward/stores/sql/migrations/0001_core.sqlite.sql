@@ -69,13 +69,14 @@ CREATE TABLE {prefix}queue (
     attempts     integer NOT NULL DEFAULT 0,
     crashes      integer NOT NULL DEFAULT 0,
     solo         integer NOT NULL DEFAULT 0,
-    -- Of an unhandled row: the type that nobody has subscribed to.
+    -- Of an unhandled row: its type. Without a subscription nobody had subscribed to it; with one, its key was
+    -- not to be found. A row that was copied from another has that one's number in `sequence`: when it came.
     type         text,
     CHECK ((worker IS NULL) = (token IS NULL)),
     CHECK (token IS NULL OR state IN ('ready', 'retry')),
     CHECK (CASE state WHEN 'retry' THEN due_at IS NOT NULL WHEN 'waiting' THEN true ELSE due_at IS NULL END),
     CHECK (state <> 'waiting' OR key_hash IS NOT NULL),
-    CHECK ((subscription IS NULL) = (state = 'unhandled')),
+    CHECK (subscription IS NOT NULL OR state = 'unhandled'),
     CHECK (state <> 'unhandled' OR type IS NOT NULL),
     CHECK (outgoing = (destination IS NOT NULL))
 );
@@ -94,7 +95,8 @@ CREATE INDEX {prefix}queue_noted ON {prefix}queue (worker, key_hash) WHERE token
 CREATE INDEX {prefix}queue_key ON {prefix}queue (key_hash, place, seq) WHERE key_hash IS NOT NULL;
 CREATE INDEX {prefix}queue_waiting ON {prefix}queue (key_hash, place, seq) WHERE state = 'waiting';
 CREATE INDEX {prefix}queue_aside ON {prefix}queue (state, seq) WHERE state IN ('dead', 'unhandled');
-CREATE INDEX {prefix}queue_unhandled ON {prefix}queue (type, seq) WHERE state = 'unhandled';
+CREATE INDEX {prefix}queue_unhandled ON {prefix}queue (type, subscription, coalesce(sequence, seq))
+    WHERE state = 'unhandled';
 
 CREATE TABLE {prefix}run (
     id           integer PRIMARY KEY AUTOINCREMENT,
