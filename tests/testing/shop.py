@@ -53,6 +53,10 @@ class Shop:
     def prove(self, handler: Callable[..., Any], *, options: dict[str, Any] | None = None, **more: Any) -> Report:
         """Register a handler and prove it."""
         self.inbox.on("order.paid", **(options or {}))(handler)
+        return self.prove_again(**more)
+
+    def prove_again(self, **more: Any) -> Report:
+        """Prove the handler that is registered."""
         return prove_exactly_once(self.inbox, ORDER, check=self.effect, setup=self.forget, **more)
 
     def elsewhere(self, statement: str) -> None:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import socket
+import socketserver
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from onceward import ConfigurationError, Inbox, Reject
+from onceward import ConfigurationError, Inbox, Message, Reject
 from onceward.testing import Case, NotExactlyOnce, Report, prove_exactly_once
 from tests.testing import shop as handlers
 from tests.testing.shop import LATER, NOTE, ORDER, PAY, Shop
+from tests.waiting import wait_until
 
 ONE_MODE = ["store-first"]  # half the time, where the other mode would only say the same
 
@@ -70,6 +77,61 @@ def test_a_mail_that_may_be_sent_again_is_counted(sqlite_shop: Shop) -> None:
     report = shop.prove(handlers.mails(shop), external=lambda: len(shop.mails), external_at_least_once=True)
     assert report.ok, str(report)
     assert "the external effect is at least once: up to" in str(report)
+
+
+@pytest.fixture
+def charges() -> Iterator[tuple[int, list[bytes]]]:
+    """A payment service, and the requests it has got."""
+    requests: list[bytes] = []
+
+    class Charging(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            requests.append(self.request.recv(100))
+
+    with socketserver.TCPServer(("127.0.0.1", 0), Charging) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server.server_address[1], requests
+        server.shutdown()
+        thread.join()
+
+
+def test_a_call_that_nobody_counts_is_not_proven(sqlite_shop: Shop, charges: tuple[int, list[bytes]]) -> None:
+    """D49: a handler that charges a card over the network, without external=; what is uncounted is named."""
+    shop, (port, requests) = sqlite_shop, charges
+
+    def charge() -> None:
+        with closing(socket.create_connection(("127.0.0.1", port))) as connection:
+            connection.sendall(b"charge 7")
+
+    def careless(message: Message, tx: Any) -> None:
+        del message
+        charge()
+        tx.execute(PAY)
+
+    report = shop.prove(careless, modes=ONE_MODE)
+    case = failure(report, "UNCOUNTED when it called the outside", f"it connected to ('127.0.0.1', {port})")
+    assert "external=" in str(case)
+    wait_until(lambda: len(requests) > 1)  # it is charged again and again
+    declared = shop.prove_again(external_at_least_once=True, modes=ONE_MODE)
+    assert declared.ok
+    assert "calls to the outside were not counted" in str(declared)
+    counted = shop.prove_again(external=lambda: 0, external_at_least_once=True, modes=ONE_MODE)
+    assert "not counted" not in str(counted)
+
+
+def test_a_call_through_once_is_counted_by_itself(sqlite_shop: Shop, charges: tuple[int, list[bytes]]) -> None:
+    """D49: nothing need be declared for it; files that are written are named."""
+    shop, (port, _) = sqlite_shop, charges
+
+    def careful(message: Message, tx: Any) -> None:
+        message.once("charge", lambda: socket.create_connection(("127.0.0.1", port)).close())
+        tx.execute(PAY)
+        Path(shop.inbox.url.removeprefix("sqlite:///")).with_name("log.txt").write_text("paid")
+
+    report = shop.prove(careful, modes=ONE_MODE)
+    assert report.ok, str(report)
+    assert "log.txt" in str(report)
 
 
 def test_a_memory_of_its_own_is_caught(sqlite_shop: Shop) -> None:

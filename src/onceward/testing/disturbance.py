@@ -17,6 +17,7 @@ from typing import Any, Literal, NoReturn, TypeVar
 
 from onceward.errors import StoreUnavailable
 from onceward.flow import ROLLBACK, Call, Commit, Each, Flow, Wait
+from onceward.testing.outside import Outside
 from onceward.testing.report import Statement
 from onceward.testing.taps import Tap
 
@@ -63,6 +64,8 @@ class Watch:
     """The names of the calls made through `message.once`, and whether each is idempotent."""
     results: dict[str, Any] = field(default_factory=dict)
     """What those calls answered, for the person who has to say so."""
+    outside: Outside = field(default_factory=Outside)
+    """What the handler did outside of its database, but for calls through `message.once`."""
     calls: int = 0
     fired: bool = False
     dead: bool = False
@@ -151,13 +154,15 @@ class Watch:
             self.effects.append((name, bool(idempotent)))
 
             def watched() -> Any:
-                value = call()
+                with self.outside.unheard():
+                    value = call()
                 made(message, name, value)
                 return value
 
             async def watched_async() -> Any:
-                value = call()
-                value = await value if isinstance(value, Awaitable) else value
+                with self.outside.unheard():
+                    value = call()
+                    value = await value if isinstance(value, Awaitable) else value
                 made(message, name, value)
                 return value
 

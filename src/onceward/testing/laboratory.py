@@ -18,6 +18,7 @@ from onceward.registry import Handler
 from onceward.report import Story
 from onceward.steps.context import Catalog, Introduction
 from onceward.testing.disturbance import Disturbance, Watch
+from onceward.testing.outside import own_file
 from onceward.testing.process import Process, Sessions
 from onceward.testing.restore import keeper_of
 
@@ -141,6 +142,7 @@ class Laboratory:
         """A new process, disturbed or not."""
         single_writer = self.inbox.store.single_writer
         watch = Watch(self._is_ours, disturbance, failing=failing, single_writer=single_writer, results=self._answers)
+        watch.outside.own = own_file(self.inbox.store)
         return Process(self.inbox, self.subject.handler, watch, self._sessions)
 
     def _is_ours(self, message: Any) -> bool:

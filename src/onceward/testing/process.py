@@ -36,6 +36,7 @@ from onceward.steps.receive import receive
 from onceward.steps.subscribe import fan_out
 from onceward.stores.protocol import Session, Store
 from onceward.testing.disturbance import Crash, Disturbed, Watch, disturbed
+from onceward.testing.outside import listening
 from onceward.testing.taps import tapped
 
 T = TypeVar("T")
@@ -272,7 +273,7 @@ def _watched(handler: Handler, watch: Watch) -> Callable[[Any, Any], Any]:
     def call(given: Any, tx: Any) -> Any:
         if not is_watched(given):
             return handler.function(given, tx)
-        with tapped(tx, watch):
+        with tapped(tx, watch), listening(watch.outside):
             value = handler.function(given, tx)
         watch.end()
         return value
@@ -280,7 +281,7 @@ def _watched(handler: Handler, watch: Watch) -> Callable[[Any, Any], Any]:
     async def call_async(given: Any, tx: Any) -> Any:
         if not is_watched(given):
             return await handler.function(given, tx)
-        with tapped(tx, watch):
+        with tapped(tx, watch), listening(watch.outside):
             value = await handler.function(given, tx)
         watch.end()
         return value

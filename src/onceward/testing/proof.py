@@ -13,11 +13,16 @@ from onceward.testing.cases import INLINE, STORE_FIRST, UNDISTURBED, Bench, Plan
 from onceward.testing.disturbance import Watch
 from onceward.testing.judge import Judge
 from onceward.testing.laboratory import Check, Findings, Laboratory, Subject
+from onceward.testing.outside import Outside
 from onceward.testing.report import Case, Report, brief
 
 _CLOCK = (
     "why: a clock, a random number or a uuid is part of the effect, so a retry does something else than the attempt "
     "it repeats. Take it from the message (message.idempotency_key(...)), or leave it out of check="
+)
+_UNCOUNTED = (
+    "why: a crash after such a call and before the commit makes it again. Count the calls of a fake with external=, "
+    "make them through message.once(...), or say external_at_least_once=True"
 )
 
 
@@ -41,7 +46,8 @@ def prove_exactly_once(  # noqa: PLR0913 - what a proof needs to know
     is put back to how it was before each case, and at the end; `reset` replaces how. `setup` runs before each case,
     for fakes of your own. `handler`, a function or a consumer's name, chooses where several handle the type. `others`
     are messages that run beside it. `external` answers a list of the calls that a fake has seen, or their number; they
-    must not repeat unless `external_at_least_once`. `real_processes` kills forked children instead of simulating.
+    must not repeat unless `external_at_least_once`; without it a handler that opens a connection or starts a program
+    is not called exactly once. `real_processes` kills forked children instead of simulating.
 
     >>> inbox = Inbox("sqlite://")
     >>> applied = inbox.migrate()
@@ -126,6 +132,7 @@ class _Proof:
             return
         if expected.effect == self._laboratory.initial.effect and not expected.sent and not expected.calls:
             self._notes.append("the message changed nothing that check= shows; is this the effect you mean?")
+        yield from self._uncounted(watch.outside)
         bench = Bench(self._laboratory, judge, self._plan)
         if INLINE in self._plan.modes:
             inline = bench.undisturbed_inline()
@@ -136,6 +143,23 @@ class _Proof:
         yield from Bench(self._laboratory, judge, self._plan).alone()
         if self._laboratory.subject.others:
             yield from self._with_others()
+
+    def _uncounted(self, outside: Outside) -> Iterator[Case]:
+        """Calls to the outside that nobody counts may happen twice in every case, unseen."""
+        subject = self._laboratory.subject
+        if subject.external is not None:
+            return
+        if outside.files:
+            self._notes.append(f"files the handler writes are not compared: {', '.join(outside.files)}; see external=")
+        if outside.calls and subject.at_least_once:
+            self._notes.append(f"calls to the outside were not counted: it {'; it '.join(outside.calls)}")
+        elif outside.calls:
+            yield Case(
+                "it called the outside, and nothing counts those calls",
+                STORE_FIRST,
+                "uncounted",
+                (*(f"it {call}" for call in outside.calls), _UNCOUNTED),
+            )
 
     def _undisturbed(self, *, others: bool = False) -> tuple[Findings, Watch]:
         self._laboratory.begin()

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Kind = Literal["", "lost", "doubled", "escaped", "changed", "unfinished", "unrepeatable"]
+Kind = Literal["", "lost", "doubled", "escaped", "changed", "unfinished", "unrepeatable", "uncounted"]
 """What went wrong: nothing; an effect is missing; there more than once; permanent before its transaction was; another
-one; the message never finished; or the same message from the same start has another effect each time."""
+one; the message never finished; the same message from the same start has another effect each time; or it called the
+outside, and nothing counts those calls."""
 
 SHOWN = 5
 """How many failures are told in full; the others are named."""
