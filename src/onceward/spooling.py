@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from onceward.deferred import Deferred, asyncio
-from onceward.errors import HandlerNotFound, OncewardError, StoreUnavailable
+from onceward.errors import OncewardError, StoreConflict, StoreError, StoreUnavailable
 from onceward.message import Delivery, Receipt
 
 if TYPE_CHECKING:
@@ -118,15 +118,32 @@ class Spooling:
         return number
 
     def _place(self, spool: files.Spool, deliveries: Sequence[Delivery]) -> None:
-        """Store a batch; where one cannot be placed, one by one, and that one is put aside."""
+        """Store a batch; where the database refuses it, one by one. What is refused while others are stored goes aside.
+
+        Where all are refused, or there is one alone, the database may be at fault: then they wait, and none goes aside.
+        """
         try:
             self._store(deliveries)
-        except HandlerNotFound as error:
-            if len(deliveries) > 1:
-                for delivery in deliveries:
-                    self._place(spool, [delivery])
-                return
-            (delivery,) = deliveries
+        except (StoreUnavailable, StoreConflict):
+            raise
+        except StoreError:
+            if len(deliveries) == 1:
+                raise
+        else:
+            return
+        refused = [(delivery, error) for delivery in deliveries if (error := self._refusal(delivery)) is not None]
+        if len(refused) == len(deliveries):
+            raise refused[0][1]
+        for delivery, error in refused:
             aside = spool.put_aside(delivery)
             where = f"message {delivery.id!r} from {delivery.source!r} was put aside in {aside}"
-            log.error("%s: it cannot be stored: %s", where, error)  # noqa: TRY400 - the traceback says nothing
+            log.error("%s: it cannot be stored: %s", where, error)
+
+    def _refusal(self, delivery: Delivery) -> StoreError | None:
+        try:
+            self._store([delivery])
+        except (StoreUnavailable, StoreConflict):
+            raise
+        except StoreError as error:
+            return error
+        return None

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from onceward import Settings, StoreUnavailable
+from onceward import Settings, StoreError, StoreUnavailable
 from onceward.message import Delivery
 from onceward.spool import Spool
 from tests.contract.harness import SOURCE, TYPE, Kind, Shop, arguments
@@ -121,8 +121,8 @@ def test_without_a_spool_the_caller_is_told(store_url: str) -> None:
         shop.receive("a")
 
 
-def test_a_message_that_nobody_can_place_holds_nobody_up(store_url: str, tmp_path: Path) -> None:
-    """Its key comes from a function that this process does not have: it is put aside, whole."""
+def test_a_message_whose_key_function_is_elsewhere_is_placed_there(store_url: str, tmp_path: Path) -> None:
+    """Its key comes from a function that the process with the spool does not have."""
     with Shop(store_url, "def", settings=SOON) as shop:
         shop.handle("keyed", key=lambda message: message.data["k"])
         shop.handle()
@@ -130,12 +130,37 @@ def test_a_message_that_nobody_can_place_holds_nobody_up(store_url: str, tmp_pat
         web = shop.another(settings=SOON, spool=tmp_path / "spool")
         with away(web.inbox):
             web.receive("a")
-            web.receive("lost?", "keyed")
+            web.receive("theirs", "keyed", data={"k": 1})
             web.receive("b")
         drained(web)
         shop.drain()
-        assert shop.effects() == ["a", "b", "first"]
-        assert [one.id for one in Spool(tmp_path / "spool.refused").read(0, 9)[0]] == ["lost?"]
+        assert shop.effects() == ["a", "b", "first", "theirs"]
+
+
+def test_a_message_that_the_database_refuses_holds_nobody_up(spooling: Shop, tmp_path: Path) -> None:
+    """It is put aside, whole, once others can be stored; while none can, the database may be at fault, and all wait."""
+    shop, spooled = spooling, spooling.inbox._spooling
+    with away(shop.inbox):
+        for name in ("bad", "worse"):
+            shop.receive(name, data={"k": 1})
+        spooled.stop()
+    store = spooled._store
+
+    def refusing(deliveries: Any) -> Any:
+        if {one.id for one in deliveries} & {"bad", "worse"}:
+            raise StoreError("refused on purpose")
+        return store(deliveries)
+
+    spooled._store = refusing
+    spooled._stopping.clear()
+    with pytest.raises(StoreError, match="on purpose"):
+        shop.inbox.drain_spool()
+    assert not Spool(tmp_path / "spool.refused").read(0, 9)[0]
+    spooled.spool.append([Delivery.of(source=SOURCE, id="good", type=TYPE, data={"k": 2})])  # type: ignore[union-attr]
+    assert shop.inbox.drain_spool() == 3
+    assert [one.id for one in Spool(tmp_path / "spool.refused").read(0, 9)[0]] == ["bad", "worse"]
+    shop.drain()
+    assert shop.effects() == ["good"]
 
 
 @pytest.mark.parametrize("kind", ["def", "async"])
