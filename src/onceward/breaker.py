@@ -22,6 +22,7 @@ _CLIENTS = {
     "botocore.ConnectionError",
     "botocore.HTTPClientError",
     "httpx.TransportError",
+    "httpx2.TransportError",
     "redis.ConnectionError",
     "redis.TimeoutError",
     "requests.ConnectionError",

@@ -262,6 +262,11 @@ class Message(NamedTuple):
         """
         if self.effects is None:
             raise ContractViolation("message.once() works inside a handler")
+        if not callable(call):  # not tried again: the call was made where it was written, and would be each time
+            raise ContractViolation(
+                f"message.once({name!r}): call must be a function without arguments, not {type(call).__name__}; write "
+                f"message.once({name!r}, lambda: charge(...)), or the call is made each time"
+            )
         return self.effects(self, name, call, idempotent)
 
     def idempotency_key(self, name: str) -> str:

@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import aiohttp
 import botocore.exceptions
+import httpx2
 import pytest
 import redis
 import requests
@@ -101,6 +102,8 @@ RING = caused(ONE, caused(OTHER, ONE))
         (botocore.exceptions.EndpointConnectionError(endpoint_url="x"), True),
         (botocore.exceptions.ReadTimeoutError(endpoint_url="x"), True),
         (ReadError(), True),
+        (httpx2.ConnectError("x"), True),
+        (httpx2.InvalidURL("x"), False),
         (caused(RuntimeError("the warehouse is away"), ConnectionRefusedError()), True),
         (ValueError("x"), False),
         (FileNotFoundError(errno.ENOENT, "x"), False),

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from onceward import Circuit, Inbox, Message, OncewardError, Reject, Retry, RetryPolicy, Settings
+from onceward import Circuit, Inbox, Message, OncewardError, Reject, Response, Retry, RetryPolicy, Settings
 from onceward.alerts import Rules
 from onceward.checks import shown
 from onceward.idempotency import IdempotencyKeys
@@ -105,6 +105,7 @@ loose: Any = SimpleNamespace(
     Rules=Rules,
     Limits=Limits,
     Retry=Retry,
+    Response=Response,
     IdempotencyKeys=IdempotencyKeys,
     replay=replay,
     good=good,
@@ -265,6 +266,7 @@ WRONG: Mapping[str, tuple[Use, str]] = {
     "alert(rules={})": (lambda inbox: inbox.alert(rules={}), "alert(): rules={} must be Rules(...)"),
     "IdempotencyKeys(tenant='x')": (lambda inbox: loose.IdempotencyKeys(None, inbox=inbox, tenant="x"), "IdempotencyKeys: tenant='x' must be a function"),
     "IdempotencyKeys(methods='POST')": (lambda inbox: loose.IdempotencyKeys(None, inbox=inbox, tenant=str, methods="POST"), "IdempotencyKeys: methods='POST' must be a collection of methods"),
+    "Response('text')": (lambda _: loose.Response("text"), "Response: body='text' must be bytes, as the API sent them"),
     # Values
     "Rules(every=5)": (lambda _: loose.Rules(every=5), f"Rules: every=5 {DURATION}"),
     "Rules(failures=0)": (lambda _: loose.Rules(failures=0), "Rules: failures=0 must be a whole number, at least 1"),
@@ -358,6 +360,23 @@ def test_a_handler_names_a_sink_of_its_process(inbox: Inbox) -> None:
     assert receipt.outcome == "retrying"
     assert receipt.error is not None
     assert receipt.error.text == "message.send(): to='typo' must be one of the sinks of this process: 'default', 'mail'"
+
+
+def test_a_call_that_is_already_made_is_not_made_again(inbox: Inbox) -> None:
+    """`once("charge", charge())` calls before it asks: dead at once, so that no retry repeats it."""
+    inbox.migrate()
+    calls: list[str] = []
+    charge: Any = calls.append
+
+    @inbox.on("charging")
+    def charging(message: Message, tx: Any) -> None:
+        del tx
+        message.once("charge", charge(message.id))
+
+    receipt = inbox.process(source="shop", id="1", type="charging", data={})
+    assert (receipt.outcome, calls) == ("dead", ["1"])
+    assert receipt.error is not None
+    assert "call must be a function without arguments, not NoneType" in receipt.error.text
 
 
 def test_values_are_shown_in_one_short_line() -> None:

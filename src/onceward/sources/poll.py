@@ -42,6 +42,7 @@ class Response:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
+        checks.instance("Response", "body", self.body, bytes, "bytes, as the API sent them")
         payload.encode(self.cursor)  # says so where it is made, not where it is stored
 
 
