@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from simulation.requests import Script
     from simulation.tasks import Task
 
-FENCED = {"finish", "settle", "postpone", "release", "release_some"}
+FENCED = {"finish", "settle", "postpone", "put_off", "release", "release_some"}
 CLAIMS = {"claim", "claim_outgoing", "claim_solo"}
 Look = Callable[["Task", Any, Any, Any], None]
 Factory = Callable[[Call], "Script"]

@@ -209,6 +209,7 @@ class Inbox(Entrance, Sending, Upkeep):
         delivery = delivery_of("receive", message)
         if tx is not None:
             return run_sync(self._join([delivery]), performer(self._store.join(tx)))[0]
+        self._store.check_caller()  # here, for another thread may store it
         return self._gatherings.of_threads().receive(self._lightened(delivery))
 
     async def areceive(self, *, tx: Any = None, **message: Unpack[Arguments]) -> Receipt:
@@ -218,6 +219,7 @@ class Inbox(Entrance, Sending, Upkeep):
             return (await run_async(self._join([delivery]), async_performer(self._store.async_join(tx))))[0]
         if self._context.large.wants(delivery):
             delivery = await asyncio.to_thread(self._lightened, delivery)
+        self._store.check_caller()
         return await self._gatherings.of_tasks().receive(delivery)
 
     def receive_many(self, messages: Iterable[Arguments]) -> list[Receipt]:

@@ -53,6 +53,7 @@ class Inline:
 
     def process(self, delivery: Delivery) -> Processed:
         """Run every handler of this process for the delivery."""
+        self._store.check_caller()
         kinds = self._kinds(delivery)
         if True in kinds and _in_event_loop():
             raise ConfigurationError(
@@ -65,6 +66,7 @@ class Inline:
 
     async def process_async(self, delivery: Delivery) -> Processed:
         """As `process`, awaited; a `def` handler runs in a thread."""
+        self._store.check_caller()
         kinds = self._kinds(delivery)
         processed = await asyncio.to_thread(self._run, delivery) if False in kinds else Processed({})
         if True in kinds:

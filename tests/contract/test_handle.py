@@ -275,15 +275,15 @@ def test_an_old_message_is_dead_whatever_its_budget(shop: Shop) -> None:
     assert shop.effects() == ["m2"]
 
 
-def busy() -> sqlite3.OperationalError:
-    error = sqlite3.OperationalError("database is locked")
-    error.sqlite_errorcode = sqlite3.SQLITE_BUSY
+def broken() -> sqlite3.OperationalError:
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = sqlite3.SQLITE_IOERR
     return error
 
 
 def test_errors_of_the_database_are_free(shop: Shop) -> None:
     """R13, HZ-52, I6: more of them than the budget has attempts, and still nobody is charged."""
-    error = busy if shop.dialect == "sqlite" else psycopg.errors.SerializationFailure
+    error = broken if shop.dialect == "sqlite" else psycopg.errors.SerializationFailure
     shop.handle(behaviour=stumbling(error, runs=5))
     for number in range(3):
         shop.receive(f"m{number}")

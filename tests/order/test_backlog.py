@@ -115,10 +115,10 @@ def test_what_is_in_hand_is_found_by_its_number(crowded: Shop) -> None:
 
     With sixty seconds of 5,000 messages each that made a finish six times as slow.
     """
-    note = {"worker": 1, "token": 1, "seq": 5, "seqs": [5], "delay": 1.0}
+    note = {"worker": 1, "token": 1, "seq": 5, "seqs": [5], "delay": 1.0, "longest": 60.0, "most": 10}
     named = {"code_version": "", "mark": "", "expected": 1, "state": "retry", "detach": False}
     for generic in (False, True):
-        for statement in ("finish", "settle", "postpone", "release_some", "hold"):
+        for statement in ("finish", "settle", "postpone", "put_off", "release_some", "hold"):
             found = scans(crowded, statement, generic=generic, **note, **named)
             assert found["indexes"] == {"queue_pkey"}, statement
 

@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 
 from onceward import Message, Retry, Settings
+from onceward.errors import StoreUnavailable
 from onceward.sinks.protocol import Sink
 from tests.contract.harness import Kind, Shop
 from tests.order.conftest import DIAGONAL, everywhere
@@ -127,3 +128,12 @@ def test_an_unknown_destination_waits_for_a_process_that_has_it(shop: Shop, post
         other.drain()
         assert elsewhere.names == ["a"]
     assert post.names == ["b"]
+
+
+def test_the_database_of_a_destination_is_not_ours(shop: Shop, post: Post) -> None:
+    """D23: another inbox that is away is charged like any destination, and its circuit opens."""
+    post.trouble = {name: lambda: StoreUnavailable("the other database is away") for name in "abcdefg"}
+    send(shop, *"abcdefg")
+    shop.drain()
+    assert sum(post.calls.values()) == 5
+    assert shop.story(number_of(shop, "a")).attempts == 1

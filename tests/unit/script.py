@@ -45,6 +45,7 @@ SILENT = frozenset(
         "park",
         "postpone",
         "promote",
+        "put_off",
         "ready_beyond",
         "release",
         "release_some",
@@ -80,7 +81,12 @@ class Script:
     """Plays the part of a session."""
 
     def __init__(self, answers: Mapping[str, Any] | None = None) -> None:
-        self._answers: dict[str, Any] = {"reconnect": True, "call": Outcome(), **(answers or {})}
+        self._answers: dict[str, Any] = {
+            "reconnect": True,
+            "call": Outcome(),
+            "postpone": [(1, 1.0)],
+            **(answers or {}),
+        }
         self.requests: list[Any] = []
         """Every request, one by one."""
         self.trips: list[Any] = []

@@ -962,7 +962,7 @@ class TestCircuit:
         self.breaker(by).failed(ConnectionError())
         here, script = holding(by, BY), Script(answers())
         script.run(handle(here, [claimed(1, by, key=70), claimed(2, BY, key=70), claimed(3, BY), claimed(4, by)]))
-        (put_off,) = script.params("postpone")
+        (put_off,) = script.params("put_off")
         assert put_off["seqs"] == [1, 4]
         assert 0 < put_off["delay"] <= 60
         assert script.params("release_some")[0]["seqs"] == [2]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceward.errors import StoreConflict, StoreUnavailable
+from onceward.errors import BlobsUnavailable, StoreConflict, StoreUnavailable
 from onceward.retry import Again, Dead, Reject, Retry, RetryPolicy
 from onceward.steps.settle import MAX_ERROR, MAX_TRACEBACK, attempt_row, columns, postpone, release, settle, storable
 from tests.unit.builders import WORKER, claimed, context, handler, lane
@@ -146,9 +146,18 @@ class TestPostpone:
             assert script.story == ["begin postpone commit"]
             (params,) = script.params("postpone")
             delays.add(params.pop("delay"))
-            assert params == {"seqs": [5], **NOTE}
+            assert params == {"seq": 5, **NOTE, "longest": 60.0, "most": 10}
         assert all(0.05 <= delay <= 1 for delay in delays)
         assert len(delays) > 10
+
+    def test_one_that_was_postponed_too_often_is_charged(self) -> None:
+        """D23: the statement takes no more; unless the blob store is away, which says nothing about one message."""
+        script = Script({"postpone": [], "settle": [(5,)]})
+        script.run(postpone(LANE, claimed(5, handler()), StoreUnavailable("away")))
+        assert script.story == ["begin postpone commit", "begin settle add_attempt commit"]
+        script = Script()
+        script.run(postpone(LANE, claimed(5, handler()), BlobsUnavailable("away")))
+        assert script.params("postpone")[0]["most"] is None
 
     def test_one_that_is_too_old_is_settled(self) -> None:
         """Not for ever: at its maximum age it is dead, with its story."""

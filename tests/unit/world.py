@@ -34,6 +34,7 @@ ANSWERED = (
     "settle",
     "add_attempt",
     "postpone",
+    "put_off",
     "release",
     "release_some",
     "lock_keys",
@@ -245,9 +246,12 @@ class World:
         return [(row.seq,) for row in mine]
 
     def _postpone(self, request: Query) -> list[Any]:
-        for row in self._mine(request.params):
+        mine = self._mine(request.params)
+        for row in mine:
             row.state, row.worker, row.token = "retry", None, None
-        return []
+        return [(row.seq, 1.0) for row in mine]
+
+    _put_off = _postpone
 
     def _release(self, request: Query) -> list[Any]:
         for row in self._mine(request.params):

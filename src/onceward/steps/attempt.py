@@ -96,8 +96,8 @@ def _run(lane: Lane, group: list[Claimed], results: list[dict[str, Any]]) -> Flo
         failure = outcome.error if outcome.error is not None else _keep_results(part, outcome.value, results)
         if failure is not None:
             failed = Failed(failure, part[0] if len(part) == 1 else None, outcome.infrastructure)
-            if part[0].external:
-                return count, failed  # what was published before it stays published
+            if part[0].external:  # what was published before it stays published, and a sink's database is not ours
+                return count, failed._replace(infrastructure=False)
             return (yield from _step_back(failed, point)), failed
         count += len(part)
         if outcome.leaves or lane.context.clock() - started > patience:

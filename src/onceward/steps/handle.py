@@ -27,18 +27,23 @@ def work(lane: Lane, *, until_idle: bool = False) -> Flow[int]:
     """The life of a lane: claim, handle, wait; answers how many messages it finished."""
     batch: list[Claimed] = []
     trouble: StoreError | None = None
+    troubles = 0
     idle = False
     try:
         while not lane.stopping() and not idle:
             try:
                 if trouble:
                     yield from _recover(lane, trouble)
+                    if troubles > 1:  # the database answers, and refuses again and again
+                        yield Wait(min(0.05 * 2 ** min(troubles, 10), 2.0))
                     trouble = None
                 batch = batch or (yield from next_batch(lane))
                 idle = not batch and (yield from _rest(lane, until_idle=until_idle))
                 batch = (yield from handle(lane, batch)) if batch else []
+                troubles = 0
             except (StoreConflict, StoreUnavailable) as error:
                 batch, trouble, idle = [], error, False
+                troubles += 1
         if trouble:
             yield from _recover(lane, trouble)
         if batch:

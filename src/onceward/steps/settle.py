@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+from onceward.errors import BlobsUnavailable
 from onceward.fingerprint import fingerprint, kind_of
 from onceward.flow import COMMIT, ROLLBACK, Flow, Query
 from onceward.message import Delivery, Message
@@ -29,6 +30,10 @@ MAX_ERROR = 2_000
 MAX_TRACEBACK = 8_000
 UNCHARGED = timedelta(days=3)
 """For how long errors of the database are not charged to a message whose policy has no maximum age."""
+MOST_UNCHARGED = 10
+"""So often an error of the database is not charged to a message; that takes some five minutes."""
+LONGEST_UNCHARGED = 60.0
+"""How many seconds pass at most until such a message is tried again."""
 OFTEN = 5
 """From this failure on a message is an error in the log, not a warning."""
 MOST_HASTENED = 1_000
@@ -64,19 +69,25 @@ def settle(lane: Lane, message: Claimed, error: BaseException) -> Flow[None]:
 
 
 def postpone(lane: Lane, message: Claimed, error: BaseException) -> Flow[None]:
-    """The database was at fault: try again soon, uncharged, unless the message is too old by now."""
+    """The database was at fault: try again, uncharged, each time later; not for ever, and not when it is too old."""
     if timedelta(seconds=message.age) >= (message.policy.max_age or UNCHARGED):
         yield from settle(lane, message, error)
         return
-    delay = random.uniform(0.05, 1.0)  # noqa: S311 - spreads load, keeps no secret
-    yield from put_off(lane, [message], delay)
-    message.failed = error, Again(timedelta(seconds=delay))
+    # What the blob store's absence does to one message it does to all; other errors may come with this one alone.
+    most = None if isinstance(error, BlobsUnavailable) else MOST_UNCHARGED
+    delay = {"delay": random.uniform(0.05, 1.0), "longest": LONGEST_UNCHARGED, "most": most}  # noqa: S311 - no secret
+    note = {"seq": message.seq, "worker": message.worker, "token": message.token}
+    (rows,) = yield from once(lane.context, Query("postpone", {**note, **delay}))
+    if rows:
+        message.failed = error, Again(timedelta(seconds=rows[0][1]))
+    else:
+        yield from settle(lane, message, error)
 
 
 def put_off(lane: Lane, messages: Sequence[Claimed], delay: float) -> Flow[None]:
     """Give messages back, uncharged, not to be claimed for so many seconds."""
     note = {"worker": messages[0].worker, "token": messages[0].token}
-    yield from once(lane.context, Query("postpone", {"seqs": [m.seq for m in messages], **note, "delay": delay}))
+    yield from once(lane.context, Query("put_off", {"seqs": [m.seq for m in messages], **note, "delay": delay}))
 
 
 def release(lane: Lane, messages: Sequence[Claimed]) -> Flow[None]:

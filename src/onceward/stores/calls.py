@@ -17,8 +17,20 @@ Judge = Callable[[BaseException], bool]
 LONG = 1000
 """From how many characters on SQL is long."""
 
-_calls: ContextVar[tuple[object, ...]] = ContextVar("onceward_calls", default=())
+_calls: ContextVar[tuple[_HandlerCall, ...]] = ContextVar("onceward_calls", default=())
 """The calls of handlers that this thread or task belongs to; a handler may call another through a second inbox."""
+
+
+class _HandlerCall:
+    """One call of a handler, and the connection that it has."""
+
+    def __init__(self, connection: Owned) -> None:
+        self.connection = connection
+
+
+def handed_over() -> list[Owned]:
+    """The connections of the running handlers that this thread or task belongs to."""
+    return [call.connection for call in _calls.get() if call.connection.call is call]
 
 
 class Owned:
@@ -28,13 +40,13 @@ class Owned:
     the transaction of another message.
     """
 
-    call: object | None = None
+    call: _HandlerCall | None = None
     """The call that has it now."""
-    _before: Token[tuple[object, ...]]
+    _before: Token[tuple[_HandlerCall, ...]]
 
     def hand_over(self) -> None:
         """A handler gets the connection."""
-        call = object()
+        call = _HandlerCall(self)
         self.__dict__["_before"] = _calls.set((*_calls.get(), call))
         self.__dict__["call"] = call  # past the `__setattr__` of a connection that looks at what its handler sets
 

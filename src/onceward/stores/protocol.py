@@ -71,6 +71,9 @@ class Store(Protocol):
     single_writer: bool
     """Whether a second connection cannot write while a transaction is open."""
 
+    def check_caller(self) -> None:
+        """Raise `ContractViolation` where a call that needs a transaction of its own would wait for its caller's."""
+
     def session(self) -> AbstractContextManager[Session]:
         """A pooled session for short work; given back idle or thrown away."""
 

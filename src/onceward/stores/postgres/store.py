@@ -135,6 +135,9 @@ class PostgresStore:
             self._statements, await self.open_async_connection(), reopen=self.open_async_connection
         )
 
+    def check_caller(self) -> None:
+        """Nothing waits for a transaction as such: there are many writers."""
+
     @contextmanager
     def session(self) -> Iterator[PostgresSession]:
         self.check_schema()

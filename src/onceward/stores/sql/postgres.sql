@@ -456,7 +456,17 @@ VALUES (%(seq)s, %(attempt)s, %(kind)s, %(charged)s, %(error)s, %(traceback)s, %
         %(fingerprint)s, clock_timestamp())
 
 -- name: postpone
--- Guard: the row still carries this claim. An infrastructure error: try again soon, nobody is charged.
+-- Guards: the row still carries this claim, and was not postponed as often as it may be: then it is charged. An infrastructure error: try
+-- again, uncharged, each time later.
+UPDATE {prefix}queue
+SET state = 'retry', worker = NULL, token = NULL, postponed = postponed + 1,
+    due_at = clock_timestamp() + make_interval(secs => least(%(delay)s::float8 * 2 ^ least(postponed, 20), %(longest)s::float8))
+WHERE seq = %(seq)s AND (worker, token) IS NOT DISTINCT FROM (%(worker)s::bigint, %(token)s::bigint)
+  AND (%(most)s::integer IS NULL OR postponed < %(most)s::integer)
+RETURNING seq, extract(epoch FROM due_at - clock_timestamp())::float8
+
+-- name: put_off
+-- Guard: the row still carries this claim. Their handler pauses: nobody is charged.
 UPDATE {prefix}queue
 SET state = 'retry', due_at = clock_timestamp() + make_interval(secs => %(delay)s::float8), worker = NULL, token = NULL
 WHERE seq = ANY(%(seqs)b::bigint[]) AND (worker, token) IS NOT DISTINCT FROM (%(worker)s::bigint, %(token)s::bigint)
@@ -616,7 +626,7 @@ DELETE FROM {prefix}ledger WHERE seq IN (SELECT seq FROM gone)
 
 -- name: redrive
 -- Guard: state is dead, so a second click changes nothing, and its key is as it was seen. The budget starts anew, the history stays.
-UPDATE {prefix}queue SET state = 'ready', attempts = 0, crashes = 0, key_hash = %(key_hash)s
+UPDATE {prefix}queue SET state = 'ready', attempts = 0, crashes = 0, postponed = 0, key_hash = %(key_hash)s
 WHERE seq = %(seq)s AND state = 'dead' AND key_hash IS NOT DISTINCT FROM %(seen_key)s::bigint
 RETURNING seq
 

@@ -373,7 +373,16 @@ INSERT INTO {prefix}attempt (seq, attempt, kind, charged, error, traceback, work
 VALUES (:seq, :attempt, :kind, :charged, :error, :traceback, :worker, :code_version, :fingerprint, :now)
 
 -- name: postpone
--- Guard: the row still carries this claim. An infrastructure error: try again soon, nobody is charged.
+-- Guards: the row still carries this claim, and was not postponed as often as it may be: then it is charged. An infrastructure error: try
+-- again, uncharged, each time later.
+UPDATE {prefix}queue
+SET state = 'retry', worker = NULL, token = NULL, postponed = postponed + 1,
+    due_at = :now + CAST(min(:delay * (1 << min(postponed, 20)), :longest) * 1000000 AS integer)
+WHERE seq = :seq AND worker = :worker AND token = :token AND (:most IS NULL OR postponed < :most)
+RETURNING seq, (due_at - :now) / 1000000.0
+
+-- name: put_off
+-- Guard: the row still carries this claim. Their handler pauses: nobody is charged.
 UPDATE {prefix}queue
 SET state = 'retry', due_at = :now + CAST(:delay * 1000000 AS integer), worker = NULL, token = NULL
 WHERE seq IN (SELECT value FROM json_each(:seqs)) AND worker = :worker AND token = :token
@@ -510,7 +519,7 @@ DELETE FROM {prefix}queue WHERE seq = :seq AND state = 'unhandled'
 
 -- name: redrive
 -- Guard: state is dead, so a second click changes nothing, and its key is as it was seen. The budget starts anew, the history stays.
-UPDATE {prefix}queue SET state = 'ready', attempts = 0, crashes = 0, key_hash = :key_hash
+UPDATE {prefix}queue SET state = 'ready', attempts = 0, crashes = 0, postponed = 0, key_hash = :key_hash
 WHERE seq = :seq AND state = 'dead' AND key_hash IS :seen_key
 RETURNING seq
 

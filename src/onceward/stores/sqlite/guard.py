@@ -87,6 +87,8 @@ class HandlerCursor(sqlite3.Cursor):
 class HandlerConnection(Owned, sqlite3.Connection):
     """The `tx` of a handler: an ordinary sqlite3 connection that cannot end the transaction it is in."""
 
+    target: str = ""
+    """Of which database it is."""
     armed: Begin | None = None
     busy: threading.RLock
     """Held from the check of a statement until it has run, so that no handler ends in between."""

@@ -143,11 +143,18 @@ class SqliteSession:
         assert isinstance(connection, HandlerConnection)  # noqa: S101 - handlers never run on joined sessions
         connection.hand_over()
         try:
-            called = outcome(call, connection, is_infrastructure)
+            called = outcome(call, connection, self.is_infrastructure)
         finally:
             connection.take_back()
         called.leaves = connection.is_changed
         return called
+
+    def is_infrastructure(self, error: BaseException) -> bool:
+        """Whether the database was at fault rather than the message.
+
+        While the handler's transaction is open it is the one writer: who finds the database locked waits for itself.
+        """
+        return is_infrastructure(error) and not (self.connection.in_transaction and _is_busy(error))
 
     def _rehearse(self, request: Rehearse) -> shown.Rehearsal:
         notes = self.listen(request)
@@ -222,7 +229,7 @@ class AsyncSqliteSession:
         assert isinstance(connection, HandlerConnection)  # noqa: S101 - handlers never run on joined sessions
         connection.hand_over()
         try:
-            outcome = await awaited_outcome(call, self._tx, is_infrastructure)
+            outcome = await awaited_outcome(call, self._tx, self._session.is_infrastructure)
         finally:
             connection.take_back()
         outcome.leaves = connection.is_changed
@@ -274,6 +281,11 @@ def is_infrastructure(error: BaseException) -> bool:
         return True
     code = getattr(error, "sqlite_errorcode", None)
     return isinstance(error, sqlite3.Error) and code is not None and (code & 0xFF) in BUSY | _AWAY
+
+
+def _is_busy(error: BaseException) -> bool:
+    codes = (getattr(one, "sqlite_errorcode", None) for one in (error, error.__cause__))
+    return any(code is not None and (code & 0xFF) in BUSY for code in codes)
 
 
 def translated(error: sqlite3.Error) -> StoreError:

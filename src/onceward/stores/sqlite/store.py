@@ -14,8 +14,9 @@ from typing import Any
 
 from onceward import identity
 from onceward.deferred import asyncio
-from onceward.errors import ConfigurationError, StoreError, StoreUnavailable
+from onceward.errors import ConfigurationError, ContractViolation, StoreError, StoreUnavailable
 from onceward.stores import migrate
+from onceward.stores.calls import handed_over
 from onceward.stores.sqlite.bell import FileBell
 from onceward.stores.sqlite.guard import HandlerConnection
 from onceward.stores.sqlite.session import AsyncSqliteSession, SqliteSession, translated
@@ -54,6 +55,7 @@ class SqliteStore:
         """A new guarded connection with the settings that durability needs."""
         try:
             connection = sqlite3.connect(self._target(), factory=HandlerConnection, **self._options())
+            connection.target = self._target()
             return self._prepared(connection)
         except sqlite3.Error as error:
             raise self._unopened(error) from error
@@ -109,8 +111,18 @@ class SqliteStore:
         session = SqliteSession(self._statements, self.clock, tx.guarded, reopen=self.open_connection)
         return AsyncSqliteSession(tx, session, reopen=self.async_connect)
 
+    def check_caller(self) -> None:
+        for tx in handed_over():
+            if isinstance(tx, HandlerConnection) and tx.target == self._target() and tx.in_transaction:
+                raise ContractViolation(
+                    "the handler has used tx, and then called the inbox without it. SQLite has one writer, so the call "
+                    "would wait for the handler itself. Pass tx=tx, use message.send, or call it before the first use "
+                    "of tx"
+                )
+
     @contextmanager
     def session(self) -> Iterator[SqliteSession]:
+        self.check_caller()
         with self._lock:
             if self._pid != os.getpid():  # after a fork: the parent's connections are not ours
                 self._idle, self._idle_async, self._pid = [], {}, os.getpid()
@@ -126,6 +138,7 @@ class SqliteStore:
 
     @asynccontextmanager
     async def async_session(self) -> AsyncIterator[AsyncSqliteSession]:
+        self.check_caller()
         pool = self._idle_async.setdefault(asyncio.get_running_loop(), [])
         session = pool.pop() if pool else await self.async_connect()
         done = False

@@ -74,6 +74,8 @@ CREATE TABLE {prefix}queue (
     -- Of an unhandled row: its type. Without a subscription nobody had subscribed to it; with one, its key was
     -- not to be found. A row that was copied from another has that one's number in `sequence`: when it came.
     type         text,
+    -- How often an error of the database was not charged to it.
+    postponed    integer NOT NULL DEFAULT 0,
     CHECK ((worker IS NULL) = (token IS NULL)),
     CHECK (token IS NULL OR state IN ('ready', 'retry')),
     CHECK (CASE state WHEN 'retry' THEN due_at IS NOT NULL WHEN 'waiting' THEN true ELSE due_at IS NULL END),
