@@ -28,6 +28,9 @@ Level = Literal["ok", "warning", "error"]
 OLD = timedelta(minutes=5)
 """Work that may run and was not taken for this long is worth a warning."""
 
+NEWEST = 10_000
+"""So many of the newest messages are looked at for their keys."""
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -52,6 +55,7 @@ def examine(inbox: Inbox, *, program: bool | None = None) -> list[Finding]:
         *_store(inbox),
         *_handlers(inbox, program=has_handlers if program is None else program),
         *_guarantees(inbox),
+        *_keys(inbox),
         *_rows(inbox),
         *_workers(inbox, stats),
         *_backlog(inbox, stats),
@@ -70,8 +74,8 @@ def _store(inbox: Inbox) -> Iterator[Finding]:
         yield Finding(cast("Level", level), what, advice)
 
 
-def _ask(inbox: Inbox, statement: str) -> list[tuple[Any, ...]]:
-    (rows,) = perform(inbox.store, lambda: once(inbox.context, Query(statement)))
+def _ask(inbox: Inbox, statement: str, **params: Any) -> list[tuple[Any, ...]]:
+    (rows,) = perform(inbox.store, lambda: once(inbox.context, Query(statement, params)))
     return rows
 
 
@@ -114,6 +118,31 @@ def _guarantees(inbox: Inbox) -> Iterator[Finding]:
             yield Finding("warning", f"{what}: {guarantees.MEANINGS[one.level]}", "; ".join(one.reasons))
         else:
             yield Finding("ok", f"{what}: {guarantees.MEANINGS[one.level]}")
+
+
+def _keys(inbox: Inbox) -> Iterator[Finding]:
+    """Whether keys are found, and whether types share them that perhaps should not."""
+    for kind, consumer, path, number in _ask(inbox, "keyless", newest=NEWEST):
+        where = f"nothing is at {path!r}" if path else "its function found none"
+        yield Finding(
+            "warning",
+            f"{number} of the newest messages of type {kind} for consumer {consumer} came without a key ({where}), and "
+            "are not kept in order",
+            "correct key= of the handler, or the sender",
+        )
+    spaces: dict[tuple[str, str | None], dict[str, str]] = {}
+    for _, consumer, _, kind, path, by_function, _, _, aggregate in _ask(inbox, "subscriptions"):
+        if path is not None or by_function:
+            spaces.setdefault((consumer, aggregate), {})[kind] = path or "a function"
+    for (consumer, _), paths in sorted(spaces.items(), key=str):
+        if len(set(paths.values())) > 1:
+            types = ", ".join(f"{kind} ({path})" for kind, path in sorted(paths.items()))
+            yield Finding(
+                "warning",
+                f"types of consumer {consumer} share their keys under different paths: {types}. A dead message of one "
+                "holds equal keys of the others",
+                'if they are not about the same things, give them namespaces: @inbox.on(..., aggregate="order")',
+            )
 
 
 def _rows(inbox: Inbox) -> Iterator[Finding]:

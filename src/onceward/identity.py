@@ -153,9 +153,10 @@ def key_text(value: Any) -> str | None:
     return text
 
 
-def key_hash(prefix: str, consumer: str, key: str) -> int:
+def key_hash(prefix: str, consumer: str, key: str, aggregate: str | None = None) -> int:
     """A signed 64-bit number for the key of a consumer; a collision only makes two keys wait for each other."""
-    digest = hashlib.sha256(f"{prefix}\x00{consumer}\x00{key}".encode()).digest()
+    whole = f"{prefix}\x00{consumer}\x00{key}" + ("" if aggregate is None else f"\x00{aggregate}")
+    digest = hashlib.sha256(whole.encode()).digest()
     return int.from_bytes(digest[:8], "big", signed=True)
 
 

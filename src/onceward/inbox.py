@@ -104,6 +104,8 @@ class Inbox(Entrance, Sending, Upkeep):
         *,
         consumer: str | None = None,
         key: KeySpec = None,
+        key_required: bool = True,
+        aggregate: str | None = None,
         version: int = 1,
         retry: RetryPolicy | None = None,
         timeout: timedelta | float | None = None,
@@ -120,14 +122,14 @@ class Inbox(Entrance, Sending, Upkeep):
         """Register `def f(message, tx)` or `async def f(message, tx)` for a type of message.
 
         `consumer` is the dedupe scope: handlers with different consumers each process a message once. `key` (a
-        field, a dotted path, `header:NAME` or a function of the message) makes messages with the same key run
-        in arrival order. `group=1` gives every message its own transaction. `raw=True` leaves the body unread
-        (`message.data` is None). `keep_body=False` keeps only the hash of messages that succeeded. `batch=True`
-        gives the handler a list of messages. `sequence` (a path like `key`) is the message's number within its
-        key: each waits for the one before it, up to `gap`; late comers are skipped. `on_dead="continue"` lets a
-        key go on without a dead message. `circuit` pauses the handler after failures in a row; by default only
-        connection errors count, `circuit=None` switches it off.
-        `guarantee="exactly-once"` makes `run` refuse to start where less is in force (see `onceward doctor`).
+        field, a dotted path, `header:NAME` or a function of the message) makes messages with the same key run in
+        arrival order; one without its key is dead, or runs without order with `key_required=False`. `aggregate` gives
+        a type's keys a namespace of their own. `group=1` gives every message its own transaction. `raw=True` leaves
+        the body unread, `keep_body=False` keeps only the hash of messages that succeeded, `batch=True` gives the
+        handler a list. `sequence` (a path like `key`) is the message's number within its key: each waits for the one
+        before it, up to `gap`; late comers are skipped. `on_dead="continue"` lets a key go on without a dead message.
+        `circuit` pauses the handler after failures in a row; by default only connection errors count, None switches
+        it off. `guarantee="exactly-once"` makes `run` refuse to start where less is in force.
         """
         limit = check_options(type, timeout, circuit) or self.settings.handler_timeout
 
@@ -138,6 +140,8 @@ class Inbox(Entrance, Sending, Upkeep):
                 consumer=self._context.service if consumer is None else consumer,
                 version=version,
                 key=key,
+                key_required=key_required,
+                aggregate=aggregate,
                 retry=self.settings.retry if retry is None else retry,
                 timeout=limit,
                 group=self.settings.group if group is None else group,

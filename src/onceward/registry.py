@@ -55,6 +55,10 @@ class Handler:
     """How long a message waits for the number before it."""
     on_dead: Literal["block", "continue"] = "block"
     """Whether a dead message holds up what comes after it in its key."""
+    key_required: bool = True
+    """Whether a message without its key is dead; else it runs without order."""
+    aggregate: str | None = None
+    """The namespace of its keys; without one they are the consumer's, shared with its other types."""
     breaker: Breaker | None = None
     external: bool = False
     """Its effects are outside the transaction (the relay): what succeeded before a failure stays finished. Its type is
@@ -132,7 +136,7 @@ class Registry:
                     f"{handler.name} and {other.name} both handle version {handler.version} of "
                     f"{handler.type!r} for consumer {handler.consumer!r}; give one of them its own consumer="
                 )
-            for name in ("key", "sequence", "on_dead"):
+            for name in ("key", "sequence", "on_dead", "aggregate"):
                 if getattr(other, name) != getattr(handler, name):
                     raise ConfigurationError(
                         f"{handler.name} and {other.name} handle {handler.type!r} for the same consumer and "
@@ -169,6 +173,10 @@ class Registry:
             checks.one_of(where, "guarantee", handler.guarantee, get_args(Promise))
         if handler.sequence is not None and handler.key is None:
             raise ConfigurationError(f"{where}: sequence= counts within a key, so it needs key=")
+        if handler.aggregate is not None:
+            identity.check_name("aggregate", handler.aggregate)
+            if handler.key is None:
+                raise ConfigurationError(f"{where}: aggregate= is a namespace of keys, so it needs key=")
         if handler.type == ANY_TYPE or handler.consumer.startswith(identity.RESERVED):
             reserved = f"the type {ANY_TYPE!r} and consumers that begin with {identity.RESERVED!r}"
             raise ConfigurationError(f"{handler.name}: {reserved} are reserved")
@@ -269,6 +277,7 @@ class Subscription(NamedTuple):
     key_function: bool
     sequence: str | None = None
     on_dead: str = "block"
+    aggregate: str | None = None
 
 
 def key_at(path: str, data: Any, headers: Mapping[str, str]) -> Any:

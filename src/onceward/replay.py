@@ -89,7 +89,9 @@ def replay(
                 "id": record["id"] if again is None else f"{record['id']}#{again}",
                 "type": record["type"],
                 "version": record["version"],
-                "key": record["key"],
+                # What was found in a message is found again, by each consumer in its own way.
+                "key": record["key"] if record.get("key_given", True) else None,
+                "position": record.get("position"),
                 "headers": record["headers"] or None,
                 "body": body_of(record),
             }

@@ -102,13 +102,13 @@ def _arrivals(story: Story) -> Iterator[Event]:
         yield Event(case.first_at, "mismatch", what + decided, seq=case.accepted_seq)
 
 
-def _waits(story: Story, ahead: list[tuple[int, str]]) -> Iterator[Event]:
+def _waits(story: Story, ahead: list[tuple[int, str, str]]) -> Iterator[Event]:
     """What a waiting message waits for."""
     if story.status != "waiting":
         return
     if ahead:
-        seq, state = ahead[0]
-        yield Event(None, "next", f"waits behind an earlier message of its key, which is {state}:", seq=seq)
+        seq, state, kind = ahead[0]
+        yield Event(None, "next", f"waits behind an earlier message of its key ({kind}), which is {state}:", seq=seq)
     else:
         until = f", until {story.due_at:%Y-%m-%d %H:%M:%S} UTC" if story.due_at else ""
         yield Event(None, "next", f"waits for the number before it in its key{until}")

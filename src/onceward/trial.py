@@ -23,7 +23,7 @@ from onceward.report import Story
 from onceward.retry import Again, decide
 from onceward.steps.attempt import result_texts
 from onceward.steps.context import Context
-from onceward.steps.receive import message_of
+from onceward.steps.read import message_of
 from onceward.stores.protocol import Store
 from onceward.stores.rehearsal import Change, Rehearsal, Statement
 from onceward.transact import perform

@@ -244,7 +244,7 @@ def test_no_plan_claims_more_than_the_limit(postgres_url: str, kind: Kind) -> No
             noted.add(count)
             yield wrote(message)
 
-        shop.handle(behaviour=counting, group=3, key="k")
+        shop.handle(behaviour=counting, group=3, key="k", key_required=False)
         shop.receive_many(arguments(f"m{n:02}", more={"data": {"k": n} if n % 2 else {}}) for n in range(40))
         shop.drain()
         assert shop.effects() == [f"m{n:02}" for n in range(40)]

@@ -113,7 +113,7 @@ def test_a_copy_takes_over_from_one_that_fails(postgres_shop: Shop) -> None:
 def test_an_earlier_message_of_the_key_goes_first(shop: Shop) -> None:
     """R17: inline does not overtake; the message is queued behind, and the receipt says so."""
     open_journal(shop)
-    shop.handle(key="k", behaviour=journaling)
+    shop.handle(key="k", key_required=False, behaviour=journaling)
     shop.receive("first", data={"k": 1})
     receipt = shop.process("second", data={"k": 1})
     assert (receipt.status, receipt.finished) == ("accepted", False)

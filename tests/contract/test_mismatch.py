@@ -326,3 +326,13 @@ def test_a_type_that_is_called_otherwise_is_decided_in_bulk(shop: Shop) -> None:
     again = [shop.receive(f"m{number}", "order.paid", data=FIRST).status for number in range(3)]
     shop.drain()
     assert (again, shop.effects()) == (["duplicate"] * 3, ["m0", "m1", "m2"])
+
+
+def test_accept_as_new_keeps_its_key_and_position(shop: Shop) -> None:
+    """D12: what the caller said about the second body holds when it becomes a message."""
+    shop.handle(key="k", key_required=False)
+    shop.receive("m1", data=FIRST, key="a", position=3)
+    shop.receive("m1", data=OTHER, key="b", position=4)
+    new = shop.inbox.resolve(only_case(shop).case, "accept-as-new")
+    where = f"FROM {shop.prefix}queue q JOIN {shop.prefix}body b ON b.seq = q.seq WHERE q.seq = {new}"
+    assert [tuple(row) for row in shop.sql(f"SELECT b.key, q.place, b.position {where}")] == [("b", 4, 4)]

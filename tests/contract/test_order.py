@@ -50,7 +50,7 @@ def statuses(shop: Shop, *ids: str) -> list[str]:
 
 def test_successors_wait_while_the_head_backs_off(ordered: Shop) -> None:
     """HZ-42: nobody overtakes a head that is not due yet; other keys, and messages without one, go on."""
-    ordered.handle(key="k", behaviour=moody("a1"))
+    ordered.handle(key="k", key_required=False, behaviour=moody("a1"))
     receive(ordered, "a1", "a2", "a3", key="a")
     receive(ordered, "b1", "b2", key="b")
     ordered.receive("free")
@@ -160,8 +160,8 @@ def test_a_key_is_a_field_a_header_or_a_function(ordered: Shop) -> None:
 
 
 def test_a_message_without_its_key_waits_for_nobody(ordered: Shop) -> None:
-    """R17: no field, no order."""
-    ordered.handle(key="k", behaviour=moody("m1"))
+    """R17: no field, no order, where the handler allows that."""
+    ordered.handle(key="k", key_required=False, behaviour=moody("m1"))
     for message_id, data in (("m1", {}), ("m2", {"k": None}), ("m3", [1]), ("m4", "text")):
         ordered.receive(message_id, data=data)
     ordered.drain()

@@ -205,7 +205,7 @@ def exercise(shop: Shop) -> None:
             raise RuntimeError("not yet")
         return message.id
 
-    shop.handle(behaviour=moody, key="k")
+    shop.handle(behaviour=moody, key="k", key_required=False)
     shop.handle("plain", behaviour=returning("plain"))
     plain = [arguments(f"p{number}", "plain") for number in range(30)]
     keyed = [arguments(f"{name}{n}", more={"data": {"k": n % 3}}) for n in range(6) for name in ("calm", "moody")]

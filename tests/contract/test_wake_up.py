@@ -52,7 +52,11 @@ def test_a_message_from_another_process_is_picked_up_at_once(sleepy: Shop) -> No
 def test_an_operators_action_is_picked_up_at_once(sleepy: Shop) -> None:
     """R22: a redrive, a discarded head and an accepted body are work too."""
     refused = ["m1"]
-    sleepy.handle(key="k", behaviour=lambda message: moody(message) if message.id in refused else effect(message))
+    sleepy.handle(
+        key="k",
+        key_required=False,
+        behaviour=lambda message: moody(message) if message.id in refused else effect(message),
+    )
     operator = sleepy.another(settings=HARDLY_EVER)
     with sleepy.running():
         for message_id in ("m1", "m2"):
@@ -70,7 +74,9 @@ def test_an_operators_action_is_picked_up_at_once(sleepy: Shop) -> None:
 
 def test_a_released_successor_is_picked_up_at_once(sleepy: Shop) -> None:
     """R18, R22: when an operator discards the head, what waited behind it runs."""
-    sleepy.handle(key="k", behaviour=lambda message: moody(message) if message.id == "m1" else effect(message))
+    sleepy.handle(
+        key="k", key_required=False, behaviour=lambda message: moody(message) if message.id == "m1" else effect(message)
+    )
     operator = sleepy.another(settings=HARDLY_EVER)
     with sleepy.running():
         for message_id in ("m1", "m2"):

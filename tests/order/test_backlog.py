@@ -40,7 +40,8 @@ def _multiply(shop: Shop) -> None:
         + more.format("ledger")
     )
     shop.sql(
-        f"INSERT INTO {p}body SELECT 100000 + g, source, id || g, type, version, key, headers, body, destination,"
+        f"INSERT INTO {p}body SELECT 100000 + g, source, id || g, type, version, key, key_from, aggregate,"
+        " position, headers, body, destination,"
         " cause, received_at " + more.format("body")
     )
     shop.sql(

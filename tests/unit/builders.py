@@ -268,6 +268,7 @@ def claim_row(seq: int, *, hashed: int | None = None, subscription: int = 1, **c
         "headers": None,
         "body": b'{"order":7}',
         "destination": None,
+        "key_from": None,
         "received_at": NOW,
         "age": 0.5,
     }

@@ -42,7 +42,7 @@ class TestSubscribe:
         script = Script({"subscribe": [], **catalog_answers(there)})
         script.run(subscribe(here, here.cache))
         assert script.story == [RELOADED, WRITTEN.format("subscribe"), RELOADED]
-        plain = {"key_path": None, "sequence": None, "on_dead": "block"}
+        plain = {"key_path": None, "sequence": None, "on_dead": "block", "aggregate": None}
         assert script.params("subscribe") == [
             {"consumer": there.names["mail"], "type": "sent", **plain, "key_function": True}
         ]

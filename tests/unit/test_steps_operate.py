@@ -19,11 +19,11 @@ from tests.unit.script import Lost, Script
 WHO: dict[str, Any] = {"actor": "ann", "reason": "fixed"}
 
 
-FREE = (None, None, SERVICE, 0, None, None)
+FREE = (None, None, None, SERVICE, 0, None, None)
 HASH = identity.key_hash("p_", SERVICE, "k")
-KEYED = (HASH, "k", SERVICE, 0, None, None)
-LEFT_BEHIND = (None, "k", SERVICE, 0, None, None)
-COUNTED = (None, "k", SERVICE, 0, None, 3)
+KEYED = (HASH, "k", None, SERVICE, 0, None, None)
+LEFT_BEHIND = (None, "k", None, SERVICE, 0, None, None)
+COUNTED = (None, "k", None, SERVICE, 0, None, 3)
 
 
 class TestRedrive:
@@ -76,7 +76,7 @@ class TestRedrive:
         """The same key to another sink is another key."""
         hashes = set()
         for destination in (None, "a", "b"):
-            script = Script({"key_of": [(None, "k", "onceward.outbox", 1, destination, None)], "redrive": [(5,)]})
+            script = Script({"key_of": [(None, "k", None, "onceward.outbox", 1, destination, None)], "redrive": [(5,)]})
             script.run(redrive(context(), 5, **WHO, out_of_order=True))
             hashes.add(script.params("redrive")[0]["key_hash"])
         assert len(hashes - {HASH}) == 3
@@ -203,6 +203,10 @@ def case(seq: int = 7, **changes: Any) -> tuple[Any, ...]:
         "consumer": SERVICE,
         "first_id": "e1",
         "key": None,
+        "first_headers": None,
+        "first_type": "paid",
+        "first_version": 1,
+        "position": None,
     }
     return tuple({**fields, **changes}.values())
 

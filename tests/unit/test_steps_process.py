@@ -219,7 +219,7 @@ class TestNumbers:
         assert script.story == [
             "begin key_is_free key_has_rows progress_of receive_inline call advance_inline finish_inline commit"
         ]
-        assert script.params("advance_inline") == [{"consumer": 1, "key": "7", "sequence": number}]
+        assert script.params("advance_inline") == [{"consumer": 1, "aggregate": "", "key": "7", "sequence": number}]
 
     def test_a_number_after_a_gap_is_queued(self) -> None:
         """It waits for the one before it."""

@@ -12,7 +12,8 @@ from onceward.flow import Begin
 from onceward.message import Delivery, Failure, Message, Receipt
 from onceward.registry import Handler
 from onceward.steps.context import Cache, Context
-from onceward.steps.receive import READY, merged, message_of, receive, targets
+from onceward.steps.read import message_of
+from onceward.steps.receive import READY, merged, receive, targets
 from tests.unit.builders import NOW, SERVICE, catalog, catalog_answers, context, delivery, handler
 from tests.unit.script import Lost, Script, Turns
 
@@ -77,6 +78,9 @@ class TestNew:
             "type": "paid",
             "version": 1,
             "key": "7",
+            "key_from": None,
+            "aggregate": None,
+            "position": None,
             "headers": '{"trace":"t"}',
             "body": b'{"order":7}',
             "place": None,
@@ -165,6 +169,7 @@ class TestAgain:
                 "type": "paid",
                 "version": 2,
                 "key": None,
+                "position": None,
                 "headers": '{"a":"b"}',
                 "body": one.body,
             }

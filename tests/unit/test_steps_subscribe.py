@@ -27,7 +27,22 @@ def waiting_row(seq: int = 1, *, consumer: int = 1, key: str | None = None, **ch
     """An unhandled row, as it is read."""
     one = delivery(**changes)
     headers = stored_headers(dict(one.headers))
-    return (seq, 2, one.id, one.type, one.version, key, headers, one.body, consumer, b"re1", one.hash, seq, None)
+    return (
+        seq,
+        2,
+        one.id,
+        one.type,
+        one.version,
+        key,
+        headers,
+        one.body,
+        consumer,
+        b"re1",
+        one.hash,
+        seq,
+        None,
+        one.position,
+    )
 
 
 def look(*types: str) -> dict[str, Any]:
@@ -63,7 +78,7 @@ class TestFanOut:
         assert script.params("adopt") == [
             {"seq": 4, "subscription": 1, "unplaced": None, "key_hash": number, "sequence": None}
         ]
-        assert script.params("set_body_key") == [{"seq": 4, "key": "7"}]
+        assert script.params("set_body_key") == [{"seq": 4, "key": "7", "aggregate": None, "key_from": None}]
 
     def test_others_get_copies(self) -> None:
         """Another consumer gets a row of its own with the same identity, bytes and hash."""
@@ -288,7 +303,7 @@ class TestFanOutOfOddMessages:
         """D21: the consumer's own row is adopted under its key; nobody else gets another."""
         here = context(handler(), handler(consumer="mail", key=by_order))
         (mail,) = (s for s in here.cache.catalog.subscriptions.values() if s.consumer == "mail")
-        row = (*waiting_row(9, consumer=mail.consumer_id)[:-1], mail.id)
+        row = (*waiting_row(9, consumer=mail.consumer_id)[:-2], mail.id, None)
         script = Script({**look(), "unhandled_types": Turns([("paid", mail.id)], []), "unhandled": [row]})
         assert script.run(fan_out(here)) == 1
         assert script.params("unhandled") == [{"types": [], "subscriptions": [mail.id]}]

@@ -162,27 +162,27 @@ def _in_sequence(lane: Lane, token: int, rows: list[Row]) -> Flow[list[Kept]]:
         return [(row, PASS) for row in rows]
     answer = yield Query("progress", {"seqs": counted})
     applied = dict(answer)
-    following: dict[int, int] = {}
-    held: set[int] = set()
+    following: dict[tuple[int, str], int] = {}
+    held: set[tuple[int, str]] = set()
     kept: list[Kept] = []
     for row in sorted(rows, key=lambda row: (row[3], row[0])):
-        seq, key_hash, number = row[0], row[2], row[4]
+        seq, key, number = row[0], (row[2], row[10]), row[4]  # by hash and name: two keys may have one hash
         left: float | None = None
-        if key_hash not in held:  # behind one that is held, everything of its key waits
+        if key not in held:  # behind one that is held, everything of its key waits
             if number is None:
                 kept.append((row, PASS))
                 continue
-            wanted = following.setdefault(key_hash, applied[seq] + 1)
+            wanted = following.setdefault(key, applied[seq] + 1)
             if number <= wanted:
-                following[key_hash] = max(wanted, number + 1)
+                following[key] = max(wanted, number + 1)
                 kept.append((row, Verdict(stale=number < wanted)))
                 continue
             left = _patience(lane, row)
             if left <= 0:
                 kept.append((row, Verdict(late=f"waited for number {wanted} of its key, which did not come in time")))
-                following[key_hash] = number + 1
+                following[key] = number + 1
                 continue
-            held.add(key_hash)
+            held.add(key)
         yield Query("hold", {"seq": seq, "worker": lane.owner, "token": token, "delay": left})
     return kept
 

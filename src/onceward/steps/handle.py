@@ -17,7 +17,7 @@ from onceward.steps.blob import prepare
 from onceward.steps.claim import as_batch, let_go, next_batch
 from onceward.steps.context import once
 from onceward.steps.lane import Claimed, Lane, fetched
-from onceward.steps.settle import hasten, postpone, put_off, release, settle
+from onceward.steps.settle import hasten, move, postpone, put_off, release, settle
 
 SHORTEST_REST, LONGEST_REST = 0.5, 10.0
 """Seconds for which a message of a version that only other workers know is not claimed again."""
@@ -81,6 +81,10 @@ def _recover(lane: Lane, trouble: StoreError) -> Flow[None]:
 def handle(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:
     """Run a batch to its end: in groups while all goes well, one by one where something fails."""
     yield from prepare(lane.context)
+    token, misplaced = batch[0].token, [message for message in batch if message.elsewhere]
+    if misplaced:
+        moved = yield from _move_on(lane, misplaced, batch)
+        batch = [message for message in batch if message not in moved]
     resting = (yield from _let_rest(lane, batch)) + (yield from _give_back(lane, batch))
     aside = _with_followers([message for message in batch if message.problem], batch)
     aside = [message for message in aside if message not in resting]
@@ -91,6 +95,11 @@ def handle(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:
             yield from release(lane, pending + aside)
             break
         group = yield from fetched(lane, _next_group(pending, aside))
+        if group[0].elsewhere:  # its body is large, and was not here before
+            moved = yield from _move_on(lane, group, pending + aside)
+            pending = [message for message in pending if message not in moved]
+            aside = [message for message in aside if message not in moved]
+            continue
         outcome = yield from attempt(lane, group, ride=not pending and not aside)
         lane.finished += outcome.finished
         yield from _report_success(lane, group[: outcome.finished])
@@ -113,9 +122,26 @@ def handle(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:
             suspects = _suspects(failed, rest, pending)
             aside = sorted(aside + suspects, key=lambda message: (message.place, message.seq))
             pending = [message for message in rest + pending if message not in suspects]
-    let_go(lane, batch[0].token)
+    let_go(lane, token)
     lane.active_at = lane.context.clock()
     return following
+
+
+def _move_on(lane: Lane, messages: list[Claimed], held: list[Claimed]) -> Flow[list[Claimed]]:
+    """Move messages to where they belong in the order; then give back what comes after them, here or there."""
+    for message in messages:
+        yield from move(lane, message)
+    behind = [one for one in held if one not in messages and any(_is_behind(one, moved) for moved in messages)]
+    yield from release(lane, behind)
+    return messages + behind
+
+
+def _is_behind(one: Claimed, moved: Claimed) -> bool:
+    """Whether a message comes after one that moves, in the key that this leaves or in that it comes to."""
+    there = moved.elsewhere
+    assert there is not None  # noqa: S101 - it moves
+    place = moved.place if there.sequence is None else there.sequence
+    return one.follows(moved) or (one.key_hash == there.key_hash and (one.place, one.seq) > (place, moved.seq))
 
 
 def _let_rest(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:

@@ -65,7 +65,13 @@ def subscribe(context: Context, cache: Cache) -> Flow[None]:
 
 def _missing(context: Context, catalog: Catalog) -> Wanted:
     there = {
-        (known.consumer, known.type): (known.key_path, known.key_function, known.sequence, known.on_dead)
+        (known.consumer, known.type): (
+            known.key_path,
+            known.key_function,
+            known.sequence,
+            known.on_dead,
+            known.aggregate,
+        )
         for known in catalog.subscriptions.values()
     }
     wanted = {(OUTBOX, ANY_TYPE): _columns(catalog, OUTBOX, ANY_TYPE)}
@@ -80,6 +86,7 @@ def _missing(context: Context, catalog: Catalog) -> Wanted:
             key_function=callable(handler.key),
             sequence=handler.sequence,
             on_dead=handler.on_dead,
+            aggregate=handler.aggregate,
         )
     return {name: row for name, row in wanted.items() if there.get(name) != tuple(row.values())[2:]}
 
@@ -93,6 +100,7 @@ def _columns(  # noqa: PLR0913 - the columns of the row
     key_function: bool = False,
     sequence: str | None = None,
     on_dead: str = "block",
+    aggregate: str | None = None,
 ) -> dict[str, Any]:
     return {
         "consumer": catalog.names[consumer],
@@ -101,6 +109,7 @@ def _columns(  # noqa: PLR0913 - the columns of the row
         "key_function": key_function,
         "sequence": sequence,
         "on_dead": on_dead,
+        "aggregate": aggregate,
     }
 
 

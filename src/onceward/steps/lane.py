@@ -12,14 +12,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
+from onceward import identity, payload
 from onceward.errors import InvalidMessage, NeedsAlone, OutcomeUnknown
 from onceward.flow import Call, Do, Flow, Outcome
 from onceward.message import NO_HEADERS, Delivery, Draft, Message, moment
 from onceward.reference import Reference, split
-from onceward.registry import Handler, Subscription
+from onceward.registry import Handler, Subscription, key_at
 from onceward.retry import Again, Dead, RetryPolicy, VersionGap
 from onceward.steps.context import Context
-from onceward.steps.receive import data_of, find_key_again
+from onceward.steps.read import data_of, find_key_again, whole_number
 
 WARY = 20
 """For how many groups a lane remembers that one has failed."""
@@ -76,6 +77,15 @@ class Verdict(NamedTuple):
 PASS = Verdict()
 
 
+class Place(NamedTuple):
+    """Where a message stands in the order."""
+
+    key: str
+    aggregate: str | None
+    key_hash: int
+    sequence: int | None
+
+
 class Absent(NamedTuple):
     """A claimed row whose body is in the blob store, to be fetched before it is run."""
 
@@ -114,6 +124,8 @@ class Claimed:
     """Its body is not here yet; then there is no call either."""
     about: About | None = None
     """What is known of a message that has no call."""
+    elsewhere: Place | None = None
+    """Its handler finds another key, or number, than it was received with: it goes there instead of running."""
     failed: tuple[BaseException, Again | Dead] | None = None
     """What its attempt was settled with, for a caller of `process` who waits for it."""
 
@@ -279,16 +291,17 @@ def fetched(lane: Lane, group: list[Claimed]) -> Flow[list[Claimed]]:
 def claimed(lane: Lane, token: int, row: tuple[Any, ...], verdict: Verdict, fetched: bytes | None = None) -> Claimed:
     """A claimed row, with the call of its handler; without it while the body is elsewhere."""
     seq, subscription, key_hash, place, sequence, attempts, *content, received_at, age = row
-    source, message_id, kind, version, key, stored, body, destination = content
+    source, message_id, kind, version, key, stored, body, destination, key_from = content
     catalog = lane.context.cache.catalog
     consumer = catalog.subscriptions[subscription].consumer
     handled_as = lane.destination or kind
-    handler = call = problem = absent = about = None
+    handler = call = problem = absent = about = elsewhere = None
     try:
         headers, reference = split(stored)
         handler, upcasters = lane.context.registry.find(consumer, handled_as, version)
-        check_sequence(handler, sequence, verdict)
         if reference is not None and fetched is None and not verdict.stale:
+            if verdict.late:
+                check_sequence(handler, sequence, verdict)
             absent = Absent(row, verdict, reference)
         else:
             raw = bytes(body) if fetched is None else fetched
@@ -310,13 +323,51 @@ def claimed(lane: Lane, token: int, row: tuple[Any, ...], verdict: Verdict, fetc
                 effects=lane.effects,
             )
             find_key_again(handler, message)
+            if handler.key is not None and key_from is None and (key is None or upcasters):
+                elsewhere = elsewhere_in_order(lane.context, handler, message, sequence)
+            if elsewhere is None:
+                check_key(handler, key)
+                check_sequence(handler, sequence, verdict)
             call = Call(handler, message)
     except Exception as error:  # noqa: BLE001 - whatever is wrong with it is recorded as its attempt
         problem = None if verdict.stale else error  # what is skipped need not be readable
         about = About(kind, message_id, catalog.numbers[source])
         handler = handler or lane.context.registry.of_type(consumer, handled_as)  # its type's policy holds all the same
     note = (seq, lane.owner, token, key_hash, place, sequence, attempts, age)
-    return Claimed(*note, handler, call, problem, verdict.stale, absent, about)
+    return Claimed(*note, handler, call, problem, verdict.stale, absent, about, elsewhere)
+
+
+def check_key(handler: Handler, key: str | None) -> None:
+    """Refuse a message that would run without the order its handler relies on; a function may say that it has none."""
+    if key is None and isinstance(handler.key, str) and handler.key_required:
+        raise InvalidMessage(
+            f"it has no key: nothing is at {handler.key!r}, so it cannot be kept in order; correct key= or the sender "
+            "and redrive it, or set key_required=False to run such messages without order"
+        )
+
+
+def elsewhere_in_order(context: Context, handler: Handler, message: Message, sequence: int | None) -> Place | None:
+    """Where a message belongs by what its handler sees, if not where it is: its receiver may not have upcast it."""
+    if callable(handler.key):
+        key = identity.key_text(handler.key(message))
+    else:
+        assert handler.key is not None  # noqa: S101 - the caller has looked
+        key = identity.key_text(_seen_at(handler.key, handler, message))
+    number = None if handler.sequence is None else whole_number(_seen_at(handler.sequence, handler, message))
+    if key is None or (key, number) == (message.key, sequence):
+        return None
+    hashed = identity.key_hash(context.prefix, handler.consumer, key, handler.aggregate)
+    return Place(key, handler.aggregate, hashed, number)
+
+
+def _seen_at(path: str, handler: Handler, message: Message) -> Any:
+    data = message.data
+    if handler.raw and not path.startswith("header:"):
+        try:
+            data = payload.decode(message.body)
+        except InvalidMessage:
+            return None
+    return key_at(path, data, message.headers)
 
 
 def check_sequence(handler: Handler, sequence: int | None, verdict: Verdict = PASS) -> None:

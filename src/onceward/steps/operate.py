@@ -35,7 +35,7 @@ def redrive(context: Context, seq: int, *, actor: str, reason: str, out_of_order
     seen_key = found[0][0] if found else None
     key_hash = _key_hash(context, found[0]) if found else None
     returns = key_hash != seen_key
-    counted = returns and found[0][5] is not None
+    counted = returns and found[0][6] is not None
     if returns and not out_of_order:
         yield ROLLBACK
         raise ConfigurationError(
@@ -51,7 +51,7 @@ def redrive(context: Context, seq: int, *, actor: str, reason: str, out_of_order
     if counted and not (yield Query("retreat", {"seq": seq, "key_hash": key_hash})):
         yield ROLLBACK
         raise ConfigurationError(
-            f"message {seq} is number {found[0][5]} of its key {found[0][1]!r}, and a later one is running, applied or "
+            f"message {seq} is number {found[0][6]} of its key {found[0][1]!r}, and a later one is running, applied or "
             "given up: it would only be skipped. Redrive the later ones that were given up first, or discard it"
         )
     yield _audit("redrive", seq, actor, reason)
@@ -61,12 +61,12 @@ def redrive(context: Context, seq: int, *, actor: str, reason: str, out_of_order
 
 def _key_hash(context: Context, row: tuple[Any, ...]) -> int | None:
     """The key a message belongs to, also where it was detached from it."""
-    _, key, consumer, outgoing, destination, _ = row
+    _, key, aggregate, consumer, outgoing, destination, _ = row
     if key is None:
         return None
     if outgoing:
         return outgoing_key_hash(context.prefix, destination, key)
-    return identity.key_hash(context.prefix, consumer, key)
+    return identity.key_hash(context.prefix, consumer, key, aggregate)
 
 
 def discard(context: Context, seq: int, *, actor: str, reason: str) -> Flow[bool]:
@@ -194,6 +194,7 @@ def _accept(context: Context, row: tuple[Any, ...]) -> Flow[int | None]:
         version=version,
         body=bytes(body),
         key=key,
+        position=row[20],
         headers=payload.decode_text(headers) if headers else None,
     )
     if source not in context.cache.catalog.names:

@@ -28,16 +28,15 @@ from onceward.steps.attempt import result_texts, send_request, transaction_ended
 from onceward.steps.blob import prepare, put_away, put_sent, take_back
 from onceward.steps.context import Context, know_names, load_catalog
 from onceward.steps.handle import handle
-from onceward.steps.lane import Claimed, Lane, check_sequence
+from onceward.steps.lane import Claimed, Lane, check_key, check_sequence
+from onceward.steps.read import find_key_again, message_of
 from onceward.steps.receive import (
     READY,
     Target,
     count_copies,
-    find_key_again,
     look_up,
     meet_again,
     merged,
-    message_of,
     record,
     stored_since,
     targets,
@@ -172,7 +171,9 @@ def _turn(target: Target) -> Flow[str]:
         return "later"
     if target.sequence is None:
         return "now"
-    rows = yield Query("progress_of", {"consumer": target.consumer_id, "key": target.key})
+    rows = yield Query(
+        "progress_of", {"consumer": target.consumer_id, "aggregate": target.aggregate or "", "key": target.key}
+    )
     wanted = (rows[0][0] if rows else 0) + 1
     if target.sequence < wanted:
         return "stale"
@@ -197,7 +198,6 @@ def _call_of(
     context = lane.context
     try:
         handler, upcasters = context.registry.find(target.consumer, delivery.type, delivery.version)
-        check_sequence(handler, target.sequence)
         message = message_of(
             handler,
             delivery if delivery.key == target.key else delivery._replace(key=target.key),
@@ -209,6 +209,8 @@ def _call_of(
             effects=lane.effects,
         )
         find_key_again(handler, message)
+        check_key(handler, target.key)
+        check_sequence(handler, target.sequence)
     except Exception as error:  # noqa: BLE001 - recorded as the message's attempt
         return None, error
     return Call(handler, message), None
@@ -248,13 +250,19 @@ def _beside(context: Context, target: Target, call: Call) -> list[Request]:
     message: Message = call.message
     requests: list[Request] = []
     if target.sequence is not None:
-        applied = {"consumer": target.consumer_id, "key": target.key, "sequence": target.sequence}
+        applied = _applied(target)
         requests.append(Query("advance_inline", applied))
     if message.draft and message.draft.deliveries:
         requests.append(send_request(context, context.cache.catalog, message.draft.deliveries))
     if not call.handler.keep_body:
         requests.append(Query("forget_bodies", {"seqs": [message.seq]}))
     return requests
+
+
+def _applied(target: Target) -> dict[str, Any]:
+    """The number that a key has come to."""
+    key = {"consumer": target.consumer_id, "aggregate": target.aggregate or "", "key": target.key}
+    return {**key, "sequence": target.sequence}
 
 
 def _finish_inline(lane: Lane, seq: int, mark: str, text: str | None, beside: list[Request]) -> Flow[Exception | None]:
@@ -302,7 +310,7 @@ def _store_failed(
     stored = fresh[0][1] if fresh else (yield from _requeue_own(row, decision, seq))
     if stored is not None:
         if leaves and target.sequence is not None:
-            applied = {"consumer": target.consumer_id, "key": target.key, "sequence": target.sequence}
+            applied = _applied(target)
             yield Query("advance_inline", applied)
         if keys:
             yield Query("promote", {"key_hashes": keys})

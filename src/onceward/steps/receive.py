@@ -7,20 +7,20 @@ catalog. Nothing is guessed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from onceward import identity, payload
-from onceward.errors import InvalidMessage, StoreConflict
+from onceward.errors import StoreConflict
 from onceward.flow import Each, Flow, Query
-from onceward.message import Delivery, Draft, Message, Receipt, moment
+from onceward.message import Delivery, Receipt
 from onceward.reference import stored_headers
-from onceward.registry import Handler, Subscription, Upcaster, key_at
+from onceward.registry import Subscription
 from onceward.steps.blob import put_away, take_back
 from onceward.steps.context import Cache, Catalog, Context, know_names, load_catalog, once
+from onceward.steps.read import find_key, finds_key, upcasters_of, value_at, whole_number
 from onceward.steps.sight import sight
 
-KEY_FUNCTION = "raised by the key function"
 READY: dict[str, Any] = {
     "state": "ready",
     "delay": None,
@@ -44,6 +44,8 @@ class Target(NamedTuple):
     """Its number within the key, where the handler counts."""
     keyless: bool = False
     """Its key is found by a function that this process does not have; one that has it places the message."""
+    aggregate: str | None = None
+    """The namespace of the key, where its handler has one of its own."""
 
 
 class Known(NamedTuple):
@@ -157,108 +159,24 @@ def target_of(context: Context, subscription: Subscription, delivery: Delivery) 
     consumer = subscription.consumer, subscription.consumer_id, subscription.id
     if delivery.key is None and not finds_key(context, subscription):
         return _target(context, *consumer, None)._replace(keyless=True)
-    key = delivery.key if delivery.key is not None else _find_key(context, subscription, delivery)
-    target = _target(context, *consumer, key)
+    key = delivery.key if delivery.key is not None else find_key(context, subscription, delivery)
+    target = _target(context, *consumer, key, subscription.aggregate)
     if key is not None and subscription.sequence is not None:
-        target = target._replace(sequence=_whole_number(_value_at(subscription.sequence, delivery)))
+        number = value_at(subscription.sequence, delivery, upcasters_of(context, subscription, delivery))
+        target = target._replace(sequence=whole_number(number))
     return target
 
 
-def finds_key(context: Context, subscription: Subscription) -> bool:
-    """Whether this process has what finds a message's key: a path, or the function of a handler of its own."""
-    if not subscription.key_function:
-        return True
-    handler = context.registry.of_type(subscription.consumer, subscription.type)
-    return handler is not None and callable(handler.key)
-
-
-def _value_at(path: str, delivery: Delivery) -> Any:
-    """What a path leads to; None where the body cannot be read: such a message ends dead at its worker."""
-    if path.startswith("header:"):
-        return key_at(path, None, delivery.headers)
-    try:
-        return key_at(path, payload.decode(delivery.body), delivery.headers)
-    except InvalidMessage:
-        return None
-
-
-def _whole_number(value: Any) -> int | None:
-    if isinstance(value, str) and value.isascii() and value.isdigit():
-        value = int(value.lstrip("0")[:20] or "0")  # 20 digits are too many already
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63 else None
-
-
-def _target(context: Context, consumer: str, consumer_id: int, subscription: int | None, key: str | None) -> Target:
-    hashed = None if key is None else identity.key_hash(context.prefix, consumer, key)
-    return Target(consumer, consumer_id, subscription, key, hashed)
-
-
-def _find_key(context: Context, subscription: Subscription, delivery: Delivery) -> str | None:
-    """The ordering key; None where the body cannot be read: such a message ends dead at its worker."""
-    if subscription.key_function:
-        handler = context.registry.of_type(subscription.consumer, subscription.type)
-        assert handler is not None  # noqa: S101 - the caller has looked
-        return _called_key(handler, delivery)
-    if subscription.key_path is None:
-        return None
-    return identity.key_text(_value_at(subscription.key_path, delivery))
-
-
-def _called_key(handler: Handler, delivery: Delivery) -> str | None:
-    assert callable(handler.key)  # noqa: S101 - the caller has looked
-    try:
-        return identity.key_text(handler.key(message_of(handler, delivery, seq=0, received_at=0, attempt=1)))
-    except Exception:  # noqa: BLE001 - the worker calls it again and records what it raises
-        return None
-
-
-def find_key_again(handler: Handler, message: Message) -> None:
-    """Call a key function that gave no key when the message came: what it raised was not told then."""
-    if message.key is None and callable(handler.key):
-        try:
-            identity.key_text(handler.key(message))
-        except Exception as error:
-            error.add_note(f"{KEY_FUNCTION} of {handler.name}")
-            raise
-
-
-def message_of(  # noqa: PLR0913 - what a message is made of
-    handler: Handler,
-    delivery: Delivery,
-    *,
-    seq: int,
-    received_at: int,
-    attempt: int,
-    upcasters: Sequence[Upcaster] = (),
-    service: str = "",
-    effects: Callable[..., Any] | None = None,
-) -> Message:
-    """A delivery as its handler will see it; raises `InvalidMessage` when it cannot be read."""
-    return Message(
-        id=delivery.id,
-        source=delivery.source,
-        type=delivery.type,
-        version=delivery.version + len(upcasters),
-        data=data_of(handler, delivery.body, upcasters),
-        body=delivery.body,
-        headers=delivery.headers,
-        key=delivery.key,
-        seq=seq,
-        attempt=attempt,
-        received_at=moment(received_at),
-        consumer=handler.consumer,
-        to=delivery.destination,
-        draft=Draft(service, handler.outlets),
-        effects=effects,
-    )
-
-
-def data_of(handler: Handler, body: bytes, upcasters: Sequence[Upcaster]) -> Any:
-    """A body as its handler gets it; raises `InvalidMessage` when it cannot be read."""
-    data = None if handler.raw else payload.decode(body)
-    for upcaster in upcasters:
-        data = upcaster(data)
-    return data
+def _target(  # noqa: PLR0913, PLR0917 - the parts of a target
+    context: Context,
+    consumer: str,
+    consumer_id: int,
+    subscription: int | None,
+    key: str | None,
+    aggregate: str | None = None,
+) -> Target:
+    hashed = None if key is None else identity.key_hash(context.prefix, consumer, key, aggregate)
+    return Target(consumer, consumer_id, subscription, key, hashed, aggregate=aggregate)
 
 
 def record(ordinal: int, delivery: Delivery, target: Target, source: int) -> dict[str, Any]:
@@ -278,6 +196,9 @@ def record(ordinal: int, delivery: Delivery, target: Target, source: int) -> dic
         "type": delivery.type,
         "version": delivery.version,
         "key": target.key,
+        "key_from": None if delivery.key is None else "caller",
+        "aggregate": target.aggregate,
+        "position": delivery.position,
         "headers": stored_headers(delivery.headers, blob),
         "body": delivery.body if blob is None else b"",
         "place": delivery.position if target.sequence is None else target.sequence,
@@ -352,6 +273,7 @@ def mismatch(seq: int, delivery: Delivery) -> Query:
             "type": delivery.type,
             "version": delivery.version,
             "key": delivery.key,
+            "position": delivery.position,
             "headers": stored_headers(delivery.headers, None),
             "body": delivery.body,
         },

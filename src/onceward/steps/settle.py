@@ -22,7 +22,7 @@ from onceward.registry import Handler
 from onceward.retry import Again, Dead, RetryPolicy, decide, text_of
 from onceward.steps.context import Context, once
 from onceward.steps.lane import About, Claimed, Lane
-from onceward.steps.receive import KEY_FUNCTION
+from onceward.steps.read import KEY_FUNCTION
 
 log = logging.getLogger("onceward")
 
@@ -88,6 +88,26 @@ def put_off(lane: Lane, messages: Sequence[Claimed], delay: float) -> Flow[None]
     """Give messages back, uncharged, not to be claimed for so many seconds."""
     note = {"worker": messages[0].worker, "token": messages[0].token}
     yield from once(lane.context, Query("put_off", {"seqs": [m.seq for m in messages], **note, "delay": delay}))
+
+
+def move(lane: Lane, message: Claimed) -> Flow[None]:
+    """Put a message where its handler says it belongs in the order; it is claimed anew, by the rules of its key."""
+    place = message.elsewhere
+    assert place is not None  # noqa: S101 - the caller has looked
+    keys = sorted({key for key in (message.key_hash, place.key_hash) if key is not None})
+    note = {"seq": message.seq, "worker": message.worker, "token": message.token}
+    yield lane.context.short()
+    yield Query("lock_keys", {"key_hashes": keys})
+    if not (yield Query("move", {**note, "key_hash": place.key_hash, "sequence": place.sequence})):
+        yield ROLLBACK  # another worker has it
+        return
+    named = {"key": place.key, "aggregate": place.aggregate, "key_from": "worker"}
+    yield Query("set_body_key", {"seq": message.seq, **named})
+    yield Query("promote", {"key_hashes": keys})
+    reason = "its handler finds another key or number than the program that received it; others may have run before it"
+    yield Query("add_audit", {"action": "move", "seq": message.seq, "actor": "onceward", "reason": reason})
+    yield COMMIT
+    log.warning("message %d was moved to its place in its key: %s", message.seq, reason)
 
 
 def release(lane: Lane, messages: Sequence[Claimed]) -> Flow[None]:

@@ -13,10 +13,10 @@ from onceward import identity, payload
 from onceward.flow import COMMIT, Each, Flow, Query
 from onceward.message import NO_HEADERS, Delivery
 from onceward.steps.context import Context, know_numbers, load_catalog
+from onceward.steps.read import finds_key
 from onceward.steps.receive import (
     READY,
     Target,
-    finds_key,
     identity_of,
     known_by_ordinal,
     mismatch,
@@ -71,7 +71,7 @@ def _place_some(context: Context) -> Flow[tuple[int, int]]:
     rows = yield Query("unhandled", wanted)
     yield from know_numbers(context.cache, (number for row in rows for number in (row[1], row[8])))
     moves = [_plan(context, row) for row in rows]
-    keys = sorted({move.key_hash for move in moves if move.key_hash is not None})
+    keys = sorted({key_hash for move in moves for key_hash in move.key_hashes})
     if keys:
         yield Query("lock_keys", {"key_hashes": keys})
     moved = 0
@@ -105,12 +105,15 @@ class Move(NamedTuple):
     own: Target | None
     """The service's own consumer, which keeps the row; None where only others want it."""
     others: list[Target]
-    key_hash: int | None
-    """The key in which the row stands, or comes to stand."""
+    key_hashes: set[int]
+    """The key in which the row stands, and that in which it comes to stand."""
+    place: int
+    """Its place in the order, which the copies keep, whatever came in between."""
 
 
 def _plan(context: Context, row: tuple[Any, ...]) -> Move:
-    seq, source, message_id, message_type, version, key, headers, body, consumer, stored_id, digest, place, mine = row
+    seq, source, message_id, message_type, version, key, headers, body, consumer, stored_id, digest, *rest = row
+    place, mine, position = rest
     catalog = context.cache.catalog
     delivery = Delivery(
         source=catalog.numbers[source],
@@ -121,7 +124,7 @@ def _plan(context: Context, row: tuple[Any, ...]) -> Move:
         headers=payload.decode_text(headers) if headers else NO_HEADERS,
         body=bytes(body),
         hash=bytes(digest),
-        position=place,  # the copies keep its place in the order, whatever came in between
+        position=position,
     )
     if mine is None:
         found = targets(context, catalog, delivery)
@@ -129,11 +132,10 @@ def _plan(context: Context, row: tuple[Any, ...]) -> Move:
         found = [target_of(context, catalog.subscriptions[mine], delivery)]
     own = next((target for target in found if target.consumer_id == consumer), None)
     others = [target for target in found if target is not own]
-    if own is not None:
-        key_hash = own.key_hash
-    else:
-        key_hash = None if key is None else identity.key_hash(context.prefix, catalog.numbers[consumer], key)
-    return Move(seq, bytes(stored_id), source, delivery, own, others, key_hash)
+    stands = None if key is None else identity.key_hash(context.prefix, catalog.numbers[consumer], key)
+    comes = None if own is None else own.key_hash
+    key_hashes = {key_hash for key_hash in (stands, comes) if key_hash is not None}
+    return Move(seq, bytes(stored_id), source, delivery, own, others, key_hashes, place)
 
 
 def _make(context: Context, move: Move) -> Flow[bool]:
@@ -151,13 +153,15 @@ def _make(context: Context, move: Move) -> Flow[bool]:
         place = {"key_hash": move.own.key_hash, "sequence": move.own.sequence}
         unplaced = move.delivery.type if move.own.keyless else None
         yield Query("adopt", {"seq": move.seq, "subscription": move.own.subscription, "unplaced": unplaced, **place})
-        yield Query("set_body_key", {"seq": move.seq, "key": move.own.key})
+        named = {"key": move.own.key, "aggregate": move.own.aggregate, "key_from": None}
+        yield Query("set_body_key", {"seq": move.seq, **named})
     return True
 
 
 def _copy(context: Context, move: Move, target: Target) -> Flow[int | None]:
     """A row for another consumer; answers its number, None under an outdated catalog."""
-    copy = record(0, move.delivery, target, move.source) | {"stored_id": move.stored_id}
+    place = move.place if target.sequence is None else target.sequence
+    copy = record(0, move.delivery, target, move.source) | {"stored_id": move.stored_id, "place": place}
     if target.keyless:
         copy["sequence"] = move.seq  # when it came, for those that came later
     fresh = yield Each("receive", [copy], {**READY, "catalog": context.cache.catalog.version})

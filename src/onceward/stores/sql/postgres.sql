@@ -62,19 +62,19 @@ INSERT INTO {prefix}name (name) VALUES (%(name)s) ON CONFLICT (name) DO NOTHING
 
 -- name: subscriptions
 -- Who wants what; read by processes that have no handlers.
-SELECT s.id, n.name, s.consumer, s.type, s.key_path, s.key_function, s.sequence, s.on_dead
+SELECT s.id, n.name, s.consumer, s.type, s.key_path, s.key_function, s.sequence, s.on_dead, s.aggregate
 FROM {prefix}subscription s JOIN {prefix}name n ON n.id = s.consumer
 ORDER BY s.id
 
 -- name: subscribe
 -- Guard: unique (consumer, type). Returns nothing when the subscription is already there and unchanged.
-INSERT INTO {prefix}subscription AS s (consumer, type, key_path, key_function, sequence, on_dead)
-VALUES (%(consumer)s, %(type)s, %(key_path)s, %(key_function)s, %(sequence)s, %(on_dead)s)
+INSERT INTO {prefix}subscription AS s (consumer, type, key_path, key_function, sequence, on_dead, aggregate)
+VALUES (%(consumer)s, %(type)s, %(key_path)s, %(key_function)s, %(sequence)s, %(on_dead)s, %(aggregate)s)
 ON CONFLICT (consumer, type) DO UPDATE
 SET key_path = excluded.key_path, key_function = excluded.key_function, sequence = excluded.sequence,
-    on_dead = excluded.on_dead
-WHERE (s.key_path, s.key_function, s.sequence, s.on_dead)
-      IS DISTINCT FROM (excluded.key_path, excluded.key_function, excluded.sequence, excluded.on_dead)
+    on_dead = excluded.on_dead, aggregate = excluded.aggregate
+WHERE (s.key_path, s.key_function, s.sequence, s.on_dead, s.aggregate)
+      IS DISTINCT FROM (excluded.key_path, excluded.key_function, excluded.sequence, excluded.on_dead, excluded.aggregate)
 RETURNING id
 
 -- name: receive
@@ -86,10 +86,10 @@ WITH input AS MATERIALIZED (
     FROM unnest(
         %(ordinal)b::integer[], %(consumer)b::integer[], %(source)b::integer[], %(stored_id)b::bytea[],
         %(hash)b::bytea[], %(type_hash)b::bigint[], %(subscription)b::integer[], %(key_hash)b::bigint[], %(id)b::text[], %(type)b::text[],
-        %(version)b::integer[], %(key)b::text[], %(headers)b::text[], %(body)b::bytea[], %(place)b::bigint[],
+        %(version)b::integer[], %(key)b::text[], %(key_from)b::text[], %(aggregate)b::text[], %(position)b::bigint[], %(headers)b::text[], %(body)b::bytea[], %(place)b::bigint[],
         %(sequence)b::bigint[], %(destination)b::text[], %(cause)b::bigint[], %(unplaced)b::text[]
-    ) AS i (ordinal, consumer, source, stored_id, hash, type_hash, subscription, key_hash, id, type, version, key, headers, body,
-            place, sequence, destination, cause, unplaced)
+    ) AS i (ordinal, consumer, source, stored_id, hash, type_hash, subscription, key_hash, id, type, version, key,
+            key_from, aggregate, position, headers, body, place, sequence, destination, cause, unplaced)
     WHERE coalesce((SELECT version FROM {prefix}catalog) = %(catalog)s::bigint, true)
       AND (%(worker)s::bigint IS NULL OR EXISTS (SELECT FROM {prefix}worker w WHERE w.id = %(worker)s FOR KEY SHARE))
 ), fresh AS (
@@ -99,8 +99,9 @@ WITH input AS MATERIALIZED (
     ON CONFLICT (consumer, source, id) DO NOTHING
     RETURNING seq, received_at
 ), stored AS (
-    INSERT INTO {prefix}body (seq, source, id, type, version, key, headers, body, destination, cause, received_at)
-    SELECT seq, source, id, type, version, key, headers, body, destination, cause, received_at
+    INSERT INTO {prefix}body (seq, source, id, type, version, key, key_from, aggregate, position, headers, body, destination, cause,
+                      received_at)
+    SELECT seq, source, id, type, version, key, key_from, aggregate, position, headers, body, destination, cause, received_at
     FROM input JOIN fresh USING (seq)
 ), queued AS (
     INSERT INTO {prefix}queue (seq, subscription, key_hash, place, sequence, outgoing, destination, state, due_at, worker,
@@ -126,8 +127,10 @@ WITH fresh AS (
     ON CONFLICT (consumer, source, id) DO NOTHING
     RETURNING seq, received_at
 ), stored AS (
-    INSERT INTO {prefix}body (seq, source, id, type, version, key, headers, body, destination, cause, received_at)
-    SELECT seq, %(source)s::integer, %(id)s::text, %(type)s::text, %(version)s::integer, %(key)s::text, %(headers)s::text,
+    INSERT INTO {prefix}body (seq, source, id, type, version, key, key_from, aggregate, position, headers, body, destination, cause,
+                      received_at)
+    SELECT seq, %(source)s::integer, %(id)s::text, %(type)s::text, %(version)s::integer, %(key)s::text,
+           %(key_from)s::text, %(aggregate)s::text, %(position)s::bigint, %(headers)s::text,
            %(body)s::bytea, %(destination)s::text, %(cause)s::bigint, received_at
     FROM fresh
 )
@@ -167,8 +170,8 @@ ON CONFLICT (seq) DO UPDATE SET copies = d.copies + excluded.copies, last_at = e
 -- name: quarantine
 -- Guards: unique (seq, hash, type_hash), and the ledger row is there and stays until the commit: a fan-out may have replaced it, and a
 -- case without one is out of reach. Never touches the first body; answers what an operator decided about these bytes under this type.
-INSERT INTO {prefix}quarantine AS x (seq, hash, type_hash, type, version, key, headers, body, copies, first_at, last_at)
-SELECT l.seq, %(hash)s, %(type_hash)s, %(type)s, %(version)s, %(key)s, %(headers)s, %(body)s, 1, clock_timestamp(), clock_timestamp()
+INSERT INTO {prefix}quarantine AS x (seq, hash, type_hash, type, version, key, position, headers, body, copies, first_at, last_at)
+SELECT l.seq, %(hash)s, %(type_hash)s, %(type)s, %(version)s, %(key)s, %(position)s, %(headers)s, %(body)s, 1, clock_timestamp(), clock_timestamp()
 FROM {prefix}ledger l WHERE l.seq = %(seq)s FOR KEY SHARE
 ON CONFLICT (seq, hash, type_hash) DO UPDATE SET copies = x.copies + 1, last_at = excluded.last_at
 RETURNING resolution, accepted_seq
@@ -242,7 +245,7 @@ UPDATE {prefix}queue q SET worker = %(worker)s, token = %(token)s,
 FROM mine JOIN {prefix}body b USING (seq)
 WHERE q.seq = mine.seq
 RETURNING q.seq, q.subscription, q.key_hash, q.place, q.sequence, q.attempts, b.source, b.id, b.type, b.version, b.key,
-          b.headers, b.body, b.destination, (extract(epoch FROM b.received_at) * 1000000)::bigint,
+          b.headers, b.body, b.destination, b.key_from, (extract(epoch FROM b.received_at) * 1000000)::bigint,
           extract(epoch FROM clock_timestamp() - b.received_at)::float8
 
 -- name: claim_outgoing
@@ -273,7 +276,7 @@ UPDATE {prefix}queue q SET worker = %(worker)s, token = %(token)s,
 FROM mine JOIN {prefix}body b USING (seq)
 WHERE q.seq = mine.seq
 RETURNING q.seq, q.subscription, q.key_hash, q.place, q.sequence, q.attempts, b.source, b.id, b.type, b.version, b.key,
-          b.headers, b.body, b.destination, (extract(epoch FROM b.received_at) * 1000000)::bigint,
+          b.headers, b.body, b.destination, b.key_from, (extract(epoch FROM b.received_at) * 1000000)::bigint,
           extract(epoch FROM clock_timestamp() - b.received_at)::float8
 
 -- name: awaiting
@@ -317,7 +320,7 @@ UPDATE {prefix}queue q SET worker = %(worker)s, token = %(token)s,
 FROM mine JOIN {prefix}body b USING (seq)
 WHERE q.seq = mine.seq
 RETURNING q.seq, q.subscription, q.key_hash, q.place, q.sequence, q.attempts, b.source, b.id, b.type, b.version, b.key,
-          b.headers, b.body, b.destination, (extract(epoch FROM b.received_at) * 1000000)::bigint,
+          b.headers, b.body, b.destination, b.key_from, (extract(epoch FROM b.received_at) * 1000000)::bigint,
           extract(epoch FROM clock_timestamp() - b.received_at)::float8
 
 -- name: ready_beyond
@@ -330,6 +333,17 @@ SELECT max(seq) FROM (
     ORDER BY seq LIMIT %(limit)s
 ) AS looked_at
 HAVING count(*) > 0 AND EXISTS (SELECT FROM {prefix}worker WHERE id = %(worker)s)
+
+-- name: keyless
+-- The newest messages that have no key although their handler wants one, by type; not what was erased or forgotten. Walks the ledger's
+-- primary key backwards.
+SELECT b.type, c.name, s.key_path, count(*)
+FROM (SELECT seq, consumer FROM {prefix}ledger ORDER BY seq DESC LIMIT %(newest)s) AS l
+JOIN {prefix}body b ON b.seq = l.seq
+JOIN {prefix}name c ON c.id = l.consumer
+JOIN {prefix}subscription s ON s.consumer = l.consumer AND s.type = b.type
+WHERE b.key IS NULL AND b.body IS NOT NULL AND (s.key_path IS NOT NULL OR s.key_function)
+GROUP BY 1, 2, 3 ORDER BY 1, 2
 
 -- name: suspects
 -- Whether a message waits that must run alone. Relies on queue_solo.
@@ -383,6 +397,13 @@ FROM (
 ) AS o
 WHERE q.seq = o.seq AND (o.earlier OR o.busy OR o.unplaced)
 RETURNING q.seq, CASE WHEN q.state = 'waiting' AND q.due_at IS NOT NULL THEN 'unplaced' ELSE q.state END
+
+-- name: move
+-- Guard: the row still carries this claim; under the locks of the key it leaves and the key it comes to. It is claimed anew, in its place.
+UPDATE {prefix}queue
+SET key_hash = %(key_hash)s, sequence = %(sequence)s::bigint, place = coalesce(%(sequence)s::bigint, place), worker = NULL, token = NULL
+WHERE seq = %(seq)s AND (worker, token) IS NOT DISTINCT FROM (%(worker)s::bigint, %(token)s::bigint)
+RETURNING seq
 
 -- name: noted
 -- Which rows still carry this claim. Relies on queue_noted.
@@ -575,7 +596,7 @@ WITH next AS MATERIALIZED (
         WHERE s.id = ANY(%(subscriptions)b::integer[])
     ) AS f ORDER BY f.seq LIMIT 100
 )
-SELECT q.seq, b.source, b.id, b.type, b.version, b.key, b.headers, b.body, l.consumer, l.id, l.hash, q.place, q.subscription
+SELECT q.seq, b.source, b.id, b.type, b.version, b.key, b.headers, b.body, l.consumer, l.id, l.hash, q.place, q.subscription, b.position
 FROM next JOIN {prefix}queue q USING (seq) JOIN {prefix}body b USING (seq) JOIN {prefix}ledger l USING (seq)
 WHERE q.state = 'unhandled'
 ORDER BY q.seq
@@ -591,8 +612,8 @@ WHERE seq = %(seq)s AND state = 'unhandled'
 RETURNING seq
 
 -- name: set_body_key
--- The key of an adopted message, for people; the queue row has its hash.
-UPDATE {prefix}body SET key = %(key)s WHERE seq = %(seq)s
+-- The key of a message that has got one, or another one; the queue row has its hash.
+UPDATE {prefix}body SET key = %(key)s, aggregate = %(aggregate)s, key_from = coalesce(%(key_from)s, key_from) WHERE seq = %(seq)s
 
 -- name: hand_on
 -- Before an unhandled row goes: its copies, its cases in quarantine and what people did to it belong to the row that replaces it.
@@ -632,7 +653,7 @@ RETURNING seq
 
 -- name: key_of
 -- Read without a lock: the key lock comes before any row lock of whoever removes a row.
-SELECT q.key_hash, b.key, c.name, q.outgoing, b.destination, q.sequence
+SELECT q.key_hash, b.key, b.aggregate, c.name, q.outgoing, b.destination, q.sequence
 FROM {prefix}queue q JOIN {prefix}body b USING (seq) JOIN {prefix}ledger l USING (seq) JOIN {prefix}name c ON c.id = l.consumer
 WHERE q.seq = %(seq)s
 
@@ -642,41 +663,45 @@ WHERE q.seq = %(seq)s
 UPDATE {prefix}queue q SET key_hash = NULL
 WHERE q.seq = %(seq)s AND q.state = 'dead' AND q.key_hash IS NOT NULL
   AND (q.sequence IS NULL OR NOT EXISTS (
-       SELECT FROM {prefix}queue e WHERE e.key_hash = q.key_hash AND (e.place, e.seq) < (q.place, q.seq)))
+       SELECT FROM {prefix}queue e JOIN {prefix}body b ON b.seq = e.seq
+       WHERE e.key_hash = q.key_hash AND (e.place, e.seq) < (q.place, q.seq)
+         AND b.key = (SELECT o.key FROM {prefix}body o WHERE o.seq = q.seq)))
 RETURNING seq
 
 -- name: advance
 -- The numbers of a key that are applied, in the transaction that applies or gives them up.
-INSERT INTO {prefix}progress AS p (consumer, key, applied)
-SELECT l.consumer, b.key, max(q.sequence)
+INSERT INTO {prefix}progress AS p (consumer, aggregate, key, applied)
+SELECT l.consumer, coalesce(b.aggregate, ''), b.key, max(q.sequence)
 FROM {prefix}queue q JOIN {prefix}body b USING (seq) JOIN {prefix}ledger l USING (seq)
 WHERE q.seq = ANY(%(seqs)b::bigint[]) AND q.sequence IS NOT NULL AND b.key IS NOT NULL
-GROUP BY l.consumer, b.key ORDER BY l.consumer, b.key
-ON CONFLICT (consumer, key) DO UPDATE SET applied = greatest(p.applied, excluded.applied)
+GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
+ON CONFLICT (consumer, aggregate, key) DO UPDATE SET applied = greatest(p.applied, excluded.applied)
 
 -- name: retreat
 -- Guard: the number of this message was the last one given up, and nobody runs a later one of its key. Under the key lock.
 UPDATE {prefix}progress p SET applied = q.sequence - 1
 FROM {prefix}queue q JOIN {prefix}body b USING (seq) JOIN {prefix}ledger l USING (seq)
-WHERE q.seq = %(seq)s AND p.consumer = l.consumer AND p.key = b.key AND p.applied = q.sequence
-  AND NOT EXISTS (SELECT FROM {prefix}queue n WHERE n.key_hash = %(key_hash)s AND n.token IS NOT NULL)
+WHERE q.seq = %(seq)s AND p.consumer = l.consumer AND p.aggregate = coalesce(b.aggregate, '') AND p.key = b.key
+  AND p.applied = q.sequence
+  AND NOT EXISTS (SELECT FROM {prefix}queue n JOIN {prefix}body o ON o.seq = n.seq
+                  WHERE n.key_hash = %(key_hash)s AND n.token IS NOT NULL AND o.key = b.key)
 RETURNING p.applied
 
 -- name: advance_inline
 -- As advance, for a message that never had a queue row.
-INSERT INTO {prefix}progress AS p (consumer, key, applied) VALUES (%(consumer)s, %(key)s, %(sequence)s)
-ON CONFLICT (consumer, key) DO UPDATE SET applied = greatest(p.applied, excluded.applied)
+INSERT INTO {prefix}progress AS p (consumer, aggregate, key, applied) VALUES (%(consumer)s, %(aggregate)s, %(key)s, %(sequence)s)
+ON CONFLICT (consumer, aggregate, key) DO UPDATE SET applied = greatest(p.applied, excluded.applied)
 
 -- name: progress
 -- How far the keys of these rows are. Under their key locks, so it stays true until the commit.
 SELECT q.seq, coalesce(p.applied, 0)
 FROM {prefix}queue q JOIN {prefix}body b USING (seq) JOIN {prefix}ledger l USING (seq)
-LEFT JOIN {prefix}progress p ON p.consumer = l.consumer AND p.key = b.key
+LEFT JOIN {prefix}progress p ON p.consumer = l.consumer AND p.aggregate = coalesce(b.aggregate, '') AND p.key = b.key
 WHERE q.seq = ANY(%(seqs)b::bigint[])
 
 -- name: progress_of
 -- How far a key is. Under its key lock.
-SELECT applied FROM {prefix}progress WHERE consumer = %(consumer)s AND key = %(key)s
+SELECT applied FROM {prefix}progress WHERE consumer = %(consumer)s AND aggregate = %(aggregate)s AND key = %(key)s
 
 -- name: hold
 -- Guard: the row carries this claim. A number is missing before it: wait for that, until the deadline.
@@ -741,7 +766,9 @@ ORDER BY e.started_at LIMIT %(limit)s
 DELETE FROM {prefix}queue q
 WHERE q.seq = %(seq)s AND q.token IS NULL AND q.key_hash IS NOT DISTINCT FROM %(key_hash)s::bigint
   AND (q.sequence IS NULL OR NOT EXISTS (
-       SELECT FROM {prefix}queue e WHERE e.key_hash = q.key_hash AND (e.place, e.seq) < (q.place, q.seq)))
+       SELECT FROM {prefix}queue e JOIN {prefix}body b ON b.seq = e.seq
+       WHERE e.key_hash = q.key_hash AND (e.place, e.seq) < (q.place, q.seq)
+         AND b.key = (SELECT o.key FROM {prefix}body o WHERE o.seq = q.seq)))
 RETURNING seq
 
 -- name: add_audit
@@ -753,7 +780,7 @@ VALUES (clock_timestamp(), %(actor)s, %(action)s, %(seq)s, %(reason)s)
 -- Open cases first come first.
 SELECT x.id, x.seq, x.hash, x.type, x.version, x.headers, x.body, x.copies,
        (extract(epoch FROM x.first_at) * 1000000)::bigint, (extract(epoch FROM x.last_at) * 1000000)::bigint,
-       n.name, l.id, l.hash, b.body, c.name, b.id, x.key, b.headers, b.type, b.version
+       n.name, l.id, l.hash, b.body, c.name, b.id, x.key, b.headers, b.type, b.version, x.position
 FROM {prefix}quarantine x
 JOIN {prefix}ledger l ON l.seq = x.seq
 JOIN {prefix}name n ON n.id = l.source
@@ -929,8 +956,9 @@ ORDER BY l.seq LIMIT %(limit)s
 
 -- name: ahead
 -- The first unfinished message of its key, if that is another one. Relies on queue_key.
-SELECT e.seq, CASE WHEN e.token IS NOT NULL THEN 'running' ELSE e.state END
+SELECT e.seq, CASE WHEN e.token IS NOT NULL THEN 'running' ELSE e.state END, b.type
 FROM {prefix}queue q JOIN {prefix}queue e ON e.key_hash = q.key_hash AND (e.place, e.seq) < (q.place, q.seq)
+JOIN {prefix}body b ON b.seq = e.seq
 WHERE q.seq = %(seq)s
 ORDER BY e.place, e.seq LIMIT 1
 
@@ -1277,7 +1305,7 @@ WHERE seq = %(seq)s
 
 -- name: archivable
 -- Old bodies whose messages have no unfinished business and no open case, in order of number. Relies on the primary key of body.
-SELECT b.seq, n.name, c.name, b.id, b.type, b.version, b.key, b.headers, b.body, encode(l.hash, 'hex'), b.destination, b.cause,
+SELECT b.seq, n.name, c.name, b.id, b.type, b.version, b.key, b.key_from, b.position, b.headers, b.body, encode(l.hash, 'hex'), b.destination, b.cause,
        (extract(epoch FROM b.received_at) * 1000000)::bigint, r.result
 FROM {prefix}body b
 JOIN {prefix}ledger l ON l.seq = b.seq

@@ -48,19 +48,19 @@ INSERT INTO {prefix}name (name) VALUES (:name) ON CONFLICT (name) DO NOTHING
 
 -- name: subscriptions
 -- Who wants what; read by processes that have no handlers.
-SELECT s.id, n.name, s.consumer, s.type, s.key_path, s.key_function, s.sequence, s.on_dead
+SELECT s.id, n.name, s.consumer, s.type, s.key_path, s.key_function, s.sequence, s.on_dead, s.aggregate
 FROM {prefix}subscription s JOIN {prefix}name n ON n.id = s.consumer
 ORDER BY s.id
 
 -- name: subscribe
 -- Guard: unique (consumer, type). Returns nothing when the subscription is already there and unchanged.
-INSERT INTO {prefix}subscription AS s (consumer, type, key_path, key_function, sequence, on_dead)
-VALUES (:consumer, :type, :key_path, :key_function, :sequence, :on_dead)
+INSERT INTO {prefix}subscription AS s (consumer, type, key_path, key_function, sequence, on_dead, aggregate)
+VALUES (:consumer, :type, :key_path, :key_function, :sequence, :on_dead, :aggregate)
 ON CONFLICT (consumer, type) DO UPDATE
 SET key_path = excluded.key_path, key_function = excluded.key_function, sequence = excluded.sequence,
-    on_dead = excluded.on_dead
+    on_dead = excluded.on_dead, aggregate = excluded.aggregate
 WHERE s.key_path IS NOT excluded.key_path OR s.key_function <> excluded.key_function
-   OR s.sequence IS NOT excluded.sequence OR s.on_dead <> excluded.on_dead
+   OR s.sequence IS NOT excluded.sequence OR s.on_dead <> excluded.on_dead OR s.aggregate IS NOT excluded.aggregate
 RETURNING id
 
 -- name: receive
@@ -72,8 +72,9 @@ SELECT :consumer, :source, :type_hash, :stored_id, :hash, :now WHERE coalesce((S
   AND (:worker IS NULL OR EXISTS (SELECT 1 FROM {prefix}worker WHERE id = :worker))
 ON CONFLICT (consumer, source, id) DO NOTHING
 RETURNING :ordinal, seq, received_at;
-INSERT INTO {prefix}body (seq, source, id, type, version, key, headers, body, destination, cause, received_at)
-SELECT last_insert_rowid(), :source, :id, :type, :version, :key, :headers, :body, :destination, :cause, :now
+INSERT INTO {prefix}body (seq, source, id, type, version, key, key_from, aggregate, position, headers, body, destination, cause,
+                      received_at)
+SELECT last_insert_rowid(), :source, :id, :type, :version, :key, :key_from, :aggregate, :position, :headers, :body, :destination, :cause, :now
 WHERE changes() > 0;
 INSERT INTO {prefix}queue (seq, subscription, key_hash, place, sequence, outgoing, destination, state, due_at, worker, token,
                            attempts, solo, type)
@@ -90,8 +91,9 @@ INSERT INTO {prefix}ledger (consumer, source, type_hash, id, hash, received_at)
 SELECT :consumer, :source, :type_hash, :stored_id, :hash, :now FROM {prefix}catalog WHERE version = :catalog
 ON CONFLICT (consumer, source, id) DO NOTHING
 RETURNING seq, received_at;
-INSERT INTO {prefix}body (seq, source, id, type, version, key, headers, body, destination, cause, received_at)
-SELECT last_insert_rowid(), :source, :id, :type, :version, :key, :headers, :body, :destination, :cause, :now
+INSERT INTO {prefix}body (seq, source, id, type, version, key, key_from, aggregate, position, headers, body, destination, cause,
+                      received_at)
+SELECT last_insert_rowid(), :source, :id, :type, :version, :key, :key_from, :aggregate, :position, :headers, :body, :destination, :cause, :now
 WHERE changes() > 0
 
 -- name: known
@@ -125,8 +127,8 @@ ON CONFLICT (seq) DO UPDATE SET copies = copies + excluded.copies, last_at = exc
 -- name: quarantine
 -- Guards: unique (seq, hash, type_hash), and the ledger row is there: a fan-out may have replaced it, and a case without one is out of
 -- reach. Never touches the first body; answers what an operator decided about these bytes under this type.
-INSERT INTO {prefix}quarantine (seq, hash, type_hash, type, version, key, headers, body, copies, first_at, last_at)
-SELECT seq, :hash, :type_hash, :type, :version, :key, :headers, :body, 1, :now, :now FROM {prefix}ledger WHERE seq = :seq
+INSERT INTO {prefix}quarantine (seq, hash, type_hash, type, version, key, position, headers, body, copies, first_at, last_at)
+SELECT seq, :hash, :type_hash, :type, :version, :key, :position, :headers, :body, 1, :now, :now FROM {prefix}ledger WHERE seq = :seq
 ON CONFLICT (seq, hash, type_hash) DO UPDATE SET copies = copies + 1, last_at = excluded.last_at
 RETURNING resolution, accepted_seq
 
@@ -190,7 +192,7 @@ WHERE EXISTS (SELECT 1 FROM {prefix}worker WHERE id = :worker) AND seq IN (
         ORDER BY seq LIMIT :limit)
     LIMIT :limit);
 SELECT q.seq, q.subscription, q.key_hash, q.place, q.sequence, q.attempts, b.source, b.id, b.type, b.version, b.key,
-       b.headers, b.body, b.destination, b.received_at, (:now - b.received_at) / 1000000.0
+       b.headers, b.body, b.destination, b.key_from, b.received_at, (:now - b.received_at) / 1000000.0
 FROM {prefix}queue q JOIN {prefix}body b ON b.seq = q.seq
 WHERE q.worker = :worker AND q.token = :token
 
@@ -214,7 +216,7 @@ WHERE EXISTS (SELECT 1 FROM {prefix}worker WHERE id = :worker) AND seq IN (
             ORDER BY seq LIMIT :limit)
     ) ORDER BY turn LIMIT :limit);
 SELECT q.seq, q.subscription, q.key_hash, q.place, q.sequence, q.attempts, b.source, b.id, b.type, b.version, b.key,
-       b.headers, b.body, b.destination, b.received_at, (:now - b.received_at) / 1000000.0
+       b.headers, b.body, b.destination, b.key_from, b.received_at, (:now - b.received_at) / 1000000.0
 FROM {prefix}queue q JOIN {prefix}body b ON b.seq = q.seq
 WHERE q.worker = :worker AND q.token = :token
 
@@ -250,7 +252,7 @@ WHERE EXISTS (SELECT 1 FROM {prefix}worker WHERE id = :worker) AND seq IN (
       AND subscription IN (SELECT value FROM json_each(:subscriptions)) AND destination IS :destination
     ORDER BY seq LIMIT 1);
 SELECT q.seq, q.subscription, q.key_hash, q.place, q.sequence, q.attempts, b.source, b.id, b.type, b.version, b.key,
-       b.headers, b.body, b.destination, b.received_at, (:now - b.received_at) / 1000000.0
+       b.headers, b.body, b.destination, b.key_from, b.received_at, (:now - b.received_at) / 1000000.0
 FROM {prefix}queue q JOIN {prefix}body b ON b.seq = q.seq
 WHERE q.worker = :worker AND q.token = :token
 
@@ -265,6 +267,17 @@ SELECT max(seq) FROM (
     ORDER BY seq LIMIT :limit
 ) AS looked_at
 HAVING count(*) > 0 AND EXISTS (SELECT 1 FROM {prefix}worker WHERE id = :worker)
+
+-- name: keyless
+-- The newest messages that have no key although their handler wants one, by type; not what was erased or forgotten. Walks the ledger's
+-- primary key backwards.
+SELECT b.type, c.name, s.key_path, count(*)
+FROM (SELECT seq, consumer FROM {prefix}ledger ORDER BY seq DESC LIMIT :newest) AS l
+JOIN {prefix}body b ON b.seq = l.seq
+JOIN {prefix}name c ON c.id = l.consumer
+JOIN {prefix}subscription s ON s.consumer = l.consumer AND s.type = b.type
+WHERE b.key IS NULL AND b.body IS NOT NULL AND (s.key_path IS NOT NULL OR s.key_function)
+GROUP BY 1, 2, 3 ORDER BY 1, 2
 
 -- name: suspects
 -- Whether a message waits that must run alone. Relies on queue_solo.
@@ -314,6 +327,13 @@ FROM (
 ) AS o
 WHERE q.seq = o.seq AND (o.earlier OR o.busy OR o.unplaced)
 RETURNING seq, CASE WHEN state = 'waiting' AND due_at IS NOT NULL THEN 'unplaced' ELSE state END
+
+-- name: move
+-- Guard: the row still carries this claim. It is claimed anew, in its place in the key it comes to.
+UPDATE {prefix}queue
+SET key_hash = :key_hash, sequence = :sequence, place = coalesce(:sequence, place), worker = NULL, token = NULL
+WHERE seq = :seq AND worker = :worker AND token = :token
+RETURNING seq
 
 -- name: noted
 -- Which rows still carry this claim. Relies on queue_noted.
@@ -473,7 +493,7 @@ SELECT w.type, s.id FROM waiting w JOIN {prefix}subscription s ON s.type = w.typ
 
 -- name: unhandled
 -- Relies on queue_unhandled: what others wait for is not looked at.
-SELECT q.seq, b.source, b.id, b.type, b.version, b.key, b.headers, b.body, l.consumer, l.id, l.hash, q.place, q.subscription
+SELECT q.seq, b.source, b.id, b.type, b.version, b.key, b.headers, b.body, l.consumer, l.id, l.hash, q.place, q.subscription, b.position
 FROM {prefix}queue q JOIN {prefix}body b ON b.seq = q.seq JOIN {prefix}ledger l ON l.seq = q.seq
 WHERE q.seq IN (
     SELECT n.seq FROM json_each(:types) t JOIN {prefix}queue n ON n.seq IN (
@@ -496,8 +516,8 @@ WHERE seq = :seq AND state = 'unhandled'
 RETURNING seq
 
 -- name: set_body_key
--- The key of an adopted message, for people; the queue row has its hash.
-UPDATE {prefix}body SET key = :key WHERE seq = :seq
+-- The key of a message that has got one, or another one; the queue row has its hash.
+UPDATE {prefix}body SET key = :key, aggregate = :aggregate, key_from = coalesce(:key_from, key_from) WHERE seq = :seq
 
 -- name: hand_on
 -- Before an unhandled row goes: its copies, its cases in quarantine and what people did to it belong to the row that replaces it.
@@ -525,7 +545,7 @@ RETURNING seq
 
 -- name: key_of
 -- The key whose lock comes before any row lock.
-SELECT q.key_hash, b.key, c.name, q.outgoing, b.destination, q.sequence
+SELECT q.key_hash, b.key, b.aggregate, c.name, q.outgoing, b.destination, q.sequence
 FROM {prefix}queue q JOIN {prefix}body b ON b.seq = q.seq JOIN {prefix}ledger l ON l.seq = q.seq
 JOIN {prefix}name c ON c.id = l.consumer
 WHERE q.seq = :seq
@@ -536,43 +556,48 @@ WHERE q.seq = :seq
 UPDATE {prefix}queue AS q SET key_hash = NULL
 WHERE q.seq = :seq AND q.state = 'dead' AND q.key_hash IS NOT NULL
   AND (q.sequence IS NULL OR NOT EXISTS (
-       SELECT 1 FROM {prefix}queue e WHERE e.key_hash = q.key_hash AND (e.place, e.seq) < (q.place, q.seq)))
+       SELECT 1 FROM {prefix}queue e JOIN {prefix}body b ON b.seq = e.seq
+       WHERE e.key_hash = q.key_hash AND (e.place, e.seq) < (q.place, q.seq)
+         AND b.key = (SELECT o.key FROM {prefix}body o WHERE o.seq = q.seq)))
 RETURNING seq
 
 -- name: advance
 -- The numbers of a key that are applied, in the transaction that applies or gives them up.
-INSERT INTO {prefix}progress (consumer, key, applied)
-SELECT l.consumer, b.key, max(q.sequence)
+INSERT INTO {prefix}progress (consumer, aggregate, key, applied)
+SELECT l.consumer, coalesce(b.aggregate, ''), b.key, max(q.sequence)
 FROM {prefix}queue q JOIN {prefix}body b ON b.seq = q.seq JOIN {prefix}ledger l ON l.seq = q.seq
 WHERE q.seq IN (SELECT value FROM json_each(:seqs)) AND q.sequence IS NOT NULL AND b.key IS NOT NULL
-GROUP BY l.consumer, b.key
-ON CONFLICT (consumer, key) DO UPDATE SET applied = max(applied, excluded.applied)
+GROUP BY 1, 2, 3
+ON CONFLICT (consumer, aggregate, key) DO UPDATE SET applied = max(applied, excluded.applied)
 
 -- name: retreat
 -- Guard: the number of this message was the last one given up, and nobody runs a later one of its key.
 UPDATE {prefix}progress SET applied = applied - 1
 WHERE EXISTS (
     SELECT 1 FROM {prefix}queue q JOIN {prefix}body b ON b.seq = q.seq JOIN {prefix}ledger l ON l.seq = q.seq
-    WHERE q.seq = :seq AND l.consumer = {prefix}progress.consumer AND b.key = {prefix}progress.key
+    WHERE q.seq = :seq AND l.consumer = {prefix}progress.consumer AND coalesce(b.aggregate, '') = {prefix}progress.aggregate
+      AND b.key = {prefix}progress.key
       AND q.sequence = {prefix}progress.applied)
-  AND NOT EXISTS (SELECT 1 FROM {prefix}queue n WHERE n.key_hash = :key_hash AND n.token IS NOT NULL)
+  AND NOT EXISTS (
+    SELECT 1 FROM {prefix}queue n JOIN {prefix}body o ON o.seq = n.seq
+    WHERE n.key_hash = :key_hash AND n.token IS NOT NULL AND o.key = {prefix}progress.key)
 RETURNING applied
 
 -- name: advance_inline
 -- As advance, for a message that never had a queue row.
-INSERT INTO {prefix}progress (consumer, key, applied) VALUES (:consumer, :key, :sequence)
-ON CONFLICT (consumer, key) DO UPDATE SET applied = max(applied, excluded.applied)
+INSERT INTO {prefix}progress (consumer, aggregate, key, applied) VALUES (:consumer, :aggregate, :key, :sequence)
+ON CONFLICT (consumer, aggregate, key) DO UPDATE SET applied = max(applied, excluded.applied)
 
 -- name: progress
 -- How far the keys of these rows are.
 SELECT q.seq, coalesce(p.applied, 0)
 FROM {prefix}queue q JOIN {prefix}body b ON b.seq = q.seq JOIN {prefix}ledger l ON l.seq = q.seq
-LEFT JOIN {prefix}progress p ON p.consumer = l.consumer AND p.key = b.key
+LEFT JOIN {prefix}progress p ON p.consumer = l.consumer AND p.aggregate = coalesce(b.aggregate, '') AND p.key = b.key
 WHERE q.seq IN (SELECT value FROM json_each(:seqs))
 
 -- name: progress_of
 -- How far a key is.
-SELECT applied FROM {prefix}progress WHERE consumer = :consumer AND key = :key
+SELECT applied FROM {prefix}progress WHERE consumer = :consumer AND aggregate = :aggregate AND key = :key
 
 -- name: hold
 -- Guard: the row carries this claim. A number is missing before it: wait for that, until the deadline.
@@ -631,7 +656,9 @@ ORDER BY e.started_at LIMIT :limit
 DELETE FROM {prefix}queue AS q
 WHERE q.seq = :seq AND q.token IS NULL AND q.key_hash IS :key_hash
   AND (q.sequence IS NULL OR NOT EXISTS (
-       SELECT 1 FROM {prefix}queue e WHERE e.key_hash = q.key_hash AND (e.place, e.seq) < (q.place, q.seq)))
+       SELECT 1 FROM {prefix}queue e JOIN {prefix}body b ON b.seq = e.seq
+       WHERE e.key_hash = q.key_hash AND (e.place, e.seq) < (q.place, q.seq)
+         AND b.key = (SELECT o.key FROM {prefix}body o WHERE o.seq = q.seq)))
 RETURNING seq
 
 -- name: add_audit
@@ -641,7 +668,7 @@ INSERT INTO {prefix}audit (at, actor, action, seq, reason) VALUES (:now, :actor,
 -- name: quarantined
 -- Open cases first come first.
 SELECT x.id, x.seq, x.hash, x.type, x.version, x.headers, x.body, x.copies, x.first_at, x.last_at,
-       n.name, l.id, l.hash, b.body, c.name, b.id, x.key, b.headers, b.type, b.version
+       n.name, l.id, l.hash, b.body, c.name, b.id, x.key, b.headers, b.type, b.version, x.position
 FROM {prefix}quarantine x
 JOIN {prefix}ledger l ON l.seq = x.seq
 JOIN {prefix}name n ON n.id = l.source
@@ -810,8 +837,9 @@ ORDER BY l.seq LIMIT :limit
 
 -- name: ahead
 -- The first unfinished message of its key, if that is another one. Relies on queue_key.
-SELECT e.seq, CASE WHEN e.token IS NOT NULL THEN 'running' ELSE e.state END
+SELECT e.seq, CASE WHEN e.token IS NOT NULL THEN 'running' ELSE e.state END, b.type
 FROM {prefix}queue q JOIN {prefix}queue e ON e.key_hash = q.key_hash AND (e.place, e.seq) < (q.place, q.seq)
+JOIN {prefix}body b ON b.seq = e.seq
 WHERE q.seq = :seq
 ORDER BY e.place, e.seq LIMIT 1
 
@@ -1126,7 +1154,7 @@ WHERE seq = :seq
 
 -- name: archivable
 -- Old bodies whose messages have no unfinished business and no open case, in order of number. Relies on the primary key of body.
-SELECT b.seq, n.name, c.name, b.id, b.type, b.version, b.key, b.headers, b.body, lower(hex(l.hash)), b.destination, b.cause,
+SELECT b.seq, n.name, c.name, b.id, b.type, b.version, b.key, b.key_from, b.position, b.headers, b.body, lower(hex(l.hash)), b.destination, b.cause,
        b.received_at, r.result
 FROM {prefix}body b
 JOIN {prefix}ledger l ON l.seq = b.seq

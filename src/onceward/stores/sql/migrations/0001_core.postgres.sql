@@ -23,6 +23,7 @@ CREATE TABLE {prefix}subscription (
     key_function boolean NOT NULL DEFAULT false,
     sequence     text,
     on_dead      text NOT NULL DEFAULT 'block' CHECK (on_dead IN ('block', 'continue')),
+    aggregate    text,
     UNIQUE (consumer, type)
 );
 
@@ -48,6 +49,11 @@ CREATE TABLE {prefix}body (
     type        text NOT NULL,
     version     integer NOT NULL,
     key         text,
+    -- Who said it: 'caller', 'worker', or NULL where it was found in the message when that was received.
+    key_from    text,
+    -- The namespace of the key, where its handler has one of its own.
+    aggregate   text,
+    position    bigint,
     headers     text,
     body        bytea,
     destination text,
@@ -174,6 +180,7 @@ CREATE TABLE {prefix}quarantine (
     type         text NOT NULL,
     version      integer NOT NULL,
     key          text,
+    position     bigint,
     headers      text,
     body         bytea NOT NULL,
     copies       bigint NOT NULL,
@@ -195,10 +202,11 @@ CREATE TABLE {prefix}audit (
 CREATE INDEX {prefix}audit_seq ON {prefix}audit (seq);
 
 CREATE TABLE {prefix}progress (
-    consumer integer NOT NULL,
-    key      text NOT NULL,
-    applied  bigint NOT NULL,
-    PRIMARY KEY (consumer, key)
+    consumer  integer NOT NULL,
+    aggregate text NOT NULL,
+    key       text NOT NULL,
+    applied   bigint NOT NULL,
+    PRIMARY KEY (consumer, aggregate, key)
 );
 
 CREATE TABLE {prefix}effect (

@@ -23,6 +23,7 @@ CREATE TABLE {prefix}subscription (
     key_function integer NOT NULL DEFAULT 0,
     sequence     text,
     on_dead      text NOT NULL DEFAULT 'block' CHECK (on_dead IN ('block', 'continue')),
+    aggregate    text,
     UNIQUE (consumer, type)
 );
 
@@ -46,6 +47,11 @@ CREATE TABLE {prefix}body (
     type        text NOT NULL,
     version     integer NOT NULL,
     key         text,
+    -- Who said it: 'caller', 'worker', or NULL where it was found in the message when that was received.
+    key_from    text,
+    -- The namespace of the key, where its handler has one of its own.
+    aggregate   text,
+    position    integer,
     headers     text,
     body        blob,
     destination text,
@@ -172,6 +178,7 @@ CREATE TABLE {prefix}quarantine (
     type         text NOT NULL,
     version      integer NOT NULL,
     key          text,
+    position     integer,
     headers      text,
     body         blob NOT NULL,
     copies       integer NOT NULL,
@@ -193,10 +200,11 @@ CREATE TABLE {prefix}audit (
 CREATE INDEX {prefix}audit_seq ON {prefix}audit (seq);
 
 CREATE TABLE {prefix}progress (
-    consumer integer NOT NULL,
-    key      text NOT NULL,
-    applied  integer NOT NULL,
-    PRIMARY KEY (consumer, key)
+    consumer  integer NOT NULL,
+    aggregate text NOT NULL,
+    key       text NOT NULL,
+    applied   integer NOT NULL,
+    PRIMARY KEY (consumer, aggregate, key)
 );
 
 CREATE TABLE {prefix}effect (
