@@ -259,6 +259,16 @@ class TestStale:
         ]
         assert script.params("count_duplicates") == []
 
+    def test_a_source_that_a_failover_took_back_gets_its_number_again(self) -> None:
+        """The database has gone back to before the name was there: what was read of it is worth nothing."""
+        here, before = context(handler()), catalog(handler(), version=9)
+        numbers = [(1, SERVICE), (2, "another")]
+        answers = {**catalog_answers(before), "names": Turns(numbers, [*numbers, (3, "shop")])}
+        script = Script({"receive": Turns([], [(0, 3, NOW)]), "known": [], **answers})
+        assert take(here, script, delivery()) == [Receipt("accepted", 3)]
+        assert script.story == [STORED, LOOKED_UP, RELOADED, "begin add_name touch_catalog commit", RELOADED, STORED]
+        assert script.params("receive")[-1]["source"] == 3
+
     def test_it_gives_up_in_the_end(self) -> None:
         """Five catalogs in a row is not staleness any more: the caller hears of it and stores nothing."""
         script = Script({"receive": [], "known": [], **catalog_answers(catalog(handler()))})

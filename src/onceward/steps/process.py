@@ -64,8 +64,11 @@ def process(lane: Lane, delivery: Delivery, *, is_async: bool) -> Flow[dict[str,
 def _process_for(lane: Lane, delivery: Delivery, consumer: str) -> Flow[Receipt]:
     context = lane.context
     for _ in range(5):
+        yield from know_names(context, context.cache, {context.service, delivery.source})  # as in `receive`
         catalog = context.cache.catalog
-        (target,) = (one for one in targets(context, catalog, delivery) if one.consumer == consumer)
+        target = next((one for one in targets(context, catalog, delivery) if one.consumer == consumer), None)
+        if target is None:  # as after a failover to a database that does not know it yet
+            raise StoreConflict(f"consumer {consumer!r} is not subscribed to {delivery.type!r} any more; try again")
         handler = _handler(context, delivery, target)
         if context.clock() < catalog.careful_until and not _forgets(handler):
             receipt = yield from _store_and_handle(lane, delivery, target, careful=True)

@@ -97,7 +97,9 @@ def _store(  # noqa: PLR0913, PLR0917 - the parts of `receive`
     since: float = 0.0,
 ) -> Flow[None]:
     own: set[int] = set()
+    names = {context.service, *(deliveries[index].source for index in indexes)}
     for _ in range(5):
+        yield from know_names(context, cache, names)  # a failover may have taken them back since anybody looked
         catalog = cache.catalog
         plan = [(index, target) for index in indexes for target in targets(context, catalog, deliveries[index])]
         records = [
