@@ -56,7 +56,9 @@ def _simulate(figures: dict[str, Any]) -> str:
 ## Simulation
 
 The real steps on a virtual clock and a virtual broker that duplicates, reorders and delays, interleaved at every statement by a
-seeded scheduler; every history is checked. {figures["seeds"]:,} seeds from {figures["first_seed"]}.
+seeded scheduler; every history is checked. Programs of old and new versions start and stop while others receive, join callers'
+transactions, share tables with other services, publish to destinations of which one hangs, drain a spool, and live through failovers
+to a standby that lags. {figures["seeds"]:,} seeds from {figures["first_seed"]}.
 
 **{figures["schedules"]:,} histories, {figures["steps"]:,} steps, {figures["violations"]} violations.**
 

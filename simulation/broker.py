@@ -16,6 +16,8 @@ class Parcel:
     delivery: Delivery
     holder: str = ""
     settled: bool = False
+    undone: bool = False
+    """Whatever its receiver has stored was lost with the database; it is on its way once more."""
 
 
 class Broker:
@@ -25,6 +27,7 @@ class Broker:
         self._queue = [Parcel(delivery) for delivery in deliveries]
         self._out: list[Parcel] = []
         self._history, self._chance = history, chance
+        self._settled: list[Delivery] = []
         self.lossy = True
         """An acknowledgement may be lost, and then the delivery comes again."""
 
@@ -51,22 +54,41 @@ class Broker:
                 self._history.doubly_settled.append(parcel.delivery.id)
             parcel.settled = True
             self._out.remove(parcel)
+            if parcel.undone:
+                continue
             delivery = parcel.delivery
+            self._settled.append(delivery)
             self._history.acknowledged.append((delivery.source, delivery.id, delivery.hash))
             if self.lossy and self._chance.random() < 0.03:
                 self._queue.append(Parcel(delivery))
 
+    @property
+    def settled(self) -> int:
+        """How many were acknowledged so far."""
+        return len(self._settled)
+
+    def deliver_again(self, since: int) -> None:
+        """What was acknowledged since then comes again, and what is about to be."""
+        again = [parcel.delivery for parcel in self._out if not parcel.undone] + self._settled[since:]
+        for parcel in self._out:
+            parcel.undone = True
+        self._queue += [Parcel(delivery) for delivery in again]
+        del self._settled[since:]
+
     def refuse(self, parcels: list[Parcel]) -> None:
         """The receiver could not take them: again, soon."""
         for parcel in parcels:
-            self._out.remove(parcel)
-            self._queue.insert(0, Parcel(parcel.delivery))
+            self._return(parcel)
 
     def lost(self, holder: str) -> None:
         """A receiver is gone with its connection: what it had not acknowledged comes again."""
         mine = [parcel for parcel in self._out if parcel.holder == holder]
         for parcel in reversed(mine):
-            self._out.remove(parcel)
+            self._return(parcel)
+
+    def _return(self, parcel: Parcel) -> None:
+        self._out.remove(parcel)
+        if not parcel.undone:
             self._queue.insert(0, Parcel(parcel.delivery))
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 from dataclasses import replace
 from datetime import timedelta
@@ -18,27 +19,34 @@ from simulation.clock import Clock
 from simulation.history import ExternalCall, Publication
 from simulation.observer import Observer
 from simulation.requests import Die, Pause, Script, Write
-from simulation.workload import SERVICE, Kind, Plan, Scenario
+from simulation.themes import SERVICE
+from simulation.workload import Kind, Plan, Scenario
 
 TIMEOUT = 6.0
 
 
-def registry_of(scenario: Scenario, clock: Clock, *, late: bool) -> Registry:
-    """The handlers of one process."""
+def registry_of(scenario: Scenario, clock: Clock, start: int) -> Registry:
+    """The handlers of the process that is started as number so and so."""
     registry = Registry()
     for kind in scenario.kinds:
-        if late or not kind.late:
-            for consumer in kind.consumers:
-                registry.add(_handler(kind, consumer, scenario, clock))
-    relay = relay_handler(
-        "out",
-        _NoSink(),
-        retry=RetryPolicy(attempts=4, first=timedelta(seconds=1), jitter=1),
-        circuit=CIRCUIT,
-        timeout=timedelta(seconds=TIMEOUT),
-        group=2,
-    )
-    registry.add_relay(replace(relay, breaker=None))
+        for consumer in kind.consumers:
+            if start >= scenario.since[kind.type, consumer]:
+                version = kind.versions if start >= scenario.modern_since else 1
+                registry.add(_handler(kind, consumer, scenario, clock, version))
+        if kind.versions > 1 and start >= scenario.modern_since:
+            registry.add_upcaster(kind.type, 1, lambda data: data)
+    if scenario.deploying:  # each program handles something that none before it did
+        registry.add(_handler(Kind(f"of {start}"), SERVICE, scenario, clock))
+    for destination in scenario.sinks(start):
+        relay = relay_handler(
+            destination,
+            _NoSink(),
+            retry=RetryPolicy(attempts=4, first=timedelta(seconds=1), jitter=1),
+            circuit=CIRCUIT,
+            timeout=timedelta(seconds=TIMEOUT),
+            group=2,
+        )
+        registry.add_relay(replace(relay, breaker=Breaker(CIRCUIT, clock.monotonic)))
     return registry
 
 
@@ -49,12 +57,12 @@ class _NoSink:
         raise NotImplementedError(message.id)
 
 
-def _handler(kind: Kind, consumer: str, scenario: Scenario, clock: Clock) -> Handler:
+def _handler(kind: Kind, consumer: str, scenario: Scenario, clock: Clock, version: int = 1) -> Handler:
     return Handler(
         function=lambda _message, _tx: None,
         type=kind.type,
         consumer=consumer,
-        version=1,
+        version=version,
         key=kind.key,
         retry=scenario.retry,
         timeout=timedelta(seconds=TIMEOUT),
@@ -81,7 +89,9 @@ class Scripts:
     def script(self, call: Call) -> Script:
         """The script of one call."""
         if call.handler.consumer == OUTBOX:
-            return self._publish(call.message)
+            return self._publish(call.message, call.handler.type)
+        if call.handler.forgets_failures:
+            return self._answer(call, self._observer.service)
         if call.handler.batch:
             return self._batch(call.message)
         return self._single(call.message)
@@ -108,24 +118,21 @@ class Scripts:
             yield message.once("charge", self._external(message, kind), idempotent=kind.idempotent)
         if fails and plan is not None and not plan.late_failure:
             yield from _fail(plan.failure)
-        number = message.data.get("n")
-        yield Write(
-            {
-                "consumer": message.consumer,
-                "source": message.source,
-                "message": message.id,
-                "seq": message.seq,
-                "key": message.data["key"],
-                "number": number,
-                "hash": hashlib.sha256(message.body).digest(),
-                "attempt": message.attempt,
-            }
-        )
+        yield _written(message)
         for index in range(kind.sends):
-            message.send("note", {"of": message.id, "index": index}, key=message.data["key"], to="out")
+            to = tuple(self._scenario.destinations)[(message.seq + index) % len(self._scenario.destinations)]
+            message.send("note", {"of": message.id, "index": index}, key=message.data["key"], to=to)
         if fails and plan is not None:
             yield from _fail(plan.failure)
         return {"seq": message.seq}
+
+    def _answer(self, call: Call, service: str) -> Script:
+        """An endpoint that somebody waits for."""
+        message: Message = call.message[0] if isinstance(call.message, list) else call.message
+        yield _written(message)
+        if not self.calm and self._chance.random() < 0.2:
+            raise ValueError("the endpoint has answered with an error")
+        return {"service": service}
 
     def _kills(self, plan: Plan, consumer: str) -> bool:
         if consumer != SERVICE:
@@ -151,16 +158,38 @@ class Scripts:
 
         return call
 
-    def _publish(self, message: Message) -> Script:
+    def _publish(self, message: Message, sink: str) -> Script:
         yield Pause(0.0)
-        if not self.calm and self._chance.random() < 0.15:
+        if not self.calm and self._scenario.hangs(message.to or ""):
+            self._observer.sometimes("destination hangs")
+            yield Pause(TIMEOUT * 2)
+        if not self.calm and self._chance.random() < self._scenario.faults.sink_away:
             raise ConnectionError("the sink is away")
         committed = self._database.has_outgoing(message.id)
-        record = Publication(self._observer.step, message.id, message.to or "", message.key, committed)
+        named = (message.source, message.id, message.to or "")
+        now = self._database.clock.wall()
+        record = Publication(self._observer.step, *named, message.key, committed, now, sink)
         self._observer.history.publications.append(record)
         if not self.calm and self._chance.random() < self._scenario.faults.publish_crash:
             yield Die()
         yield Pause(0.0)
+
+
+def _written(message: Message) -> Write:
+    """The effect of a message."""
+    data = json.loads(message.body)
+    return Write(
+        {
+            "consumer": message.consumer,
+            "source": message.source,
+            "message": message.id,
+            "seq": message.seq,
+            "key": data["key"],
+            "number": data.get("n"),
+            "hash": hashlib.sha256(message.body).digest(),
+            "attempt": message.attempt,
+        }
+    )
 
 
 def _fail(failure: str) -> Script:

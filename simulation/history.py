@@ -25,6 +25,12 @@ class Reception:
     status: str = ""
     """Receipt status; empty when the call failed or its process died."""
     inline: bool = False
+    undone: bool = False
+    """The database has failed over while it was under way: its answer says nothing."""
+    unsigned: bool = False
+    """Its source does not sign ids."""
+    committed: int = -1
+    """When the transaction it joined was committed; -1 where it had its own."""
 
 
 @dataclass(slots=True)
@@ -53,11 +59,16 @@ class Publication:
     """One message handed to a sink."""
 
     step: int
+    source: str
     id: str
     destination: str
     key: str | None
     committed: bool
     """Whether its outgoing row was committed when it was published."""
+    at: int = 0
+    """Microseconds on the clock of the database."""
+    sink: str = ""
+    """Where it was published to."""
 
 
 @dataclass(slots=True)
@@ -91,6 +102,28 @@ class Action:
 
 
 @dataclass(slots=True)
+class Answer:
+    """What a client was answered under its key."""
+
+    step: int
+    service: str
+    id: str
+    of: str
+    """Whose endpoint has made the answer."""
+
+
+@dataclass(slots=True)
+class Sent:
+    """A message that a program sent by itself; the call has returned."""
+
+    step: int
+    service: str
+    id: str
+    destination: str
+    hash: bytes
+
+
+@dataclass(slots=True)
 class Holders:
     """Who held notes after a commit that claimed: (key hash, worker, token) of each noted row."""
 
@@ -120,9 +153,13 @@ class History:
     publications: list[Publication] = field(default_factory=list)
     calls: list[ExternalCall] = field(default_factory=list)
     actions: list[Action] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+    sent: list[Sent] = field(default_factory=list)
     holders: list[Holders] = field(default_factory=list)
     acknowledged: list[tuple[str, str, bytes]] = field(default_factory=list)
     """(source, id, hash) of every delivery that was acknowledged to the broker."""
+    spooled: set[tuple[str, str, bytes]] = field(default_factory=set)
+    """(source, id, hash) of those that wait in the spool at the end."""
     unsettled: list[str] = field(default_factory=list)
     """Deliveries that the broker still waits for at the end."""
     doubly_settled: list[str] = field(default_factory=list)
@@ -140,6 +177,10 @@ class History:
     crash_limit: int = 3
     consumers: dict[str, list[str]] = field(default_factory=dict)
     """Who must get the messages of a type from the beginning."""
+    subscribed: dict[tuple[str, str], int] = field(default_factory=dict)
+    """(consumer, type): when its subscription was committed."""
+    placed: list[tuple[int, int]] = field(default_factory=list)
+    """(step, seq) of every message of an unknown type that got its consumers, and was committed."""
     continuing: set[tuple[str, str]] = field(default_factory=set)
     """(consumer, type) whose keys go on without a dead message."""
     drained: bool = True
@@ -153,5 +194,9 @@ class History:
     """Bodies may only go when they are there."""
     dedupe_retention: float = 0.0
     """Seconds for which ids are remembered."""
+    prompt: set[str] = field(default_factory=set)
+    """Destinations that take every message at once, whatever becomes of the others."""
+    ended_at: int = 0
+    """When the faults stopped, in microseconds."""
     sends: dict[str, int] = field(default_factory=dict)
     """How many messages the handler of a type sends."""

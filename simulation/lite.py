@@ -7,6 +7,7 @@ prepared statements stay valid, and nothing of an earlier history remains.
 
 from __future__ import annotations
 
+import random
 import shutil
 import sqlite3
 import tempfile
@@ -22,7 +23,7 @@ from onceward.stores.sqlite.guard import HandlerConnection
 from onceward.stores.sqlite.session import SqliteSession
 from onceward.stores.statements import load
 from simulation.clock import Clock
-from simulation.requests import Blocked, Write
+from simulation.requests import Blocked, Close, Open, Write
 
 PREFIX = "o_"
 PATIENCE = 10.0
@@ -47,6 +48,8 @@ TABLES = [
     "progress",
     "effect",
 ]
+UNSEEN = ["sighting", "source"]
+"""Tables that no check looks at."""
 _INSERT = (
     "INSERT INTO effect_log (consumer, source, message, seq, key, number, hash, attempt) "
     "VALUES (:consumer, :source, :message, :seq, :key, :number, :hash, :attempt)"
@@ -68,6 +71,7 @@ class LiteDatabase:
         # Runs at the end of worker processes too, where `atexit` does not.
         self.close = Finalize(self, shutil.rmtree, (folder,), exitpriority=10)
         self._path = str(Path(folder) / "simulation.db")
+        self._chance = random.Random(0)
         self._probe = self._connect()
         self._pool: list[HandlerConnection] = []
         self.statements = dict(statements or load("sqlite", PREFIX))
@@ -84,6 +88,8 @@ class LiteDatabase:
         connection = sqlite3.connect(
             self._path, isolation_level=None, timeout=0, cached_statements=256, factory=HandlerConnection
         )
+        # Not by its own method, after which it would be taken for one that a handler has changed.
+        sqlite3.Connection.create_function(connection, "random", 0, lambda: self._chance.getrandbits(62))
         sqlite3.Cursor(connection).execute("PRAGMA journal_mode = WAL")
         sqlite3.Cursor(connection).execute("PRAGMA synchronous = OFF")
         return connection
@@ -97,9 +103,10 @@ class LiteDatabase:
             session.cut()
             self._pool.append(session.connection)
         self._sessions = []
+        self._chance.seed(0)
         self.clock, self.writer, self.epoch = clock, None, 0
         self._run("BEGIN IMMEDIATE")
-        for table in TABLES[1:]:
+        for table in TABLES[1:] + UNSEEN:
             self._run(f"DELETE FROM {PREFIX}{table}")
         self._run("DELETE FROM effect_log")
         self._run("DELETE FROM sqlite_sequence")
@@ -107,9 +114,31 @@ class LiteDatabase:
         self._run(f"UPDATE {PREFIX}upkeep SET due_at = 0")
         self._run("COMMIT")
 
+    def snapshot(self) -> dict[str, list[Any]]:
+        """Everything that is committed, as `restore` takes it."""
+        names = [row[0] for row in self._run("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        return {name: self._run(f"SELECT * FROM {name}") for name in names}
+
+    def restore(self, tables: dict[str, list[Any]]) -> None:
+        """Be what it was; no transaction is open."""
+        self._run("BEGIN IMMEDIATE")
+        for name, rows in tables.items():
+            self._run(f"DELETE FROM {name}")
+            if rows:
+                marks = ", ".join("?" * len(rows[0]))
+                sqlite3.Cursor(self._probe).executemany(f"INSERT INTO {name} VALUES ({marks})", rows)
+        self._run("COMMIT")
+        self.epoch += 1
+
     def session(self, name: str) -> LiteSession:
         """A connection of its own for an actor."""
         session = LiteSession(self, name, self._pool.pop() if self._pool else self._connect())
+        self._sessions.append(session)
+        return session
+
+    def caller(self, name: str) -> LiteSession:
+        """A connection of a program's own, in whose transactions it receives."""
+        session = LiteCaller(self, name, self._pool.pop() if self._pool else self._connect())
         self._sessions.append(session)
         return session
 
@@ -142,6 +171,14 @@ class LiteDatabase:
     def catalog_version(self) -> int:
         """The committed version of the catalog."""
         return int(self._run(f"SELECT version FROM {PREFIX}catalog")[0][0])
+
+    def waits_for_caller(self, _session: LiteSession) -> bool:
+        """Whether a caller's transaction is in the way that need not be; there is one writer here."""
+        return False
+
+    def names(self) -> dict[int, str]:
+        """Names by their numbers."""
+        return dict(self._run(f"SELECT id, name FROM {PREFIX}name"))
 
     def queue(self) -> list[tuple[int, str, int | None]]:
         """Committed unfinished messages: (seq, state, token)."""
@@ -179,12 +216,18 @@ class LiteDatabase:
 class LiteSession:
     """An actor's connection; it can be cut."""
 
+    is_caller = False
+    """Whether its transactions begin and end as somebody else says."""
+
     def __init__(self, database: LiteDatabase, name: str, connection: HandlerConnection) -> None:
         self.database, self.name, self.connection = database, name, connection
         self.broken = False
         self.patience = PATIENCE
         connection.armed = None
-        self._real = SqliteSession(database.statements, self._now, connection, reopen=lambda: connection)
+        self._real = self._connected()
+
+    def _connected(self) -> SqliteSession:
+        return SqliteSession(self.database.statements, self._now, self.connection, reopen=lambda: self.connection)
 
     def _now(self) -> int:
         return self.database.clock.wall()
@@ -205,7 +248,8 @@ class LiteSession:
         if not isinstance(request, Begin | Commit | Rollback):
             self._wait_for_writer()
         try:
-            return self._write(request) if isinstance(request, Write) else self._real.perform(request)
+            own = isinstance(request, Write | Open | Close)
+            return self._write(request) if own else self._real.perform(request)
         finally:
             self._note_writer()
 
@@ -254,3 +298,19 @@ class LiteSession:
         """The connection is lost, and with it whatever is not committed."""
         self.abort()
         self.broken = True
+
+
+class LiteCaller(LiteSession):
+    """A program's own connection: it begins and ends the transactions in which our statements run."""
+
+    is_caller = True
+
+    def _connected(self) -> SqliteSession:
+        return SqliteSession(self.database.statements, self._now, self.connection)
+
+    def _write(self, request: Any) -> None:
+        if isinstance(request, Write):
+            super()._write(request)
+        else:
+            ends = "COMMIT" if isinstance(request, Close) and request.commits else "ROLLBACK"
+            sqlite3.Cursor(self.connection).execute("BEGIN IMMEDIATE" if isinstance(request, Open) else ends)

@@ -7,18 +7,24 @@ import logging
 import multiprocessing
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 
 from proof import report
 from simulation.checks import violations
+from simulation.fleet_variants import FLEET
 from simulation.lite import LiteDatabase
+from simulation.pg import PgDatabase
 from simulation.runner import MODES
 from simulation.sabotage import Stale, edited
 from simulation.variants import VARIANTS, Variant
 from simulation.workload import scenario
 from simulation.world import World
+from tests.servers.postgres import PostgresServer
 
 ENOUGH = 20
+ALL = (*VARIANTS, *FLEET)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +36,14 @@ class Verdict:
     text: str
 
 
-def judge(variant: Variant, seeds: int) -> Verdict:
-    """Run a variant until it is caught, or the seeds are used up."""
+def judge(variant: Variant, seeds: int, url: str = "") -> Verdict:
+    """Run a variant until it is caught, or the seeds are used up; `url` is an empty database of PostgreSQL."""
     others: set[str] = set()
     try:
-        database = LiteDatabase(_statements(variant), schema=variant.schema)
+        database = _database(variant, url)
     except Stale as error:
         return Verdict(variant.name, caught=False, text=f"does not apply: {error}")
-    with variant.patch():
+    with variant.patch(), closing(database):
         for seed in (variant.seed, *range(seeds)):
             for mode in MODES:
                 world = World(scenario(seed, mode, variant.theme), database)
@@ -49,12 +55,27 @@ def judge(variant: Variant, seeds: int) -> Verdict:
     return Verdict(variant.name, caught=False, text=f"not in {seeds} seeds; saw {sorted(others) or 'nothing'}")
 
 
-def _statements(variant: Variant) -> dict[str, tuple[str, ...]] | None:
-    return edited(variant.edits) if variant.edits else None
+def _database(variant: Variant, url: str) -> LiteDatabase | PgDatabase:
+    statements = edited(variant.edits, variant.store) if variant.edits else None
+    if variant.store == "sqlite":
+        return LiteDatabase(statements, schema=variant.schema)
+    return PgDatabase(url, statements)
 
 
-def _judge(work: tuple[int, int]) -> Verdict:
-    return judge(VARIANTS[work[0]], work[1])
+def _judge(work: tuple[int, int, str]) -> Verdict:
+    at, seeds, url = work
+    return judge(ALL[at], seeds, url)
+
+
+@contextmanager
+def _servers(chosen: list[int]) -> Iterator[dict[int, str]]:
+    """A database of its own for each variant of PostgreSQL's text."""
+    wanted = [at for at in chosen if ALL[at].store == "postgres"]
+    if not wanted:
+        yield {}
+        return
+    with PostgresServer() as server:
+        yield {at: server.create_database(f"mutant_{at}") for at in wanted}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -65,11 +86,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--json", help="write the figures to this file")
     options = parser.parse_args(arguments)
-    chosen = [(at, options.seeds) for at, variant in enumerate(VARIANTS) if options.only in variant.name]
+    chosen = [at for at, variant in enumerate(ALL) if options.only in variant.name]
     began, verdicts = time.monotonic(), []
     # A fresh process each: what a variant replaces must not reach the next one.
-    with multiprocessing.get_context("fork").Pool(options.processes, maxtasksperchild=1) as pool:
-        for verdict in pool.imap(_judge, chosen, chunksize=1):
+    with (
+        _servers(chosen) as urls,
+        multiprocessing.get_context("fork").Pool(options.processes, maxtasksperchild=1) as pool,
+    ):
+        work = [(at, options.seeds, urls.get(at, "")) for at in chosen]
+        for verdict in pool.imap(_judge, work, chunksize=1):
             verdicts.append(verdict)
             print(f"{'caught' if verdict.caught else 'MISSED':8} {verdict.name}: {verdict.text}", flush=True)
         pool.close()

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 from onceward.flow import Commit, Rollback
 from onceward.steps import presence
 from simulation.process import Process
+from simulation.standby import Standby
 from simulation.tasks import Task
-from simulation.workload import LEASE, Faults
+from simulation.themes import Faults
+from simulation.workload import LEASE
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -26,6 +28,7 @@ class Nemesis:
         self.active = True
         self._request_limit = faults.cut_before + faults.cut_after + faults.conflict
         self._strike_limit = faults.crash + faults.stop_resume + faults.shutdown + faults.cancel + faults.clock_jump
+        self._standby: Standby | None = None
 
     def fault(self, part: Any) -> str:  # noqa: PLR0911 - one for each kind of fault
         """What happens to a request: nothing, or it is cut before, cut after, or refused."""
@@ -54,8 +57,11 @@ class Nemesis:
 
     def strikes(self, task: Task) -> bool:
         """Perhaps something happens to a process instead of the step that was due."""
-        if not self.active or self._strike_limit == 0.0:
+        if not self.active:
             return False
+        return self._fails_over() or self._strikes_one(task)
+
+    def _strikes_one(self, task: Task) -> bool:
         roll = self._chance.random()
         if roll >= self._strike_limit:
             return False
@@ -71,9 +77,7 @@ class Nemesis:
         elif roll < faults.crash + faults.stop_resume:
             self._stop(process)
         elif roll < faults.crash + faults.stop_resume + faults.shutdown:
-            self._world.scheduler.note(f"{process.name} is asked to stop")
-            self._world.observer.sometimes("graceful stop")
-            process.stopping = True
+            self._shut_down(process)
         else:
             return self._cancel(task)
         return True
@@ -104,12 +108,35 @@ class Nemesis:
         self._world.observer.sometimes("stopped and resumed")
         process.paused_until = self._world.clock.now + seconds
 
+    def _shut_down(self, process: Process) -> None:
+        """One process is asked to stop; a deployment may stop all of them, and as many others start."""
+        world = self._world
+        together = world.scenario.deploying and self._chance.random() < 0.3
+        for one in world.processes if together else [process]:
+            world.scheduler.note(f"{one.name} is asked to stop")
+            world.observer.sometimes("graceful stop")
+            one.stopping = True
+
     def _cancel(self, task: Task) -> bool:
         if "receiver" not in task.name or not task.frames[0].started:
             return False
         self._world.scheduler.note(f"{task.name} is cancelled")
         self._world.observer.sometimes("cancelled")
         self._world.cancel(task)
+        return True
+
+    def _fails_over(self) -> bool:
+        world = self._world
+        if not self._faults.failover:
+            return False
+        if self._standby is None:
+            if self._chance.random() < self._faults.failover:
+                self._standby = Standby(world, world.clock.now + self._chance.choice((0.1, 1.0, 6.0)))
+            return False
+        if world.clock.now < self._standby.until:
+            return False
+        self._standby.promote()
+        self._standby = None
         return True
 
     def _jump(self) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from onceward.errors import GuardFailed
-from onceward.flow import Call, Commit, Query
+from onceward.flow import Call, Commit, Each, Query
 from onceward.identity import body_hash, stored_id
 from onceward.message import Message
 from simulation.history import History, Holders, Reception, Removal, Run
+from simulation.placing import Placing
+from simulation.requests import Close
 
 if TYPE_CHECKING:
+    from simulation.process import Process
     from simulation.requests import Script
     from simulation.tasks import Task
 
@@ -30,7 +34,10 @@ class Observer:
         self.counters: Counter[str] = Counter()
         self.step = 0
         self.caller_holds = True
+        self.service = ""
+        """Whose handler is being called."""
         self.script: Factory | None = None
+        self._placing = Placing(history, database, self.sometimes)
         self._claiming: set[Any] = set()
         self._leaving: dict[Any, list[int]] = {}
         self._redriven: set[int] = set()
@@ -42,6 +49,11 @@ class Observer:
             "promote": self._promote,
             "add_attempt": self._attempt,
             "add_audit": self._audit,
+            "add_worker": self._add_worker,
+            "handled_elsewhere": lambda _t, _s, _p, answer: (
+                self.sometimes("version left to others") if answer[0][0] else None
+            ),
+            "unhandled_types": self._unhandled,
             "beat": self._beat,
             "redrive": self._redrive,
             "discard": self._discard,
@@ -96,10 +108,13 @@ class Observer:
                 )
             )
         self.history.runs += runs
+        if call.handler.forgets_failures and "client" not in task.name:
+            self.history.misdeeds.append(("nobody waits", f"request {messages[0].id} was handled by a worker"))
         if len(messages) > 1:
             self.sometimes("batch of several")
         if not lane.alone:
             self.sometimes("group of several")
+        self.service = process.context.service
         return runs, self.script(call)
 
     def run_ended(self, run: Run, outcome: str) -> None:
@@ -110,6 +125,7 @@ class Observer:
         """The transaction of a session is gone."""
         self._leaving.pop(session, None)
         self._claiming.discard(session)
+        self._placing.forget(session)
 
     def refused(self, part: Any, error: Exception) -> None:
         """A request was answered with an error of the database itself."""
@@ -118,13 +134,23 @@ class Observer:
 
     def performed(self, task: Task, session: Any, part: Any, answer: Any, *, began: bool) -> None:
         """A request was performed."""
-        if isinstance(part, Commit):
-            self.history.departed += self._leaving.pop(session, [])
-            if session in self._claiming:
-                self._claiming.discard(session)
-                self.history.holders.append(Holders(self.step, self._database.notes()))
+        if isinstance(part, Commit | Close):
+            if _commits(session, part):
+                self._committed(session)
             return
-        name = getattr(part, "name", "")
+        if isinstance(part, Query | Each):
+            self._statement(task, session, part, answer, began=began)
+
+    def _committed(self, session: Any) -> None:
+        self.history.departed += self._leaving.pop(session, [])
+        self._placing.committed(session, self.step)
+        if session in self._claiming:
+            self._claiming.discard(session)
+            self.history.holders.append(Holders(self.step, self._database.notes()))
+
+    def _statement(self, task: Task, session: Any, part: Any, answer: Any, *, began: bool) -> None:
+        name = part.name
+        self._placing.performed(session, part, answer, self.step)
         if name in FENCED:
             self._fenced(name, part, answer)
         if name in CLAIMS and answer:
@@ -249,16 +275,47 @@ class Observer:
         if session.changed:
             self.sometimes("key handed over")
 
-    def _attempt(self, _task: Task, _session: Any, part: Query, _answer: Any) -> None:
+    def _attempt(self, task: Task, _session: Any, part: Query, _answer: Any) -> None:
         if part.params["kind"] == "crash":
             self.sometimes("crash charged" if part.params["charged"] else "crash in company, not charged")
+        elif part.params["error"].startswith(("HandlerNotFound", "VersionUnknown")) and "lane" in task.name:
+            self._unknown_version(task, part.params["seq"], part.params["error"])
         elif part.params["error"].startswith("VersionGap"):
             self.sometimes("gap: deadline over")
         else:
             self.sometimes("attempt charged")
 
+    def _unknown_version(self, task: Task, seq: int, error: str) -> None:
+        """A message is charged because nobody knows its version: nobody who works, too, but for who just began?"""
+        version, kind = re.findall(r"version (\d+) of '(\w+)'", error)[0]
+        now, told = self._database.clock.wall(), 5_000_000
+        workers = {
+            row["id"]
+            for row in self._database.tables()["worker"]
+            if row["alive_until"] > now and row["started_at"] < now - told and not row["inline"]
+        }
+        known = [one for one in self._processes(task) if one.worker in workers and one.knows(kind, int(version))]
+        self.sometimes("version nobody knows yet")
+        if known:
+            self.history.misdeeds.append(("version known elsewhere", f"message {seq}: {known[0].name} knows it"))
+
+    def _processes(self, task: Task) -> list[Process]:
+        """The other processes."""
+        found = {one.process for one in (self.tasks() if self.tasks else ())} - {task.process}
+        return [process for process in found if process is not None]
+
     def _audit(self, _task: Task, _session: Any, part: Query, _answer: Any) -> None:
         self.sometimes(f"audit: {part.params['action']}")
+
+    def _unhandled(self, task: Task, _session: Any, _part: Query, answer: Any) -> None:
+        known = task.process.context.cache.catalog.version if task.process is not None else None
+        if answer and known != self._database.catalog_version():
+            self.sometimes("fan-out under an outdated catalog")
+
+    def _add_worker(self, task: Task, _session: Any, _part: Query, answer: Any) -> None:
+        number = answer[0][0]
+        if any(other.worker == number for other in self._processes(task)):
+            self.history.misdeeds.append(("shared number", f"worker {number} is the number of another process"))
 
     def _beat(self, _task: Task, _session: Any, _part: Query, answer: Any) -> None:
         if not answer:
@@ -279,3 +336,8 @@ def _has_open_circuit(task: Task) -> bool:
     if task.process is None:
         return False
     return any(handler.breaker is not None and handler.breaker.is_open for handler in task.process.context.registry)
+
+
+def _commits(session: Any, part: Any) -> bool:
+    """Whether a transaction is committed; that of a caller is committed by the caller."""
+    return part.commits if isinstance(part, Close) else not session.is_caller

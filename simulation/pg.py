@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime  # noqa: ICN001 - the module is passed on
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -24,8 +24,8 @@ from onceward.stores.postgres.statement import Statement
 from onceward.stores.postgres.store import PostgresStore
 from onceward.stores.statements import load
 from simulation.clock import START, Clock
-from simulation.lite import PREFIX, TABLES
-from simulation.requests import Blocked, Write
+from simulation.lite import PREFIX, TABLES, UNSEEN
+from simulation.requests import Blocked, Close, Open, Write
 
 GLANCE = 0.003
 """Seconds before the server is asked whether a statement waits for a lock."""
@@ -54,16 +54,18 @@ class PgDatabase:
     name = "postgres"
     single_writer = False
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, statements: Mapping[str, tuple[str, ...]] | None = None) -> None:
         store = PostgresStore(url, PREFIX)
         store.migrate()
-        self.store = store
+        self.store, self.url = store, url
         self._probe = psycopg.connect(url, autocommit=True)
         self._probe.execute(EFFECTS)
-        self.statements = virtual({name: parts[0] for name, parts in load("postgres", PREFIX).items()})
+        texts = statements or load("postgres", PREFIX)
+        self.statements = virtual({name: parts[0] for name, parts in texts.items()})
         self.clock = Clock()
         self.epoch = 0
         self._pool: list[PgSession] = []
+        self._callers: list[PgCaller] = []
         self.sessions: list[PgSession] = []
 
     def run(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
@@ -75,11 +77,34 @@ class PgDatabase:
         for session in list(self.sessions):
             self.give_back(session)
         self.clock, self.epoch = clock, 0
-        names = ", ".join([f"{PREFIX}{table}" for table in TABLES[1:]] + ["effect_log"])
+        names = ", ".join([f"{PREFIX}{table}" for table in TABLES[1:] + UNSEEN] + ["effect_log"])
         self._probe.execute(f"TRUNCATE {names} RESTART IDENTITY CASCADE")
         self._probe.execute(f"UPDATE {PREFIX}catalog SET version = 1, last_crash_at = NULL")
         self._probe.execute(f"UPDATE {PREFIX}upkeep SET due_at = 'epoch'")
         self._probe.execute(f"ALTER SEQUENCE {PREFIX}seq RESTART")
+
+    def snapshot(self) -> dict[str, list[Any]]:
+        """Everything that is committed, and how far the sequences are, as `restore` takes it."""
+        names = [*(f"{PREFIX}{table}" for table in [*TABLES, *UNSEEN, "upkeep"]), "effect_log"]
+        found = {name: self.run(f"SELECT * FROM {name}") for name in names}
+        found[""] = self.run(
+            "SELECT quote_ident(sequencename), last_value FROM pg_sequences WHERE schemaname = 'public'"
+        )
+        return found
+
+    def restore(self, tables: dict[str, list[Any]]) -> None:
+        """Be what it was; no transaction is open."""
+        rows = dict(tables)
+        sequences = rows.pop("")
+        self._probe.execute(f"TRUNCATE {', '.join(rows)} CASCADE")
+        for name, found in rows.items():
+            if found:
+                marks = ", ".join(["%s"] * len(found[0]))
+                with self._probe.cursor() as cursor:
+                    cursor.executemany(f"INSERT INTO {name} OVERRIDING SYSTEM VALUE VALUES ({marks})", found)
+        for name, last in sequences:
+            self.run("SELECT setval(%s::regclass, %s, %s)", name, last or 1, last is not None)
+        self.epoch += 1
 
     def session(self, name: str) -> PgSession:
         """A connection of its own for an actor."""
@@ -88,15 +113,25 @@ class PgDatabase:
         self.sessions.append(session)
         return session
 
+    def caller(self, name: str) -> PgCaller:
+        """A connection of a program's own, in whose transactions it receives."""
+        caller = self._callers.pop() if self._callers else PgCaller(self)
+        caller.name, caller.broken = name, False
+        self.sessions.append(caller)
+        return caller
+
     def give_back(self, session: PgSession) -> None:
         """The actor is gone; its connection may serve another."""
         session.cut()
         self.sessions.remove(session)
-        self._pool.append(session)
+        if isinstance(session, PgCaller):
+            self._callers.append(session)
+        else:
+            self._pool.append(session)
 
     def close(self) -> None:
         """Close every connection."""
-        for session in [*self.sessions, *self._pool]:
+        for session in [*self.sessions, *self._pool, *self._callers]:
             session.close()
         self._probe.close()
         self.store.close()
@@ -146,6 +181,15 @@ class PgDatabase:
         """The committed version of the catalog."""
         return int(self.run(f"SELECT version FROM {PREFIX}catalog")[0][0])
 
+    def waits_for_caller(self, session: PgSession) -> bool:
+        """Whether a caller's transaction is in the way."""
+        callers = {one.pid for one in self.sessions if isinstance(one, PgCaller)}
+        return not callers.isdisjoint(self.blockers(session.pid))
+
+    def names(self) -> dict[int, str]:
+        """Names by their numbers."""
+        return dict(self.run(f"SELECT id, name FROM {PREFIX}name"))
+
     def queue(self) -> list[tuple[int, str, int | None]]:
         """Committed unfinished messages: (seq, state, token)."""
         return [
@@ -190,19 +234,22 @@ class PgSession:
 
     patience = 20.0
     changed = 0
+    is_caller = False
+    """Whether its transactions begin and end as somebody else says."""
 
     def __init__(self, database: PgDatabase) -> None:
         self.database, self.name, self.broken = database, "", False
         self._thread = ThreadPoolExecutor(1)
-        self._real = PostgresSession(
-            {name: Statement.of(name, text) for name, text in database.statements.items()},
-            database.store.open_connection(),
-            reopen=database.store.open_connection,
-        )
+        statements = {name: Statement.of(name, text) for name, text in database.statements.items()}
+        self._real = self._connected(statements)
         self._pending: Future[Any] | None = None
 
+    def _connected(self, statements: dict[str, Statement]) -> PostgresSession:
+        store = self.database.store
+        return PostgresSession(statements, store.open_connection(), reopen=store.open_connection)
+
     @property
-    def _pid(self) -> int:
+    def pid(self) -> int:
         """Whom to ask the server about; after a refused pipeline the session goes on with another connection."""
         return int(self._real.connection.info.backend_pid)
 
@@ -220,6 +267,7 @@ class PgSession:
         if self.broken:
             raise StoreUnavailable("the connection is gone")
         if isinstance(request, Begin):
+            self.patience = request.lock_limit
             return self._real.perform(request)
         if self._pending is None:
             self._pending = self._thread.submit(self._action(request))
@@ -261,7 +309,7 @@ class PgSession:
             try:
                 self._pending.exception(timeout=GLANCE)
             except TimeoutError:
-                if self.database.blockers(self._pid):
+                if self.database.blockers(self.pid):
                     return False
             else:
                 return True
@@ -269,7 +317,7 @@ class PgSession:
     def _break_deadlock(self) -> None:
         """Wait with the others; where they wait for each other, the server ends one of them."""
         assert self._pending is not None
-        if not self.database.in_deadlock(self._pid):
+        if not self.database.in_deadlock(self.pid):
             raise Blocked
         try:
             self._pending.exception(timeout=DETECTED)
@@ -290,7 +338,7 @@ class PgSession:
     def _cancel(self) -> None:
         if self._pending is not None:
             while not self._pending.done():
-                self.database.run("SELECT pg_cancel_backend(%s)", self._pid)
+                self.database.run("SELECT pg_cancel_backend(%s)", self.pid)
                 self.come_to_rest()
             self._pending = None
 
@@ -313,3 +361,31 @@ class PgSession:
         self.cut()
         self._thread.shutdown()
         self._real.close()
+
+
+class PgCaller(PgSession):
+    """A program's own connection: it begins and ends the transactions in which our statements run."""
+
+    is_caller = True
+
+    def _connected(self, statements: dict[str, Statement]) -> PostgresSession:
+        return PostgresSession(statements, psycopg.connect(self.database.url, prepare_threshold=None))
+
+    def _action(self, request: Any) -> Callable[[], Any]:
+        connection = self._real.connection
+        if isinstance(request, Open):
+            return lambda: self._open(request)
+        if isinstance(request, Close):
+            return lambda: connection.commit() if request.commits else connection.rollback()
+        return super()._action(request)
+
+    def _open(self, request: Open) -> None:
+        self._real.connection.execute(f"BEGIN ISOLATION LEVEL {request.isolation}")
+        self._real.connection.execute("SELECT count(*) FROM effect_log")  # what it sees is decided here
+
+    def abort(self) -> None:
+        """Its transaction is rolled back."""
+        self._cancel()
+        if not self._real.idle:
+            self._real.connection.rollback()
+            self.database.ended()

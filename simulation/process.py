@@ -7,26 +7,31 @@ the same order, each request a scheduling point.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from onceward.errors import StoreConflict, StoreError, StoreUnavailable
+from onceward.errors import HandlerNotFound, StoreConflict, StoreError, StoreUnavailable
 from onceward.flow import RECONNECT, Flow, Wait
 from onceward.message import Delivery, Message, Receipt
+from onceward.registry import Subscription
 from onceward.steps import presence
 from onceward.steps.context import Context
+from onceward.steps.dispatch import LINGER
 from onceward.steps.handle import work
-from onceward.steps.introduce import subscribe
+from onceward.steps.introduce import introduce
 from onceward.steps.lane import WARY, Gate, Lane
 from onceward.steps.process import process as process_step
 from onceward.steps.prune import Sweep, upkeep
 from onceward.steps.receive import merged, receive
 from onceward.steps.subscribe import fan_out
+from onceward.worker import FAN_OUT_SECONDS
 from simulation.broker import Parcel
 from simulation.history import Reception
 from simulation.requests import Effect
 from simulation.tasks import Task
+from simulation.themes import SERVICE
 from simulation.workload import LEASE
 
 if TYPE_CHECKING:
@@ -45,7 +50,7 @@ class Process:
     receivers: int
     lanes: int
     knows_all: bool
-    """It handles the late types too."""
+    """It handles what came late, too."""
     numbers: Iterator[int]
     """What worker numbers are drawn from: the same for all processes."""
     gate: Gate = field(default_factory=Gate)
@@ -56,7 +61,6 @@ class Process:
     paused_until: float = 0.0
     orphans: set[int] = field(default_factory=set)
     tasks: list[Task] = field(default_factory=list)
-    introduced: bool = False
     sweep: Sweep = field(default_factory=Sweep)
     _tokens: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
     _starts: itertools.count[int] = field(default_factory=itertools.count)
@@ -69,6 +73,14 @@ class Process:
         """A name of its own for every registration."""
         number = next(self._starts)
         return self.name if number == 0 else f"{self.name}#{number}"
+
+    def knows(self, kind: str, version: int) -> bool:
+        """Whether it has a handler, or upcasters to one."""
+        try:
+            self.context.registry.find(SERVICE, kind, version)
+        except HandlerNotFound:
+            return False
+        return True
 
     @property
     def busy(self) -> bool:
@@ -92,9 +104,8 @@ def life(world: World, process: Process) -> Flow[None]:
     """Register, start the lanes, renew the lease until told to stop, say goodbye."""
     while True:
         try:
-            yield from _introduce(process)
-            while (yield from fan_out(process.context)):
-                pass
+            yield from introduce(process.context, anew=True)
+            yield from fan_out(process.context)
             yield from _register(process)
             break
         except StoreError:
@@ -104,19 +115,13 @@ def life(world: World, process: Process) -> Flow[None]:
     while not process.stopping or process.busy:
         yield Wait(0.2 if process.stopping else TICK)
         try:
-            yield from _renew(process)
+            yield from _beat(process)
         except StoreError:
             yield RECONNECT
     try:
         yield from presence.say_goodbye(process.context, process.worker)
     except StoreError:
         world.observer.sometimes("could not say goodbye")
-
-
-def _introduce(process: Process) -> Flow[None]:
-    if not process.introduced:
-        yield from subscribe(process.context, process.context.cache)
-        process.introduced = True
 
 
 def _register(process: Process) -> Flow[None]:
@@ -131,33 +136,62 @@ def _register(process: Process) -> Flow[None]:
     )
 
 
-def _renew(process: Process) -> Flow[None]:
+def _beat(process: Process) -> Flow[None]:
     if not (yield from presence.beat(process.context, process.worker, process.registered_as, inline=process.inline)):
         yield from _register(process)
+
+
+def duties(process: Process) -> Flow[None]:
+    """What a process owes the others, beside its heartbeat: one after the other, each again where it failed."""
+    context = process.context
+    while not process.stopping:
+        yield Wait(TICK)
+        for duty in (
+            _release,
+            _introduce,
+            lambda _: fan_out(context, seconds=FAN_OUT_SECONDS),
+            lambda _: upkeep(context, process.sweep),
+        ):
+            try:
+                yield from presence.take_over_lapsed(context, process.worker)
+                yield from duty(process)
+            except StoreError:
+                yield RECONNECT
+
+
+def _release(process: Process) -> Flow[None]:
     tokens = set(process.orphans)
     yield from presence.release(process.context, process.worker, tokens)
     process.orphans -= tokens
-    yield from presence.take_over_lapsed(process.context, process.worker)
-    yield from fan_out(process.context)
-    yield from upkeep(process.context, process.sweep)
+
+
+def _introduce(process: Process) -> Flow[None]:
+    """What could not be subscribed to yet is, and the lanes serve it."""
+    yield from introduce(process.context)
+    for task in process.tasks:
+        if task.lane is not None and task.lane.effects is not None and not task.lane.outgoing:
+            served = _served(process)
+            if served != task.lane.subscriptions:
+                task.lane.serve(served)
+
+
+def _served(process: Process) -> list[Subscription]:
+    registry, known = process.context.registry, process.context.cache.catalog.subscriptions.values()
+    return [one for one in known if registry.of_type(one.consumer, one.type) is not None]
 
 
 def lane_of(process: Process, *, destination: str | None = None) -> Lane:
     """A lane for the handlers, or for a destination of the relay."""
-    context = process.context
-    served = []
-    for subscription in context.cache.catalog.subscriptions.values():
-        handler = context.registry.of_type(subscription.consumer, destination or subscription.type)
-        if handler is not None and handler.external == (destination is not None):
-            served.append(subscription)
+    context, relay = process.context, process.context.cache.catalog.relay
     return Lane(
         context=context,
         worker=lambda: process.worker,
         new_token=process.token,
-        subscriptions=served,
+        subscriptions=_served(process) if destination is None else [one for one in [relay] if one is not None],
         stopping=lambda: process.stopping,
         gate=process.gate,
         destination=destination,
+        linger=float("inf") if destination is None else LINGER,
         effects=_effect,
         wary=WARY * (process.worker % 2),  # every second process makes points from the beginning
     )
@@ -185,13 +219,17 @@ def receiver(world: World, process: Process, name: str) -> Flow[None]:
                     yield from _process_one(world, process, parcel.delivery, name)
             else:
                 yield from _receive_all(world, process, parcels)
-        except StoreError:
+        except StoreError as error:
+            if world.spool is not None and isinstance(error, StoreUnavailable):
+                world.history.misdeeds.append(("refused", f"{parcels[0].delivery.id}, though there is a spool"))
             world.broker.refuse(parcels)
             yield RECONNECT
             yield Wait(0.2)
             continue
         yield Wait(0.0)
         world.broker.acknowledge(parcels)
+        if world.scenario.pace:
+            yield Wait(world.scenario.pace)
 
 
 def _plan_is_inline(world: World, parcel: Parcel) -> bool:
@@ -199,7 +237,8 @@ def _plan_is_inline(world: World, parcel: Parcel) -> bool:
     return plan is not None and plan.inline
 
 
-def _began(world: World, delivery: Delivery, *, inline: bool) -> Reception:
+def began(world: World, delivery: Delivery, *, inline: bool) -> Reception:
+    """A delivery is handed over."""
     plan = world.scenario.plans[delivery.source, delivery.id]
     reception = Reception(
         delivery.source,
@@ -209,31 +248,38 @@ def _began(world: World, delivery: Delivery, *, inline: bool) -> Reception:
         world.key_of(plan),
         world.scheduler.steps,
         inline=inline,
+        unsigned=delivery.echo_window is not None,
     )
     world.history.receptions.append(reception)
     return reception
 
 
-def _ended(world: World, reception: Reception, receipt: Receipt) -> None:
+def ended(world: World, reception: Reception, receipt: Receipt) -> None:
+    """A receipt was returned."""
+    if reception.undone:
+        return
     reception.ended, reception.status = world.scheduler.steps, receipt.status
     world.observer.received(reception, receipt.seq)
 
 
+def take_in(process: Process, deliveries: Sequence[Delivery]) -> Flow[list[Receipt]]:
+    """As `Inbox.receive`: what it handles is told first, where it has not been."""
+    yield from introduce(process.context, {delivery.type for delivery in deliveries})
+    return (yield from receive(process.context, process.context.cache, deliveries))
+
+
 def _receive_all(world: World, process: Process, parcels: list[Parcel]) -> Flow[None]:
     deliveries = [parcel.delivery for parcel in parcels]
-    receptions = [_began(world, delivery, inline=False) for delivery in deliveries]
+    receptions = [began(world, delivery, inline=False) for delivery in deliveries]
 
-    def take_in() -> Flow[list[Receipt]]:
-        yield from _introduce(process)
-        return (yield from receive(process.context, process.context.cache, deliveries))
-
-    receipts = yield from twice(take_in)
+    receipts = yield from world.take_in(process, deliveries)
     for reception, receipt in zip(receptions, receipts, strict=True):
-        _ended(world, reception, receipt)
+        ended(world, reception, receipt)
 
 
-def _process_one(world: World, process: Process, delivery: Delivery, name: str) -> Flow[None]:
-    reception = _began(world, delivery, inline=True)
+@contextmanager
+def inline_lane(world: World, process: Process, name: str) -> Iterator[Lane]:
+    """The lane of an actor that handles a message itself; whoever has it enters its gate."""
     lane = Lane(
         context=process.context,
         worker=lambda: process.worker,
@@ -244,19 +290,25 @@ def _process_one(world: World, process: Process, delivery: Delivery, name: str) 
         effects=_effect,
     )
     world.lane_of_task(name, lane)
-    while not process.gate.enter(lane):
-        yield Wait(0.005)
     try:
-        receipts = yield from twice(lambda: process_step(lane, delivery, is_async=False))
+        yield lane
     finally:
         process.orphans |= lane.open_tokens
         process.gate.leave(lane)
         world.lane_of_task(name, None)
+
+
+def _process_one(world: World, process: Process, delivery: Delivery, name: str) -> Flow[None]:
+    reception = began(world, delivery, inline=True)
+    with inline_lane(world, process, name) as lane:
+        while not process.gate.enter(lane):
+            yield Wait(0.005)
+        receipts = yield from twice(lambda: process_step(lane, delivery, is_async=False))
     wanted = {one.consumer for one in process.context.cache.catalog.by_type.get(delivery.type, ())}
     stored: list[Receipt] = []
     if not receipts or wanted - receipts.keys():
-        stored = yield from twice(lambda: receive(process.context, process.context.cache, [delivery]))
+        stored = yield from twice(lambda: take_in(process, [delivery]))
     receipt = merged([*receipts.values(), *stored])
     if receipt.finished and receipt.status == "accepted":
         world.observer.sometimes("inline: finished")
-    _ended(world, reception, receipt)
+    ended(world, reception, receipt)

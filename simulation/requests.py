@@ -26,6 +26,27 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
+class Open:
+    """A caller begins a transaction of its own, with a statement of its own."""
+
+    isolation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """A caller ends its transaction."""
+
+    commits: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What a call (`Do`) may ask for: a step on a connection of its own, as `transact.perform` runs it."""
+
+    step: Callable[[], Generator[Any, Any, Any]]
+
+
+@dataclass(frozen=True, slots=True)
 class Die:
     """Kill the process, as a segmentation fault would."""
 

@@ -22,9 +22,9 @@ class Stale(AssertionError):
     """The code a mutant wants to change is not there any more."""
 
 
-def edited(edits: dict[str, tuple[str, str]]) -> Statements:
+def edited(edits: dict[str, tuple[str, str]], dialect: str) -> Statements:
     """The statements with some text replaced; white space in a pattern matches any white space."""
-    statements = dict(load("sqlite", PREFIX))
+    statements = dict(load(dialect, PREFIX))
     for name, (old, new) in edits.items():
         pattern = r"\s+".join(re.escape(word) for word in old.split())
         changed = tuple(re.sub(pattern, new.replace("\\", r"\\"), text) for text in statements[name])
@@ -40,7 +40,7 @@ def replaced(*changes: tuple[Callable[..., Any], Callable[..., Any]]) -> Iterato
     undo: list[tuple[Any, str, Any]] = []
     for original, replacement in changes:
         for name, module in list(sys.modules.items()):
-            if name.startswith(("onceward", "simulation.")) and not name.endswith((".sabotage", ".variants")):
+            if name.startswith(("onceward", "simulation.")) and not name.endswith((".sabotage", "variants")):
                 for attribute, value in list(vars(module).items()):
                     if value is original:
                         undo.append((module, attribute, original))

@@ -16,7 +16,8 @@ from onceward.flow import Begin, Call, Commit, Do, Each, Outcome, Query, Reconne
 from onceward.steps.effect import guarded
 from simulation.clock import Clock
 from simulation.observer import Observer
-from simulation.requests import Blocked, Die, Effect, Pause, Write
+from simulation.process import twice
+from simulation.requests import Beside, Blocked, Close, Die, Effect, Open, Pause, Write
 from simulation.tasks import End, Frame, Task
 
 if TYPE_CHECKING:
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from simulation.process import Process
 
 _LATER = object()
+MAY_WAIT = {"receive", "receive_inline", "count_duplicates", "quarantine", "lock_catalog"}
+"""What waits for a caller's transaction that has the same message, or that a subscriber must not overtake."""
+PROMPT = 0.97
+"""How many requests take no more than the jitter; the others take up to a second."""
 
 
 class Died(Exception):
@@ -42,10 +47,19 @@ class Scheduler:
         self.digest = 0
         self.trace: list[str] | None = None
         self.jitter = jitter
+        self.prompt = PROMPT
 
-    def spawn(self, name: str, flow: Generator[Any, Any, Any], *, process: Process | None, on_end: End) -> Task:
-        """Start an actor with a session of its own."""
-        session = self.database.session(name)
+    def spawn(
+        self,
+        name: str,
+        flow: Generator[Any, Any, Any],
+        *,
+        process: Process | None,
+        on_end: End,
+        joined: bool = False,
+    ) -> Task:
+        """Start an actor with a session of its own; `joined`, its transactions are a caller's."""
+        session = self.database.caller(name) if joined else self.database.session(name)
         task = Task(name, process, [Frame(flow, session)], on_end, wake_at=self.clock.now)
         self.tasks.append(task)
         return task
@@ -64,7 +78,7 @@ class Scheduler:
         self.observer.step = self.steps
         task = ready[int(self.chance.random() * len(ready))]
         roll = self.chance.random()
-        self.clock.now += self.jitter * roll if roll < 0.97 else roll
+        self.clock.now += self.jitter * roll if roll < self.prompt else roll
         if self.nemesis is not None and self.nemesis.strikes(task):
             return True
         self._step(task)
@@ -84,6 +98,14 @@ class Scheduler:
         frames, task.frames = task.frames, []
         for frame in reversed(frames):
             frame.flow.close()
+
+    def cut_all(self) -> None:
+        """Every connection is lost."""
+        for task in self.tasks:
+            for frame in task.frames:
+                self.observer.forget(frame.session)
+                frame.session.cut()
+            task.unblock()
 
     def note(self, text: str) -> None:
         """A line of the trace that is not a request."""
@@ -156,6 +178,9 @@ class Scheduler:
                 self.observer.run_ended(run, outcome_name(error))
             away = isinstance(error, StoreUnavailable | StoreConflict)
             self._answer(task, task.frames[-1], Outcome(value=value, error=error, infrastructure=away))
+        elif frame.kind == "beside":
+            self.database.give_back(frame.session)
+            self._answer(task, task.frames[-1], Outcome(value=value, error=error))
         elif frame.kind == "effect":
             self.database.give_back(frame.session)
             self._end_effect(task, value, error)
@@ -179,6 +204,12 @@ class Scheduler:
         if task.blocked_epoch >= 0 and self.clock.now >= task.blocked_until:
             task.unblock()
             self.observer.sometimes("lock wait ran out")
+            if (
+                not frame.session.is_caller
+                and getattr(part, "name", "") not in MAY_WAIT
+                and self.database.waits_for_caller(frame.session)
+            ):
+                self.observer.history.misdeeds.append(("stalled", f"{task.name} waited for a caller: {part}"))
             self._say(task, part, "! busy")
             frame.session.give_up()
             self._drive(task, frame, None, StoreUnavailable("another writer holds the database for too long"))
@@ -188,7 +219,7 @@ class Scheduler:
         task.blocked_epoch = self.database.epoch
 
     def _perform(self, task: Task, frame: Frame, part: Any) -> Any:  # noqa: PLR0911 - one for each kind of request
-        if isinstance(part, Query | Each | Commit | Rollback | Write):
+        if isinstance(part, Query | Each | Commit | Rollback | Write | Open | Close):
             return self._at_database(task, frame, part)
         if isinstance(part, Begin):
             return frame.session.perform(part)
@@ -204,7 +235,12 @@ class Scheduler:
             return _LATER
         if isinstance(part, Do):
             self.observer.caller_holds = self._holds(task.lane)
-            return _done(part)
+            outcome = _done(part)
+            if isinstance(outcome.value, Beside):
+                session = self.database.session(f"{task.name}.beside")
+                task.frames.append(Frame(twice(outcome.value.step), session, "beside"))
+                return _LATER
+            return outcome
         if isinstance(part, Die):
             assert self.nemesis is not None
             assert task.process is not None

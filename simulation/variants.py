@@ -18,7 +18,7 @@ from onceward.registry import OUTBOX
 from onceward.steps import attempt, claim, effect, operate, process, receive, settle, subscribe
 from onceward.steps.lane import PASS
 from simulation.sabotage import nothing, replaced, rewritten, without
-from simulation.workload import PLAIN, THEMES, Theme
+from simulation.themes import PLAIN, THEMES, Theme
 
 NOTE = "AND worker = :worker AND token = :token"
 CATALOG = "WHERE coalesce((SELECT version FROM o_catalog) = :catalog, 1)"
@@ -32,11 +32,13 @@ class Variant:
     name: str
     expected: tuple[str, ...]
     edits: dict[str, tuple[str, str]] = field(default_factory=dict)
-    patch: Callable[[], AbstractContextManager[None]] = nullcontext
+    patch: Callable[[], AbstractContextManager[Any]] = nullcontext
     theme: Theme = PLAIN
     """What brings it out."""
     seed: int = 0
     """One that is known to show it; where the code has changed since, others are tried too."""
+    store: str = "sqlite"
+    """Whose text is edited, and where it is looked for."""
     schema: tuple[str, str] = ("", "")
     """Text of the tables to replace."""
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -16,9 +15,8 @@ from onceward.breaker import Circuit
 from onceward.message import Delivery
 from onceward.retry import RetryPolicy
 from onceward.settings import Settings
+from simulation.themes import HANGING, OTHER, OUT, PLAIN, SERVICE, THEMES, THIRD, Faults, Theme
 
-SERVICE = "svc"
-OTHER = "other"
 LEASE = 15.0
 
 
@@ -38,8 +36,11 @@ class Kind:
     once: bool = False
     idempotent: bool = False
     late: bool = False
+    """Nobody handles it at first."""
     keep_body: bool = True
     gap: float = 25.0
+    versions: int = 1
+    """Its messages are of the versions from 1 to this; old programs know the first one only."""
 
 
 KINDS = (
@@ -57,6 +58,11 @@ KINDS = (
     Kind("payer", once=True, idempotent=True, key="key"),
     Kind("late", late=True, key="key"),
     Kind("later", consumers=(OTHER,), late=True),
+    Kind("latest", consumers=(SERVICE, OTHER), late=True, key="key"),
+    Kind("handed", consumers=(OTHER,), late=True, key="key"),
+    Kind("versioned", key="key", versions=2),
+    Kind("revised", versions=2),
+    Kind("growing", consumers=(SERVICE, OTHER, THIRD), key="key"),
     Kind("flaky", circuit=Circuit(failures=2, pause=timedelta(seconds=8))),
     Kind("moving", key="key", on_dead="continue"),
 )
@@ -83,27 +89,6 @@ class Plan:
 
 
 @dataclass(slots=True)
-class Faults:
-    """How often things go wrong, per request or per step; zero where this history has none of the kind."""
-
-    cut_before: float = 0.0
-    cut_after: float = 0.0
-    conflict: float = 0.0
-    commit_lost: float = 0.0
-    crash: float = 0.0
-    stop_resume: float = 0.0
-    shutdown: float = 0.0
-    cancel: float = 0.0
-    clock_jump: float = 0.0
-    away: float = 0.0
-    effect_lost: float = 0.0
-    """The connection is lost between an external call and its record."""
-    publish_crash: float = 0.0
-    """The process dies between a publication and its finish."""
-    operators: float = 0.0
-
-
-@dataclass(slots=True)
 class Scenario:
     """One history before it begins."""
 
@@ -119,62 +104,44 @@ class Scenario:
     processes: int
     lanes: int
     receivers: int
-    late_from: int
-    """The number of process starts from which on the late types are handled."""
+    deploying: bool
+    """Several processes are replaced by newer ones at a time."""
+    since: dict[tuple[str, str], int]
+    """(type, consumer): the number of process starts from which on it is handled."""
+    services: tuple[str, ...]
+    """Processes are of one after the other."""
+    destinations: dict[str, int]
+    """Where outgoing messages go, and the number of process starts from which on programs have a sink for it."""
+    spool: bool
+    """The host has one."""
+    callers: int
+    """Programs that receive inside transactions of their own."""
+    modern_since: int
+    """The number of process starts from which on programs know the newest version of every type."""
     steps: int
     jitter: float
-    budget_of: dict[str, int] = field(default_factory=dict)
+    pace: float
+    """Seconds that a receiver rests between deliveries."""
 
+    def hangs(self, destination: str) -> bool:
+        """Whether a destination takes for ever while there are faults."""
+        return destination == HANGING
 
-@dataclass(frozen=True, slots=True)
-class Theme:
-    """What every other history is about, so that rare states are reached in a short run too."""
+    def sinks(self, start: int) -> list[str]:
+        """The destinations that the process started as number so and so publishes to."""
+        return [one for one, since in self.destinations.items() if start >= since]
 
-    kinds: tuple[str, ...] = ()
-    """Only these kinds of messages are drawn from; empty: all."""
-    faults: Mapping[str, float] = field(default_factory=dict)
-    """Rates of faults that are set instead of drawn."""
-    trouble: bool = False
-    """Messages fail and kill more often."""
-    twins: float = 0.1
-    """How many ids come with other bytes too."""
-    inline: float = 0.3
-    """How many messages are handled where they are received, if that can be."""
-    copies: int = 0
-    """So many more copies of each message."""
-    forgetful: bool = False
-    """What is finished is soon forgotten, and its copies come all the time."""
-
-
-PLAIN = Theme()
-BUSY = 0.2
-"""Operators who do something all the time."""
-THEMES = (
-    Theme(("caller", "payer"), {"effect_lost": 0.4, "operators": 0.04}),
-    Theme(("moving", "tally"), {"operators": BUSY}, trouble=True),
-    Theme(("counted", "tally"), {"operators": BUSY, "stop_resume": 0.006}),
-    Theme(("plain", "keyed", "single"), {"stop_resume": 0.03, "crash": 0.0, "away": 0.0}, trouble=True),
-    Theme(("late", "later"), {"shutdown": 0.01, "crash": 0.0, "operators": 0.02}, twins=0.6),
-    Theme(("sender", "teller"), {"publish_crash": 0.3, "operators": BUSY}),
-    Theme(("flaky", "batch"), {"operators": 0.02}, trouble=True),
-    Theme(("keyed", "single", "plain"), {"cut_after": 0.02}, trouble=True, inline=0.9, copies=3),
-    Theme(("plain", "keyed", "flaky"), {"crash": 0.0, "away": 0.0}, trouble=True, inline=0.0),
-    Theme(("keyed", "single", "moving"), {"conflict": 0.02, "operators": BUSY}, trouble=True),
-    Theme(
-        ("plain", "keyed", "shared", "batch"),
-        {"clock_jump": 0.0, "operators": 0.04},
-        copies=4,
-        twins=0.3,
-        forgetful=True,
-    ),
-)
+    @property
+    def newest(self) -> int:
+        """The number of process starts from which on everything is handled."""
+        return max(*self.since.values(), *self.destinations.values(), self.modern_since)
 
 
 def scenario(seed: int, mode: str, theme: Theme | None = None) -> Scenario:
     """Draw a history; every other seed has a theme, unless one is given."""
     chance = random.Random(f"{mode}:{seed}")
     theme = theme or (THEMES[seed // 2 % len(THEMES)] if seed % 2 else PLAIN)
-    drawn = [kind for kind in KINDS if not theme.kinds or kind.type in theme.kinds]
+    drawn = [kind for kind in KINDS if kind.type in theme.kinds or not (theme.kinds or kind.versions > 1)]
     kinds = chance.sample(drawn, min(len(drawn), chance.choice((1, 2, 2, 3, 4))))
     plans = _plans(chance, kinds, theme)
     return Scenario(
@@ -195,13 +162,33 @@ def scenario(seed: int, mode: str, theme: Theme | None = None) -> Scenario:
             attempts=chance.choice((1, 2, 3)), first=timedelta(seconds=chance.choice((0.1, 1, 4))), jitter=1
         ),
         faults=replace(_faults(chance), **theme.faults),
-        processes=chance.choice((1, 2, 2, 3)),
+        processes=chance.choice((2, 2, 3, 4) if theme.deploying else (1, 2, 2, 3)),
         lanes=chance.choice((1, 1, 2)),
-        receivers=chance.choice((1, 2, 3)),
-        late_from=chance.choice((1, 2, 3)),
+        receivers=1 if theme.joins else chance.choice((1, 2, 3)),
+        deploying=theme.deploying,
+        since=_since(chance, kinds, theme),
+        services=theme.services,
+        callers=chance.choice((2, 3)) if theme.joins else 0,
+        spool=theme.spool,
+        destinations={one: 1 if one == OUT else chance.choice((1, 2, 3)) for one in theme.destinations},
+        modern_since=chance.choice((2, 2, 3, 4)) if any(kind.versions > 1 for kind in kinds) else 1,
         steps=chance.choice((300, 450, 600)) if theme is PLAIN else 1200,
-        jitter=chance.choice((0.0005, 0.005, 0.05)),
+        jitter=0.0005 if HANGING in theme.destinations else chance.choice((0.0005, 0.005, 0.05)),
+        pace=chance.choice((0.3, 1.0, 3.0)) * (3.0 if theme.joins else 1.0) if theme.deploying else 0.0,
     )
+
+
+def _since(chance: random.Random, kinds: list[Kind], theme: Theme) -> dict[tuple[str, str], int]:
+    """From which start on each consumer is there: all from the first, but for what comes late."""
+    late = chance.choice((1, 2, 3))
+    found = {}
+    for kind in kinds:
+        for consumer in kind.consumers:
+            start = late if kind.late else 1
+            if theme.deploying and (kind.late or consumer != SERVICE):
+                start = chance.choice((1, 3, 4, 5, 6, 7))
+            found[kind.type, consumer] = start
+    return found
 
 
 def _retention(chance: random.Random) -> dict[str, Any]:
@@ -218,10 +205,10 @@ def _retention(chance: random.Random) -> dict[str, Any]:
 def _plans(chance: random.Random, kinds: list[Kind], theme: Theme) -> dict[tuple[str, str], Plan]:
     plans: dict[tuple[str, str], Plan] = {}
     numbers: dict[tuple[str, str], int] = {}
-    keys = ["a", "b"][: chance.choice((1, 1, 2))]
+    keys = ["a", "b"][: 1 if theme.deploying else chance.choice((1, 1, 2))]
     trouble = 0.9 if theme.trouble else chance.choice((0.0, 0.2, 0.5))
     missing = chance.random() < 0.2
-    for index in range(chance.choice((2, 3, 4, 5, 6, 8, 10))):
+    for index in range(chance.choice((8, 10) if theme.deploying else (2, 3, 4, 5, 6, 8, 10))):
         kind = chance.choice(kinds)
         key = chance.choice(keys)
         if kind.sequence:
@@ -233,6 +220,8 @@ def _plans(chance: random.Random, kinds: list[Kind], theme: Theme) -> dict[tuple
                 number -= 1  # another message with a number that was used before
             numbers[kind.type, key] = max(number, numbers.get((kind.type, key), 0))
         delivery = _delivery(chance, kind, index, key, number)
+        if theme.spool:
+            delivery = _unsigned(chance, delivery, [plan.delivery for plan in plans.values()])
         plan = Plan(delivery, kind, number, inline=chance.random() < theme.inline)
         plans[delivery.source, delivery.id] = plan
         _misbehave(chance, plan, trouble, theme.twins)
@@ -247,7 +236,17 @@ def _delivery(chance: random.Random, kind: Kind, index: int, key: str, number: i
     # Ids repeat over sources: they are only unique within one.
     message_id = f"m{index // 2}" if source == "bank" and index % 2 else f"m{index}"
     given = key if kind.key is not None and kind.sequence is None and chance.random() < 0.3 else None
-    return Delivery.of(source=source, id=message_id, type=kind.type, data=data, key=given)
+    version = chance.randint(1, kind.versions) if kind.versions > 1 else 1
+    return Delivery.of(source=source, id=message_id, type=kind.type, data=data, key=given, version=version)
+
+
+def _unsigned(chance: random.Random, delivery: Delivery, before: list[Delivery]) -> Delivery:
+    """From a source whose ids are not signed: now and then the body of another comes again under a new id."""
+    same = [one for one in before if (one.source, one.type) == (delivery.source, delivery.type)]
+    if same and chance.random() < 0.3:
+        first = chance.choice(same)
+        delivery = delivery._replace(body=first.body, hash=first.hash)
+    return delivery._replace(echo_window=3600.0)
 
 
 def _misbehave(chance: random.Random, plan: Plan, trouble: float, twins: float) -> None:
@@ -262,7 +261,9 @@ def _misbehave(chance: random.Random, plan: Plan, trouble: float, twins: float) 
     if chance.random() < twins:
         first = plan.delivery
         body = json.loads(first.body) | {"changed": True}
-        plan.twin = Delivery.of(source=first.source, id=first.id, type=first.type, data=body, key=first.key)
+        plan.twin = Delivery.of(
+            source=first.source, id=first.id, type=first.type, data=body, key=first.key, version=first.version
+        )
 
 
 def _deliveries(chance: random.Random, plans: list[Plan], theme: Theme) -> list[Delivery]:

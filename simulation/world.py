@@ -6,25 +6,33 @@ import itertools
 import json
 import random
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from onceward.errors import StoreError
+from onceward.errors import StoreError, StoreUnavailable
+from onceward.flow import Flow
+from onceward.message import Delivery, Receipt
 from onceward.registry import OUTBOX, Registry
-from onceward.steps import attempt
+from onceward.steps import attempt as attempting
 from onceward.steps.context import Context
+from onceward.steps.dispatch import Dispatch, dispatch
 from onceward.steps.lane import Lane
 from simulation.broker import Broker
 from simulation.clock import Clock
 from simulation.handlers import Scripts, registry_of
 from simulation.history import History
+from simulation.joins import caller
 from simulation.nemesis import Nemesis
 from simulation.observer import Observer
 from simulation.people import archivist, cleaner, operator
-from simulation.process import Process, lane_of, lane_work, life, receiver
+from simulation.process import Process, duties, lane_of, lane_work, life, receiver
 from simulation.scheduler import Scheduler
+from simulation.services import add_requests, announcer, client
+from simulation.spools import attempt, drainer, left, new_spool
 from simulation.tasks import Task
-from simulation.workload import SERVICE, Plan, Scenario
+from simulation.themes import HANGING, SERVICE
+from simulation.workload import Plan, Scenario
 
 PREFIX = "o_"
 DRAIN_SECONDS = 900.0
@@ -44,6 +52,8 @@ class World:
         self.observer = Observer(self.history, database)
         self.scheduler = Scheduler(database, self.clock, self.chance, self.observer, scenario.jitter)
         self.scheduler.trace = [] if trace else None
+        if self._is_quick:
+            self.scheduler.prompt = 1.0
         self.scripts = Scripts(scenario, self.observer, database, self.chance)
         self.observer.script = self.scripts.script
         self.observer.tasks = lambda: self.scheduler.tasks
@@ -53,6 +63,8 @@ class World:
         self.processes: list[Process] = []
         self.started = 0
         self._numbers = itertools.count(1)
+        self.spool = new_spool() if scenario.spool else None
+        self.draining = False
         self.calm = False
         self.favourite = 0
         self._describe()
@@ -64,7 +76,7 @@ class World:
         history.archive_first = scenario.settings.archive_first
         history.dedupe_retention = scenario.settings.dedupe_retention.total_seconds()
         for kind in scenario.kinds:
-            history.consumers[kind.type] = [] if kind.late else list(kind.consumers)
+            history.consumers[kind.type] = [one for one in kind.consumers if scenario.since[kind.type, one] <= 1]
             history.sends[kind.type] = kind.sends
             if not kind.batch:
                 history.answering.add(kind.type)
@@ -72,9 +84,16 @@ class World:
                 history.budgets[consumer, kind.type] = scenario.retry.attempts
                 if kind.on_dead == "continue":
                     history.continuing.add((consumer, kind.type))
-        history.budgets[OUTBOX, "note"] = 4
+        history.budgets[OUTBOX, "note"] = history.budgets[OUTBOX, "news"] = 4
+        if self._is_quick:
+            history.prompt = {one for one in scenario.sinks(1) if not scenario.hangs(one)}
 
-    @patch.object(attempt, "SPACING", 1)  # groups are small here
+    @property
+    def _is_quick(self) -> bool:
+        """Whether the database answers at once, so that whoever waits long waits for a destination that hangs."""
+        return HANGING in self.scenario.destinations
+
+    @patch.object(attempting, "SPACING", 1)  # groups are small here
     def run(self) -> History:
         """Let it happen."""
         for _ in range(self.scenario.processes):
@@ -82,13 +101,18 @@ class World:
         for number in range(2 if self.scenario.faults.operators else 0):
             name = f"operator-{number}"
             self.scheduler.spawn(name, operator(self, name), process=None, on_end=self._ended(name))
+        for number in range(self.scenario.callers):
+            name = f"caller-{number}"
+            self.scheduler.spawn(name, caller(self, name), process=None, on_end=self._ended(name), joined=True)
         if self.scenario.settings.archive_first:
             self.scheduler.spawn("archivist", archivist(self), process=None, on_end=self._ended("archivist"))
         while self.scheduler.steps < self.scenario.steps and self.scheduler.tick():
             self._replace_the_dead()
+        self.history.ended_at = self.clock.wall()
         if self.scenario.mode == "liveness":
             self._drain()
         self.broker.close()
+        self.history.spooled = left(self.spool) if self.spool is not None else set()
         self.history.tables = self.database.tables()
         self.history.steps, self.history.digest = self.scheduler.steps, self.scheduler.digest
         for task in list(self.scheduler.tasks):
@@ -117,21 +141,26 @@ class World:
         self.calm = self.scripts.calm = True
         self.nemesis.active = False
         self.broker.lossy = False
-        self.scheduler.jitter = min(self.scheduler.jitter, 0.002)
+        self.scheduler.jitter, self.scheduler.prompt = min(self.scheduler.jitter, 0.002), 1.0
         self.scheduler.note("the faults stop")
         for process in self.processes:
             process.paused_until = min(process.paused_until, self.clock.now)
-        self.started = max(self.started, self.scenario.late_from)
+        self.started = max(self.started, self.scenario.newest)
         for process in self.processes:
-            if not process.knows_all:
-                process.stopping = True  # the next generation handles every type
+            if not process.knows_all or self.scenario.faults.failover:
+                process.stopping = True  # the next generation handles every type, and holds nothing from before
         self.scheduler.spawn("cleaner", cleaner(self), process=None, on_end=self._ended("cleaner"))
         end, limit = self.clock.now + DRAIN_SECONDS, self.scheduler.steps + DRAIN_STEPS
         while self.scheduler.steps < limit and self.clock.now < end and self.scheduler.tick():
             self._replace_the_dead()
-            if self.broker.empty and self.scheduler.steps % 20 == 0 and not self.database.queue():
+            if self._is_empty and self.scheduler.steps % 20 == 0 and not self.database.queue():
                 return
-        self.history.drained = not self.database.queue() and self.broker.empty
+        self.history.drained = not self.database.queue() and self._is_empty
+
+    @property
+    def _is_empty(self) -> bool:
+        """Whether nothing more will come."""
+        return self.broker.empty and (self.spool is None or self.spool.is_empty)
 
     def _replace_the_dead(self) -> None:
         if len(self.processes) < self.scenario.processes:
@@ -140,22 +169,32 @@ class World:
     def _start_process(self) -> None:
         self.started += 1
         scenario = self.scenario
-        late = self.started >= scenario.late_from or not any(kind.late for kind in scenario.kinds)
-        context = self.plain_context(registry_of(scenario, self.clock, late=late))
+        registry = registry_of(scenario, self.clock, self.started)
+        service = scenario.services[self.started % len(scenario.services)]
+        context = replace(self.plain_context(registry), service=service)
         process = Process(
             name=f"p{self.started}",
             context=context,
             inline=self.chance.random() < 0.5,
             receivers=scenario.receivers,
             lanes=scenario.lanes,
-            knows_all=late,
+            knows_all=self.started >= scenario.newest,
             numbers=self._numbers,
         )
+        if len(scenario.services) > 1:
+            add_requests(process)
         self.processes.append(process)
         task = self.scheduler.spawn(
             f"{process.name} upkeep", life(self, process), process=process, on_end=self._process_ended(process)
         )
         task.wake_at = self.clock.now + self.chance.choice((0.0, 0.0, 2.0))
+
+    def program(self) -> Context:
+        """A program that receives by itself: one of those that run, or one that has told nobody yet what it handles."""
+        known = [process.context for process in self.processes if process.worker]
+        if known and self.chance.random() < 0.7:
+            return self.chance.choice(known)
+        return self.plain_context(registry_of(self.scenario, self.clock, max(1, self.started)))
 
     def plain_context(self, registry: Registry | None = None) -> Context:
         """What the steps of a process know; without handlers for operators and parents."""
@@ -168,22 +207,52 @@ class World:
             clock=self.clock.monotonic,
         )
 
+    def take_in(self, process: Process, deliveries: list[Delivery]) -> Flow[list[Receipt]]:
+        """What a receiver does with what it was handed."""
+        return attempt(self, process, deliveries)
+
     def start_actors(self, process: Process) -> None:
         """A process has registered: its lanes and receivers begin."""
+        self._start_actor(process, f"{process.name} duties", duties(process))
         for number in range(process.lanes):
             self._start_lane(process, f"{process.name} lane-{number}", lane_of(process))
-        self._start_lane(process, f"{process.name} relay", lane_of(process, destination="out"))
+        self._start_relay(process)
         for number in range(process.receivers):
             self._start_receiver(process, f"{process.name} receiver-{number}")
+        if self.spool is not None:
+            self._start_actor(process, f"{process.name} drainer", drainer(self, process))
+        if len(self.scenario.services) > 1:
+            name = f"{process.name} client"
+            self._start_actor(process, name, client(self, process, name))
+            self._start_actor(process, f"{process.name} announcer", announcer(self, process))
 
-    def _start_lane(self, process: Process, name: str, lane: Lane) -> None:
-        if lane.subscriptions:
-            task = self.scheduler.spawn(name, lane_work(lane), process=process, on_end=self._lane_ended(process, name))
-            task.lane = lane
-            process.tasks.append(task)
+    def _start_lane(self, process: Process, name: str, lane: Lane, end: Any = None) -> None:
+        end = end or self._lane_ended(process, name)
+        task = self.scheduler.spawn(name, lane_work(lane), process=process, on_end=end)
+        task.lane = lane
+        process.tasks.append(task)
+
+    def _start_relay(self, process: Process) -> None:
+        """As `Worker._sync_relay`: one looks for destinations with something due, and each has a lane for a while."""
+
+        def start(destination: str) -> None:
+            name = f"{process.name} relay-{destination}"
+            ended = self._lane_ended(process, name)
+
+            def end(value: Any, error: BaseException | None) -> None:
+                relay.busy.discard(destination)
+                ended(value, None if isinstance(error, StoreUnavailable) else error)
+
+            self._start_lane(process, name, lane_of(process, destination=destination), end)
+
+        destinations = process.context.registry.destinations(is_async=False)
+        relay = Dispatch(process.context, destinations, stopping=lambda: process.stopping, start=start)
+        self._start_actor(process, f"{process.name} relay", dispatch(relay))
 
     def _start_receiver(self, process: Process, name: str) -> None:
-        flow = receiver(self, process, name)
+        self._start_actor(process, name, receiver(self, process, name))
+
+    def _start_actor(self, process: Process, name: str, flow: Flow[None]) -> None:
         process.tasks.append(self.scheduler.spawn(name, flow, process=process, on_end=self._ended(name)))
 
     def lane_of_task(self, name: str, lane: Lane | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from simulation.checks import budget, identity, once, order, outbox, people, states
+from simulation.checks import budget, consumers, identity, once, order, outbox, people, services, states
 from simulation.checks.facts import Facts, Violation
 from simulation.history import History
 
@@ -12,6 +12,8 @@ Check = Callable[[Facts], list[Violation]]
 
 CHECKS: tuple[Check, ...] = (
     identity.no_loss,
+    consumers.everyone_gets_it,
+    identity.echoes_are_marked,
     identity.no_double_effect,
     identity.forgotten_in_time,
     identity.effect_iff_done,
@@ -24,9 +26,12 @@ CHECKS: tuple[Check, ...] = (
     outbox.sent_iff_committed,
     outbox.published_at_least_once,
     outbox.published_in_order,
+    outbox.nobody_is_held_up,
     budget.attempts_are_exact,
     budget.deaths_are_justified,
     budget.charges_are_deserved,
+    services.answers_are_ones_own,
+    services.sent_is_there,
     people.every_action_is_written_down,
     states.nobody_is_stuck,
     states.everything_is_settled,

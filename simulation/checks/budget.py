@@ -10,7 +10,10 @@ from simulation.history import Row
 
 PERMANENT = (
     "Reject", "VersionGap", "OutcomeUnknown", "InvalidMessage", "ContractViolation", "HandlerNotFound",
+    "VersionUnknown",
 )  # fmt: skip
+NOT_RUN = ("VersionGap", "HandlerNotFound", "VersionUnknown")
+"""Charged without having been shown to a handler."""
 GUILTY = {"raise", "retry", "reject", "timeout"}
 INFRASTRUCTURE = ("StoreUnavailable", "StoreConflict", "ClaimLost", "GuardFailed")
 
@@ -80,7 +83,7 @@ def charges_are_deserved(facts: Facts) -> list[Violation]:
             found.append(Violation("attempt without ledger", f"an attempt of message {seq}, which is not there"))
             continue
         charged = [row for row in rows if row["charged"]]
-        errors = [row for row in charged if row["kind"] == "error" and not row["error"].startswith("VersionGap")]
+        errors = [row for row in charged if row["kind"] == "error" and not row["error"].startswith(NOT_RUN)]
         crashes.update(row["worker"] for row in charged if row["kind"] == "crash")
         if any(row["error"].startswith(INFRASTRUCTURE) for row in errors):
             found.append(Violation("infrastructure charged", f"message {seq} was charged for the database's failure"))

@@ -14,11 +14,14 @@ from simulation.history import History, Row
 CASE = "about a mismatch"
 """The reason that simulated operators give when they decide about a mismatch."""
 
+NAMELESS = "(nobody)"
+"""What a number stands for that no name has."""
+
 Identity = tuple[str, str, str]
 """(consumer, source, id)"""
 
 
-_NO_BODY: Row = {"type": "", "key": None, "body": None, "cause": None, "destination": None}
+_NO_BODY: Row = {"type": "", "key": None, "body": None, "cause": None, "destination": None, "headers": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +41,10 @@ class Facts:
     def __init__(self, history: History) -> None:
         self.history = history
         tables = self.tables = remembered(history)
-        self.names: dict[int, str] = {row["id"]: row["name"] for row in tables["name"]}
         self.ledger: dict[int, Row] = {row["seq"]: row for row in tables["ledger"]}
+        used = {row[column] for row in self.ledger.values() for column in ("consumer", "source")}
+        self.names: dict[int, str] = dict.fromkeys(used, NAMELESS)
+        self.names |= {row["id"]: row["name"] for row in tables["name"]}
         self.bodies: dict[int, Row] = {row["seq"]: row for row in tables["body"]}
         self.bodyless = [seq for seq in self.ledger if seq not in self.bodies]
         for seq in self.bodyless:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from datetime import datetime
 from typing import Any
 
 from onceward.identity import body_hash
-from simulation.checks.facts import Facts, Violation, seqs_of
+from onceward.steps.sight import ECHO
+from simulation.checks.facts import NAMELESS, Facts, Violation, seqs_of
+
+FAR = 10**12
+"""A step that no history reaches."""
 
 
 def no_loss(facts: Facts) -> list[Violation]:
@@ -16,6 +20,8 @@ def no_loss(facts: Facts) -> list[Violation]:
     types = {(one.source, one.id): one.type for one in facts.history.receptions}
     known = {(source, stored) for _, source, stored in facts.by_identity}
     for source, message_id, digest in facts.history.acknowledged:
+        if (source, message_id, digest) in facts.history.spooled:
+            continue
         wanted = facts.history.consumers.get(types.get((source, message_id), ""), [])
         rows = [facts.find(consumer, source, message_id) for consumer in wanted]
         if not all(rows):
@@ -35,6 +41,24 @@ def _in_quarantine(facts: Facts, seq: int, digest: bytes) -> bool:
     if any(action.name == "discard-mismatch" for action in facts.history.actions):
         return True
     return any(row["seq"] == seq and bytes(row["hash"]) == digest for row in facts.tables["quarantine"])
+
+
+def echoes_are_marked(facts: Facts) -> list[Violation]:
+    """Where ids are not signed, a body that came before under another id says so, also when it waited in a spool."""
+    found = []
+    came: dict[tuple[str, bytes], dict[str, tuple[int, int]]] = defaultdict(dict)
+    for one in facts.history.receptions:
+        if one.unsigned:  # one that failed may have been the first all the same
+            ids = came[one.source, one.hash]
+            began, ended = ids.get(one.id, (one.began, FAR))
+            ids[one.id] = min(began, one.began), min(ended, one.ended if one.status else FAR)
+    for (source, digest), ids in came.items():
+        for message_id, (began, _) in ids.items():
+            earlier = any(ended < began for other, (_, ended) in ids.items() if other != message_id)
+            rows = [row for row in facts.named(source, message_id) if bytes(row["hash"]) == digest]
+            if earlier and not all(ECHO in (facts.bodies[row["seq"]]["headers"] or "") for row in rows):
+                found.append(Violation("echo", f"{source}/{message_id} has the body of an earlier one, unmarked"))
+    return found
 
 
 def no_double_effect(facts: Facts) -> list[Violation]:
@@ -58,10 +82,10 @@ def forgotten_in_time(facts: Facts) -> list[Violation]:
     for removal in facts.history.removals:
         if removal.statement != "forget_messages":
             continue
-        ended = {seq: _microseconds(facts.ledger[seq]["received_at"]) for seq in removal.numbers - there}
+        ended = {seq: microseconds(facts.ledger[seq]["received_at"]) for seq in removal.numbers - there}
         for run in removal.tables["run"]:
             for seq in ended.keys() & set(seqs_of(run)):
-                ended[seq] = max(ended[seq], _microseconds(run["finished_at"]))
+                ended[seq] = max(ended[seq], microseconds(run["finished_at"]))
         found += [
             Violation("forgotten early", f"message {seq} was forgotten before its retention was over")
             for seq, at in ended.items()
@@ -70,13 +94,18 @@ def forgotten_in_time(facts: Facts) -> list[Violation]:
     return found
 
 
-def _microseconds(moment: Any) -> int:
+def microseconds(moment: Any) -> int:
+    """A moment of either store."""
     return round(moment.timestamp() * 1_000_000) if isinstance(moment, datetime) else int(moment)
 
 
 def effect_iff_done(facts: Facts) -> list[Violation]:
     """An effect exists exactly when its message is done."""
-    found = []
+    found = [
+        Violation("nameless", f"message {seq} is of a source or for a consumer that has no name")
+        for seq in facts.ledger
+        if NAMELESS in facts.identity(seq)[:2]
+    ]
     for seq in facts.ledger:
         if facts.is_outgoing(seq):
             continue

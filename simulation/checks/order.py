@@ -43,8 +43,11 @@ def effects_in_order(facts: Facts) -> list[Violation]:
         if body is None or facts.is_outgoing(seq) or body["key"] is None:
             continue
         consumer, source, message_id = facts.identity(seq)
-        early = consumer in facts.history.consumers.get(body["type"], [])
-        if not early or (source, message_id) not in arrivals or _counted(facts, seq) or _left_the_order(facts, seq):
+        if (source, message_id) not in arrivals or _counted(facts, seq) or _left_the_order(facts, seq):
+            continue
+        if arrivals[source, message_id][0] <= _since(
+            facts, consumer, body["type"]
+        ):  # it came to others, in their order
             continue
         if facts.came_again(seq):  # its first arrival says nothing about the later one
             continue
@@ -52,9 +55,23 @@ def effects_in_order(facts: Facts) -> list[Violation]:
     for line in lines.values():
         for _, ended, first in line:
             for began, _, second in line:
-                if ended < began and _overtaken(facts, first, second):
+                if ended < began and _comparable(facts, first, second) and _overtaken(facts, first, second):
                     found.append(Violation("order", f"message {second} took effect before {first} of the same key"))
     return found
+
+
+def _comparable(facts: Facts, first: int, second: int) -> bool:
+    """Whether their key was known when they came: that of an unknown type is found when its consumer is."""
+    late = {facts.identity(seq)[1:] for _, seq in facts.history.placed if seq in facts.ledger}
+    return facts.identity(first)[1:] not in late or facts.bodies[first]["type"] == facts.bodies[second]["type"]
+
+
+def _since(facts: Facts, consumer: str, kind: str) -> int:
+    """Since when the messages of a type come to a consumer by themselves; the first one gets what waited for it too."""
+    subscribed = facts.history.subscribed
+    first = min((step for (_, one), step in subscribed.items() if one == kind), default=-1)
+    mine = subscribed.get((consumer, kind), -1)
+    return mine if mine > first else -1
 
 
 def _counted(facts: Facts, seq: int) -> bool:

@@ -6,6 +6,11 @@ import itertools
 from collections import Counter, defaultdict
 
 from simulation.checks.facts import Facts, Violation
+from simulation.checks.identity import microseconds
+from simulation.history import Publication
+
+PROMPT = 15.0
+"""Seconds after which a destination that takes everything must have a message: some lanes, some rests, a stop."""
 
 
 def sent_iff_committed(facts: Facts) -> list[Violation]:
@@ -21,32 +26,69 @@ def sent_iff_committed(facts: Facts) -> list[Violation]:
         wanted = facts.history.sends.get(kind, 0) * min(1, len(facts.effects[seq]))
         if causes[seq] != wanted:
             found.append(Violation("outbox", f"message {seq} has {causes[seq]} outgoing rows, expected {wanted}"))
-    unknown = [cause for cause in causes if cause not in facts.ledger]
+    unknown = [cause for cause in causes if cause is not None and cause not in facts.ledger]
     return found + [Violation("outbox", f"an outgoing row of message {cause}, which is not there") for cause in unknown]
+
+
+Address = tuple[str, str, str]
+"""(source, id, destination) of an outgoing message."""
+
+
+def _address(facts: Facts, seq: int) -> Address:
+    body = facts.bodies[seq]
+    return facts.names[facts.ledger[seq]["source"]], body["id"], body["destination"]
+
+
+def _published(one: Publication) -> Address:
+    return one.source, one.id, one.destination
 
 
 def published_at_least_once(facts: Facts) -> list[Violation]:
     """What is finished was published; what was published was committed before."""
-    published = {one.id for one in facts.history.publications}
-    known = {facts.bodies[seq]["id"] for seq in facts.ledger if facts.is_outgoing(seq)}
-    return [
-        Violation("not published", f"outgoing message {seq} is finished and was never published")
-        for seq in facts.ledger
-        if facts.is_outgoing(seq) and facts.done(seq) and facts.bodies[seq]["id"] not in published
-    ] + [
-        Violation("published early", f"{one.id[:12]} was published without being committed")
-        for one in facts.history.publications
-        if not one.committed or one.id not in known
-    ]
+    published = {_published(one) for one in facts.history.publications}
+    known = {_address(facts, seq) for seq in facts.ledger if facts.is_outgoing(seq)}
+    return (
+        [
+            Violation("not published", f"outgoing message {seq} is finished and was never published")
+            for seq in facts.ledger
+            if facts.is_outgoing(seq) and facts.done(seq) and _address(facts, seq) not in published
+        ]
+        + [
+            Violation("published early", f"{one.id[:12]} was published without being committed")
+            for one in facts.history.publications
+            if not one.committed or _published(one) not in known
+        ]
+        + [
+            Violation("wrong sink", f"{one.id[:12]} is for {one.destination!r} and went to {one.sink!r}")
+            for one in facts.history.publications
+            if one.sink not in {"", one.destination}
+        ]
+    )
+
+
+def nobody_is_held_up(facts: Facts) -> list[Violation]:
+    """One destination that hangs is no reason for another to wait."""
+    first: dict[Address, int] = {}
+    for one in facts.history.publications:
+        first.setdefault(_published(one), one.at)
+    found = []
+    for seq in facts.ledger:
+        if not facts.is_outgoing(seq) or facts.bodies[seq]["destination"] not in facts.history.prompt:
+            continue
+        sent = microseconds(facts.ledger[seq]["received_at"])
+        waited = (first.get(_address(facts, seq), facts.history.ended_at) - sent) / 1_000_000
+        if waited > PROMPT:
+            found.append(Violation("held up", f"outgoing {seq} waited for {waited:.0f} s"))
+    return found
 
 
 def published_in_order(facts: Facts) -> list[Violation]:
     """First publications of a key are in the order in which they were sent."""
     found = []
-    rows = {facts.bodies[seq]["id"]: seq for seq in facts.ledger if facts.is_outgoing(seq)}
+    rows = {_address(facts, seq): seq for seq in facts.ledger if facts.is_outgoing(seq)}
     lines: dict[tuple[str, str | None], list[int]] = defaultdict(list)
     for one in facts.history.publications:
-        seq = rows.get(one.id)
+        seq = rows.get(_published(one))
         if seq is not None and one.key is not None and seq not in lines[one.destination, one.key]:
             lines[one.destination, one.key].append(seq)
     for line in lines.values():
@@ -57,7 +99,7 @@ def published_in_order(facts: Facts) -> list[Violation]:
                 found.append(Violation("publish order", f"outgoing {earlier} was published before {later}"))
     for seq in rows.values():
         ahead = [other for other in rows.values() if other < seq and _same_line(facts, other, seq)]
-        published = {rows.get(one.id) for one in facts.history.publications}
+        published = {rows.get(_published(one)) for one in facts.history.publications}
         if seq in published and any(
             other not in published and not facts.was(other, "release", "discard") for other in ahead
         ):

@@ -56,7 +56,9 @@ def clean() -> History:
     history.receptions.append(Reception("shop", "m1", digest(MESSAGES[1][2]), "keyed", "a", 200, 201, "duplicate"))
     history.receptions.append(Reception("shop", "m1", twin, "keyed", "a", 202, 203, "mismatch"))
     history.runs = [_run(8, "raise"), _run(8, "raise"), _run(9, "raise"), *(_run(seq, "ok") for seq in DONE)]
-    history.publications = [Publication(300 + seq, name, "out", "b", committed=True) for seq, name in OUTGOING.items()]
+    history.publications = [
+        Publication(300 + seq, "svc", name, "out", "b", committed=True) for seq, name in OUTGOING.items()
+    ]
     history.calls = [ExternalCall(250, "charge-11", intended=True, idempotent=False)]
     history.actions = [Action(260, "discard", 10, "done"), Action(261, "redrive", 8, "nothing")]
     history.holders = [Holders(seq, [(KEYED if seq < 3 else None, 1, seq, seq)]) for seq in (*DONE, *OUTGOING)]
@@ -104,16 +106,34 @@ def _tables(twin: bytes) -> dict[str, list[dict[str, Any]]]:
         name = f"m{seq}"
         ledger.append({"seq": seq, "consumer": 2, "source": 3, "id": stored_id(name), "hash": digest(body)})
         bodies.append(
-            {"seq": seq, "id": name, "type": kind, "key": key, "body": body, "cause": None, "destination": None}
+            {
+                "seq": seq,
+                "id": name,
+                "type": kind,
+                "key": key,
+                "body": body,
+                "cause": None,
+                "destination": None,
+                "headers": None,
+            }
         )
     for seq, name in OUTGOING.items():
         body = body_of(seq)
         ledger.append({"seq": seq, "consumer": 1, "source": 2, "id": stored_id(name), "hash": digest(body)})
         bodies.append(
-            {"seq": seq, "id": name, "type": "note", "key": "b", "body": body, "cause": 3, "destination": "out"}
+            {
+                "seq": seq,
+                "id": name,
+                "type": "note",
+                "key": "b",
+                "body": body,
+                "cause": 3,
+                "destination": "out",
+                "headers": None,
+            }
         )
     effects = [_effect(number, seq) for number, seq in enumerate(DONE, 1)]
-    runs = [{"id": seq, "worker": 1, "token": seq, "seqs": f"[{seq}]"} for seq in (*DONE, *OUTGOING)]
+    runs = [{"id": seq, "worker": 1, "token": seq, "seqs": f"[{seq}]", "finished_at": 0} for seq in (*DONE, *OUTGOING)]
     return {
         "name": [{"id": number, "name": name} for number, name in NAMES.items()],
         "ledger": ledger,

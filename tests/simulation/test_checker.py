@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from simulation.checks import violations
-from simulation.history import Action, ExternalCall, History, Holders, Publication, Reception, Removal
+from simulation.history import Action, Answer, ExternalCall, History, Holders, Publication, Reception, Removal, Sent
 from tests.simulation.clean import KEYED, MESSAGES, clean, digest
 
 Corruption = Callable[[History], Any]
@@ -100,6 +100,22 @@ def unsettled(history: History) -> None:
     history.unsettled.append("m1")
 
 
+def echo(history: History) -> None:
+    """The body of one message came again under the id of the next."""
+    first, second = history.receptions[0], history.receptions[1]
+    second.hash, first.unsigned, second.unsigned = first.hash, True, True
+    change(history, "ledger", 2, hash=first.hash)
+    change(history, "body", 2, body=MESSAGES[1][2])
+
+
+def hold_up(history: History) -> None:
+    """A message for a destination that takes everything was published late."""
+    history.prompt = {"out"}
+    for table_row in history.tables["ledger"]:
+        table_row["received_at"] = 0
+    history.publications[0].at = 60_000_000
+
+
 CORRUPTIONS: dict[str, tuple[str, Corruption]] = {
     "an acknowledged message is lost": ("loss", lose),
     "an acknowledged message of an unknown type is lost": (
@@ -180,11 +196,11 @@ CORRUPTIONS: dict[str, tuple[str, Corruption]] = {
     "finished and never published": ("not published", lambda h: h.publications.pop()),
     "published before the commit": (
         "published early",
-        lambda h: h.publications.append(Publication(1, "out-4", "out", "b", committed=False)),
+        lambda h: h.publications.append(Publication(1, "svc", "out-4", "out", "b", committed=False)),
     ),
     "published under an id that nobody sent": (
         "published early",
-        lambda h: h.publications.append(Publication(1, "another", "out", "b", committed=True)),
+        lambda h: h.publications.append(Publication(1, "svc", "another", "out", "b", committed=True)),
     ),
     "published in the wrong order": ("publish order", lambda h: h.publications.reverse()),
     "attempts were counted wrongly": ("budget", lambda h: change(h, "queue", 9, attempts=0)),
@@ -228,6 +244,27 @@ CORRUPTIONS: dict[str, tuple[str, Corruption]] = {
     ),
     "forgotten before its time": ("forgotten early", lambda h: forget(h, 2, after=DAY - 1)),
     "remembered under two numbers": ("accepted twice", remember_twice),
+    "a consumer that was there never got it": ("left out", lambda h: h.subscribed.update({("mail", "plain"): 70})),
+    "a consumer was there when what waited was placed": (
+        "left out",
+        both(lambda h: h.placed.append((900, 8)), lambda h: h.subscribed.update({("mail", "plain"): 800})),
+    ),
+    "what joined a transaction came before its commit": (
+        "left out",
+        both(
+            lambda h: setattr(h.receptions[-3], "committed", 900),
+            lambda h: h.subscribed.update({("mail", "keyed"): 800}),
+        ),
+    ),
+    "of a source without a name": ("nameless", lambda h: change(h, "ledger", 9, source=77)),
+    "a body came again under another id, unmarked": ("echo", echo),
+    "published where it does not belong": ("wrong sink", lambda h: setattr(h.publications[0], "sink", "elsewhere")),
+    "a destination waited for another": ("held up", hold_up),
+    "a client was shown another's answer": (
+        "another's answer",
+        lambda h: h.answers.append(Answer(1, "svc", "k", "billing")),
+    ),
+    "a send has no row": ("send vanished", lambda h: h.sent.append(Sent(1, "svc", "out-4", "elsewhere", b""))),
     "queued without a ledger row": (
         "queue without ledger",
         lambda h: h.tables["queue"].append({**row(h, "queue", seq=9), "seq": 70}),

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from simulation import mutants
 from simulation.checks import violations
 from simulation.pg import PgDatabase
 from simulation.runner import MODES
+from simulation.variants import Variant
 from simulation.workload import scenario
 from simulation.world import World
 
@@ -30,6 +32,12 @@ def test_random_seeds_find_no_violation(database: PgDatabase) -> None:
         for mode in MODES:
             found = violations(World(scenario(seed, mode), database).run())
             assert not found, f"python -m simulation --seed {seed} --mode {mode} --store URL --trace"
+
+
+@pytest.mark.parametrize("variant", [one for one in mutants.ALL if one.store == "postgres"], ids=lambda one: one.name)
+def test_a_mutant_is_caught(variant: Variant, postgres_url: str) -> None:
+    verdict = mutants.judge(variant, 40, postgres_url)
+    assert verdict.caught, verdict.text
 
 
 def test_the_same_seed_gives_the_same_trace(database: PgDatabase) -> None:

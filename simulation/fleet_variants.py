@@ -1,0 +1,148 @@
+"""Known-bad variants of what several programs do together: deployments, joins, services, relays, spools, failovers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+from onceward import spool
+from onceward.idempotency import IdempotencyKeys
+from onceward.identity import stored_id
+from onceward.message import Delivery
+from onceward.spool import Spool
+from onceward.steps import dispatch, join
+from onceward.steps.context import know_names
+from onceward.steps.introduce import introduce
+from onceward.steps.receive import Known
+from simulation.sabotage import nothing, replaced
+from simulation.themes import DEPLOYING, FAILOVER, HANGING_SINK, JOINING, SERVICES, SPOOLING, VERSIONS
+from simulation.variants import CATALOG, Variant
+
+Patch = Callable[[], AbstractContextManager[Any]]
+record_original = spool.record
+awaiting_original = dispatch._awaiting
+
+
+def _inside(context: Any, names: Any, types: Any, _apart: Any) -> Generator[Any, Any, None]:
+    """Subscriptions and names are written in the caller's transaction."""
+    yield from introduce(context, types)
+    yield from know_names(context, context.cache, names)
+
+
+def _one_at_a_time(relay: Any) -> Generator[Any, Any, list[str]]:
+    if relay.busy:
+        yield from ()
+        return []
+    return (yield from awaiting_original(relay))[:1]
+
+
+class _AnybodysKeys(IdempotencyKeys):
+    """Requests of all services under one type and consumer."""
+
+    def __init__(self, app: Any, *, inbox: Any, **options: Any) -> None:
+        service, inbox.context.service = inbox.context.service, "anybody"
+        super().__init__(app, inbox=inbox, **options)
+        inbox.context.service = service
+
+
+FLEET: tuple[Variant, ...] = (
+    Variant(
+        "receive under an outdated catalog",
+        ("left out",),
+        edits={"receive": (CATALOG, "WHERE coalesce(:catalog, 1) IS NOT NULL")},
+        theme=DEPLOYING,
+    ),
+    Variant(
+        "a later message does not wait for one that is not placed",
+        ("order",),
+        edits={"park": ("AND (o.earlier OR o.busy OR o.unplaced)", "AND (o.earlier OR o.busy)")},
+        theme=JOINING,
+        store="postgres",
+    ),
+    Variant(
+        "a version is not left to the workers that know it",
+        ("version known elsewhere",),
+        edits={"handled_elsewhere": ("alive_until > :now", ":now IS NULL")},
+        theme=VERSIONS,
+    ),
+    Variant(
+        "the catalog's version is a counter",
+        ("left out", "nameless", "effect without ledger"),
+        edits={"touch_catalog": ("random() & 9007199254740991", "version + 1")},
+        theme=replace(FAILOVER, faults={**FAILOVER.faults, "failover": 0.02, "crash": 0.0}),
+        seed=254,
+    ),
+    Variant(
+        "a worker number is given again",
+        ("shared number",),
+        edits={"add_worker": ("VALUES (:worker,", "VALUES ((SELECT coalesce(max(id), 0) + 1 FROM o_worker),")},
+        theme=FAILOVER,
+    ),
+    Variant(
+        "a join does not hold the catalog",
+        ("left out",),
+        edits={"hold_catalog": ("pg_advisory_xact_lock_shared(hashtext('o_catalog'), 0)", "1")},
+        theme=JOINING,
+        store="postgres",
+    ),
+    Variant(
+        "a join stores by the view of its beginning",
+        ("left out",),
+        patch=lambda: replaced((join._keep_to_its_view, nothing)),
+        theme=JOINING,
+        store="postgres",
+    ),
+    Variant(
+        "a program is introduced inside the caller's transaction",
+        ("stalled",),
+        patch=lambda: replaced((join.prepare, _inside)),
+        theme=JOINING,
+        store="postgres",
+    ),
+    Variant(
+        "services share their requests",
+        ("another's answer",),
+        patch=lambda: replaced((IdempotencyKeys, _AnybodysKeys)),
+        theme=SERVICES,
+    ),
+    Variant(
+        "an outgoing id without its destination",
+        ("send vanished",),
+        patch=lambda: patch.object(Delivery, "stored_id", property(lambda self: stored_id(self.id))),
+        theme=SERVICES,
+    ),
+    Variant(
+        "what is sent under a known id is not compared",
+        ("send vanished",),
+        patch=lambda: patch.object(Known, "is_same", lambda *_: True),
+        theme=SERVICES,
+    ),
+    Variant(
+        "the relay claims for every destination",
+        ("wrong sink",),
+        edits={"claim_outgoing": ("AND destination = :destination", "AND :destination IS NOT NULL")},
+        theme=HANGING_SINK,
+    ),
+    Variant(
+        "the relay serves one destination after the other",
+        ("held up",),
+        patch=lambda: replaced((awaiting_original, _one_at_a_time)),
+        theme=HANGING_SINK,
+        seed=95,
+    ),
+    Variant(
+        "nobody looks whether others wait in the spool",
+        ("order",),
+        patch=lambda: patch.object(Spool, "is_empty", property(lambda _: True)),
+        theme=SPOOLING,
+    ),
+    Variant(
+        "the spool forgets that an id is not signed",
+        ("echo",),
+        patch=lambda: replaced((record_original, lambda one: record_original(one._replace(echo_window=None)))),
+        theme=SPOOLING,
+    ),
+)
