@@ -55,6 +55,13 @@ class TestLife:
         assert [request.seconds for request in script.all(Wait)] == [7.0] * 3
         assert is_left(here)
 
+    def test_a_claim_that_is_too_much_is_made_smaller(self) -> None:
+        """D19: whatever it would bring takes longer than a statement may; the same again would for ever."""
+        late = StoreUnavailable("canceling statement due to statement timeout")
+        here, script = living(stop=Stop(after=9), group=8), Script(answers(claim=Turns(late, late, late, late, [])))
+        script.run(work(here))
+        assert [one["limit"] for one in script.params("claim")][:5] == [8, 4, 2, 1, 1]
+
     def test_it_handles_what_it_claims(self) -> None:
         """And goes on with what was claimed along, without another trip."""
         here = living(stop=Stop(after=9), group=1)

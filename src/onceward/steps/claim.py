@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from onceward.errors import StoreUnavailable
 from onceward.flow import COMMIT, Flow, Query, Request
 from onceward.steps.context import once
 from onceward.steps.lane import PASS, Claimed, Lane, Verdict, claimed
@@ -122,6 +123,14 @@ def take(lane: Lane, before: Sequence[Request], claim: Query) -> Flow[Taken]:
 
     It travels in one go, unless messages are numbered within their key: then it is looked at before it is committed.
     """
+    try:
+        return (yield from _take(lane, before, claim))
+    except StoreUnavailable:
+        lane.claim_less()
+        raise
+
+
+def _take(lane: Lane, before: Sequence[Request], claim: Query) -> Flow[Taken]:
     token: int = claim.params["token"]
     park = Query("park", {"worker": lane.owner, "token": token})
     if not lane.counts:

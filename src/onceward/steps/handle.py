@@ -7,6 +7,7 @@ other: what follows a message that failed is put aside behind it, or released.
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from onceward.errors import ClaimLost, StoreConflict, StoreError, StoreUnavailable, VersionUnknown
 from onceward.flow import Flow, Query, Wait
@@ -94,7 +95,7 @@ def handle(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:
         if lane.stopping():
             yield from release(lane, pending + aside)
             break
-        group = yield from fetched(lane, _next_group(pending, aside))
+        group = yield from _with_body(lane, _next_group(pending, aside))
         if group[0].elsewhere:  # its body is large, and was not here before
             moved = yield from _move_on(lane, group, pending + aside)
             pending = [message for message in pending if message not in moved]
@@ -142,6 +143,15 @@ def _is_behind(one: Claimed, moved: Claimed) -> bool:
     assert there is not None  # noqa: S101 - it moves
     place = moved.place if there.sequence is None else there.sequence
     return one.follows(moved) or (one.key_hash == there.key_hash and (one.place, one.seq) > (place, moved.seq))
+
+
+def _with_body(lane: Lane, group: list[Claimed]) -> Flow[list[Claimed]]:
+    """A group that is about to run; one whose body does not come in time is put off, and the others go on."""
+    try:
+        return (yield from fetched(lane, group))
+    except StoreUnavailable as error:
+        yield from undo(lane)
+        return [replace(group[0], problem=error)]
 
 
 def _let_rest(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:

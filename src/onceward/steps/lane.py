@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from onceward import identity, payload
 from onceward.errors import InvalidMessage, NeedsAlone, OutcomeUnknown
-from onceward.flow import Call, Do, Flow, Outcome
+from onceward.flow import COMMIT, Call, Do, Flow, Outcome, Query
 from onceward.message import NO_HEADERS, Delivery, Draft, Message, moment
 from onceward.reference import Reference, split
 from onceward.registry import Handler, Subscription, key_at
@@ -87,11 +87,11 @@ class Place(NamedTuple):
 
 
 class Absent(NamedTuple):
-    """A claimed row whose body is in the blob store, to be fetched before it is run."""
+    """A claimed row whose body is large, to be fetched before it is run: from the blob store, or from its own row."""
 
     row: tuple[Any, ...]
     verdict: Verdict
-    reference: Reference
+    reference: Reference | None
 
 
 class About(NamedTuple):
@@ -260,6 +260,10 @@ class Lane:
         if not kept:
             self.group = max(1, self.group * 3 // 4)
 
+    def claim_less(self) -> None:
+        """A claim was not answered in time: perhaps what it brings is too much at once."""
+        self.group, self.ahead = max(1, self.group // 2), False
+
     def begin_call(self) -> None:
         """A handler starts."""
         self.unknown, self.needs_alone = None, False
@@ -278,14 +282,19 @@ class Lane:
 
 
 def fetched(lane: Lane, group: list[Claimed]) -> Flow[list[Claimed]]:
-    """A group that is about to run, with its body, if that is in the blob store: no transaction is open yet."""
+    """A group that is about to run, with its body, if that is large: no transaction is open yet."""
     message, absent = group[0], group[0].absent
     if absent is None or message.problem is not None:
         return group
-    outcome: Outcome = yield Do(partial(lane.context.large.fetch, absent.reference))
-    if isinstance(outcome.error, Exception):
-        return [replace(message, problem=outcome.error)]
-    return [replace(claimed(lane, message.token, absent.row, absent.verdict, outcome.value), worker=message.worker)]
+    if absent.reference is None:  # it may take as long as its handler: over a slow link large ones take their time
+        _, rows, _ = yield (lane.context.long(message.timeout, ""), Query("body_of", {"seq": message.seq}), COMMIT)
+        body = bytes(rows[0][0] or b"") if rows else b""  # gone with its message, which is no longer ours
+    else:
+        outcome: Outcome = yield Do(partial(lane.context.large.fetch, absent.reference))
+        if isinstance(outcome.error, Exception):
+            return [replace(message, problem=outcome.error)]
+        body = outcome.value
+    return [replace(claimed(lane, message.token, absent.row, absent.verdict, body), worker=message.worker)]
 
 
 def claimed(lane: Lane, token: int, row: tuple[Any, ...], verdict: Verdict, fetched: bytes | None = None) -> Claimed:
@@ -299,12 +308,12 @@ def claimed(lane: Lane, token: int, row: tuple[Any, ...], verdict: Verdict, fetc
     try:
         headers, reference = split(stored)
         handler, upcasters = lane.context.registry.find(consumer, handled_as, version)
-        if reference is not None and fetched is None and not verdict.stale:
+        if (reference is not None or body is None) and fetched is None and not verdict.stale:
             if verdict.late:
                 check_sequence(handler, sequence, verdict)
             absent = Absent(row, verdict, reference)
         else:
-            raw = bytes(body) if fetched is None else fetched
+            raw = bytes(body or b"") if fetched is None else fetched
             message = Message(
                 id=message_id,
                 source=catalog.numbers[source],

@@ -222,7 +222,7 @@ SELECT (SELECT true FROM {prefix}queue WHERE key_hash = %(key_hash)s ORDER BY pl
 
 -- name: claim
 -- Guards: no note yet, row locked (locked ones are skipped), the worker's own row still there and kept from take-over until commit,
--- key lock tried. MATERIALIZED, so that no plan can lock more than the limit. Relies on queue_ready and queue_due.
+-- key lock tried. A larger body stays behind, to be fetched by itself (body_of). MATERIALIZED, so that no plan can lock more than the limit. Relies on queue_ready and queue_due.
 WITH me AS MATERIALIZED (
     SELECT id FROM {prefix}worker WHERE id = %(worker)s FOR KEY SHARE
 ), due AS MATERIALIZED (
@@ -245,7 +245,7 @@ UPDATE {prefix}queue q SET worker = %(worker)s, token = %(token)s,
 FROM mine JOIN {prefix}body b USING (seq)
 WHERE q.seq = mine.seq
 RETURNING q.seq, q.subscription, q.key_hash, q.place, q.sequence, q.attempts, b.source, b.id, b.type, b.version, b.key,
-          b.headers, b.body, b.destination, b.key_from, (extract(epoch FROM b.received_at) * 1000000)::bigint,
+          b.headers, CASE WHEN octet_length(b.body) <= 262144 THEN b.body END, b.destination, b.key_from, (extract(epoch FROM b.received_at) * 1000000)::bigint,
           extract(epoch FROM clock_timestamp() - b.received_at)::float8
 
 -- name: claim_outgoing
@@ -276,7 +276,7 @@ UPDATE {prefix}queue q SET worker = %(worker)s, token = %(token)s,
 FROM mine JOIN {prefix}body b USING (seq)
 WHERE q.seq = mine.seq
 RETURNING q.seq, q.subscription, q.key_hash, q.place, q.sequence, q.attempts, b.source, b.id, b.type, b.version, b.key,
-          b.headers, b.body, b.destination, b.key_from, (extract(epoch FROM b.received_at) * 1000000)::bigint,
+          b.headers, CASE WHEN octet_length(b.body) <= 262144 THEN b.body END, b.destination, b.key_from, (extract(epoch FROM b.received_at) * 1000000)::bigint,
           extract(epoch FROM clock_timestamp() - b.received_at)::float8
 
 -- name: awaiting
@@ -320,8 +320,12 @@ UPDATE {prefix}queue q SET worker = %(worker)s, token = %(token)s,
 FROM mine JOIN {prefix}body b USING (seq)
 WHERE q.seq = mine.seq
 RETURNING q.seq, q.subscription, q.key_hash, q.place, q.sequence, q.attempts, b.source, b.id, b.type, b.version, b.key,
-          b.headers, b.body, b.destination, b.key_from, (extract(epoch FROM b.received_at) * 1000000)::bigint,
+          b.headers, CASE WHEN octet_length(b.body) <= 262144 THEN b.body END, b.destination, b.key_from, (extract(epoch FROM b.received_at) * 1000000)::bigint,
           extract(epoch FROM clock_timestamp() - b.received_at)::float8
+
+-- name: body_of
+-- The large body of a claimed message, when its turn has come. By the primary key.
+SELECT body FROM {prefix}body WHERE seq = %(seq)s
 
 -- name: ready_beyond
 -- Where a claim that found nothing goes on: the last of the rows that it looked at in vain, because their keys were locked by others

@@ -192,7 +192,7 @@ WHERE EXISTS (SELECT 1 FROM {prefix}worker WHERE id = :worker) AND seq IN (
         ORDER BY seq LIMIT :limit)
     LIMIT :limit);
 SELECT q.seq, q.subscription, q.key_hash, q.place, q.sequence, q.attempts, b.source, b.id, b.type, b.version, b.key,
-       b.headers, b.body, b.destination, b.key_from, b.received_at, (:now - b.received_at) / 1000000.0
+       b.headers, CASE WHEN length(b.body) <= 262144 THEN b.body END, b.destination, b.key_from, b.received_at, (:now - b.received_at) / 1000000.0
 FROM {prefix}queue q JOIN {prefix}body b ON b.seq = q.seq
 WHERE q.worker = :worker AND q.token = :token
 
@@ -216,7 +216,7 @@ WHERE EXISTS (SELECT 1 FROM {prefix}worker WHERE id = :worker) AND seq IN (
             ORDER BY seq LIMIT :limit)
     ) ORDER BY turn LIMIT :limit);
 SELECT q.seq, q.subscription, q.key_hash, q.place, q.sequence, q.attempts, b.source, b.id, b.type, b.version, b.key,
-       b.headers, b.body, b.destination, b.key_from, b.received_at, (:now - b.received_at) / 1000000.0
+       b.headers, CASE WHEN length(b.body) <= 262144 THEN b.body END, b.destination, b.key_from, b.received_at, (:now - b.received_at) / 1000000.0
 FROM {prefix}queue q JOIN {prefix}body b ON b.seq = q.seq
 WHERE q.worker = :worker AND q.token = :token
 
@@ -252,9 +252,13 @@ WHERE EXISTS (SELECT 1 FROM {prefix}worker WHERE id = :worker) AND seq IN (
       AND subscription IN (SELECT value FROM json_each(:subscriptions)) AND destination IS :destination
     ORDER BY seq LIMIT 1);
 SELECT q.seq, q.subscription, q.key_hash, q.place, q.sequence, q.attempts, b.source, b.id, b.type, b.version, b.key,
-       b.headers, b.body, b.destination, b.key_from, b.received_at, (:now - b.received_at) / 1000000.0
+       b.headers, CASE WHEN length(b.body) <= 262144 THEN b.body END, b.destination, b.key_from, b.received_at, (:now - b.received_at) / 1000000.0
 FROM {prefix}queue q JOIN {prefix}body b ON b.seq = q.seq
 WHERE q.worker = :worker AND q.token = :token
+
+-- name: body_of
+-- The large body of a claimed message, when its turn has come. By the primary key.
+SELECT body FROM {prefix}body WHERE seq = :seq
 
 -- name: ready_beyond
 -- Where a claim that found nothing goes on. No row: nothing is ready, or the worker's own row is gone; always one of the two here,
