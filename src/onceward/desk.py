@@ -23,9 +23,10 @@ from onceward.watching import Watcher
 if TYPE_CHECKING:
     from onceward import report, survey, timeline, trial
     from onceward.steps import operate
+    from onceward.steps import unsubscribe as unsubscribing
 else:
     report, survey, timeline, trial = map(Deferred, ("report", "survey", "timeline", "trial"))
-    operate = Deferred("steps.operate")
+    operate, unsubscribing = map(Deferred, ("steps.operate", "steps.unsubscribe"))
 
 PAGE = 500
 DECIDED_BY = ("type", "key", "source", "since", "until", "fingerprint", "outgoing")
@@ -210,6 +211,27 @@ class Desk:
     def discard(self, *seqs: int, reason: str = "", actor: str = "", **filters: Any) -> int:
         """Take messages out for good: those named, or the dead ones that match type=, key=, source=."""
         return self._decide("discard()", seqs, filters, operate.discard, reason, actor)
+
+    def subscriptions(self, consumer: str, type: str | None = None) -> list[unsubscribing.Subscribed]:  # noqa: A002
+        """What a consumer is subscribed to, with the number of its unfinished messages."""
+        return perform(self._store, lambda: unsubscribing.subscribed(self._context, consumer, type))
+
+    def unsubscribe(
+        self,
+        consumer: str,
+        type: str | None = None,  # noqa: A002 - the word every sender uses
+        *,
+        discard: bool = False,
+        reason: str = "",
+        actor: str = "",
+    ) -> int:
+        """Retire a consumer, or its subscription to a type: it gets no further messages. Returns how many it discarded.
+
+        While it has unfinished messages that is refused, unless they are to be discarded. A program that registers a
+        handler for it subscribes it again.
+        """
+        step, who = unsubscribing.unsubscribe, {"actor": actor or user(), "reason": reason}
+        return perform(self._store, lambda: step(self._context, consumer, type, discard_unfinished=discard, **who))
 
     def resolve(self, case: int, resolution: operate.Resolution, *, reason: str = "", actor: str = "") -> int | None:
         """Decide about a mismatch: "keep-first", "accept-as-new" or "discard". None when it is not open (any more)."""

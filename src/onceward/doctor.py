@@ -104,7 +104,7 @@ def _handlers(inbox: Inbox, *, program: bool) -> Iterator[Finding]:
             yield Finding(
                 "warning",
                 f"{_some(number, 'due message')} of type {message_type} for consumer {consumer}: no handler here",
-                "run the program that has the handler, or register it here again",
+                f"run the program that has the handler, or retire it: onceward unsubscribe {consumer} {message_type}",
             )
 
 

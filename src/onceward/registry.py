@@ -278,6 +278,8 @@ class Subscription(NamedTuple):
     sequence: str | None = None
     on_dead: str = "block"
     aggregate: str | None = None
+    retired: bool = False
+    """It gets no further messages."""
 
 
 def key_at(path: str, data: Any, headers: Mapping[str, str]) -> Any:

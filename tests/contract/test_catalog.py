@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from onceward.errors import StoreConflict, StoreUnavailable
+from onceward.errors import ConfigurationError, StoreConflict, StoreUnavailable
 from onceward.flow import Query
 from onceward.steps.context import once
 from tests.contract.caller import own_transaction
@@ -153,3 +153,29 @@ def test_a_restored_catalog_is_noticed(shop: Shop) -> None:
     shop.drain()
     later.drain()
     assert ("m2", "stock") in shop.notes()
+
+
+def test_a_retired_consumer_gets_no_more(shop: Shop) -> None:
+    """D31: refused while it has unfinished messages, unless they are to be discarded; a program brings it back."""
+    shop.handle()
+    shop.drain()
+    with shop.visitor() as old:
+        old.handle(consumer="old", key="id")
+        old.receive("m1", data={"id": 1})
+    with pytest.raises(ConfigurationError, match="1 unfinished"):
+        shop.inbox.unsubscribe("old", reason="retired")
+    assert shop.inbox.unsubscribe("old", discard=True, reason="retired") == 1
+    receiver = shop.another()
+    receiver.receive("m2", data={"id": 1})
+    shop.receive("m3", "unknown")  # of a type that nobody handles: a retired subscription waits for nothing
+    shop.drain()
+    assert shop.notes() == [("m1", "default"), ("m2", "default")]
+    assert [line.action for line in shop.inbox.audit()] == ["discard", "unsubscribe"]
+    assert shop.inbox.subscriptions("old") == []
+    with shop.visitor() as again:
+        again.handle(consumer="old", key="id")
+        again.drain()
+        again.receive("m4", data={"id": 1})
+        again.drain()
+        assert ("m4", "old") in again.notes()
+    shop.drain()

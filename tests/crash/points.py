@@ -291,6 +291,7 @@ _FIRST = (
     "add_name",
     "subscribe",
     "touch_catalog",
+    "lock_catalog",
     "unhandled_types",
     "add_worker",
 )

@@ -342,6 +342,18 @@ def _discard_head(service: Service, _: Tell) -> None:
     service.inbox.discard(type="keyed", reason="a test", actor="operator")
 
 
+def _unsubscribe(service: Service, _: Tell) -> None:
+    inbox = service.inbox
+    inbox.unsubscribe(inbox.context.service, "plain", discard=True, reason="a test", actor="operator")
+
+
+def _retired(ground: Ground) -> None:
+    """D31: what was discarded has its one line."""
+    actions = [action for (action,) in ground.rows("SELECT action FROM onceward_audit")]
+    assert actions.count("discard") == 1
+    assert "unsubscribe" in actions
+
+
 def _audited(ground: Ground) -> None:
     """One line for what was done once, however often it was asked for (I13)."""
     assert ground.rows("SELECT actor, reason FROM onceward_audit") == [("operator", "a test")]
@@ -578,6 +590,7 @@ SCENARIOS: dict[str, Scenario] = {
         _redrive_out_of_order, ends("dead", "a1"), _given_up, ("sync",), None, check=_redriven_out_of_order
     ),
     "discard": Scenario(_discard_all, ends("discarded", "m1"), _dead_m1, ("sync",), {"m1": 1}, check=_audited),
+    "unsubscribe": Scenario(_unsubscribe, ends("discarded", "m1"), _dead_m1, ("sync",), {"m1": 1}, check=_retired),
     "discard and promote": Scenario(
         _discard_head,
         {**ends("discarded", "a1"), **ends("done", "a2", "a3")},

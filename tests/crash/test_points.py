@@ -226,9 +226,19 @@ UNREACHABLE = {"requeue_own"}
 # What only comes after a fault, and only looks: each lost answer of a finish (of a poll) leads to it.
 AFTER_A_FAULT = {"noted", "poll_state", "stored_since"}
 # What only looks, for people; nothing follows from it. On PostgreSQL `begin_limits` is the beginning of a transaction.
-# `debris` lists what a measurement leaves behind in tables of its own.
+# `debris` lists what a measurement leaves behind in tables of its own, `ring` only wakes.
 REPORTS = {
-    *("ahead", "audit", "begin_limits", "blocked_keys", "dead_groups", "debris", "failing", "find_id"),
+    *(
+        "ahead",
+        "audit",
+        "begin_limits",
+        "blocked_keys",
+        "catalog_holders",
+        "dead_groups",
+        "debris",
+        "failing",
+        "find_id",
+    ),
     *("illegal", "list_finished", "oldest", "running", "settings", "sizes", "sources", "stats", "traffic", "unserved"),
 }
 PAGES = "prune a page"

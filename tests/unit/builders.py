@@ -153,7 +153,7 @@ def catalog_answers(known: Catalog, *, since_crash: float = 1e9) -> dict[str, An
         "catalog": [(known.version, since_crash)],
         "names": [(number, name) for name, number in known.names.items()],
         "subscriptions": [
-            (s.id, s.consumer, s.consumer_id, s.type, s.key_path, int(s.key_function), s.sequence, s.on_dead)
+            (*s[:5], int(s.key_function), s.sequence, s.on_dead, s.aggregate, int(s.retired))
             for s in known.subscriptions.values()
         ],
     }

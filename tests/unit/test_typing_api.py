@@ -40,6 +40,7 @@ from onceward import (
 from onceward.alerts import Alerts, Rules
 from onceward.message import Arguments
 from onceward.steps.prune import Pruned
+from onceward.steps.unsubscribe import Subscribed
 from onceward.survey import AuditLine, BlockedKey, DeadGroup, Failing, Minute, Running, SourceRow, Storage
 from onceward.timeline import Explanation
 from onceward.trial import Trial
@@ -195,6 +196,8 @@ def operate(inbox: Inbox) -> int:
     assert_type(inbox.running(), list[Running])
     assert_type(inbox.dead_groups(), list[DeadGroup])
     assert_type(inbox.blocked_keys(), list[BlockedKey])
+    assert_type(inbox.subscriptions("mail"), list[Subscribed])
+    assert_type(inbox.unsubscribe("mail", "paid", discard=True, reason="retired"), int)
     assert_type(inbox.failing(times=3), Failing)
     assert_type(inbox.sources(), list[SourceRow])
     assert_type(inbox.storage(), Storage)

@@ -30,6 +30,7 @@ COMMANDS = {
     "redrive": ("dead_letters:redrive", "Run dead messages again, with a new budget."),
     "release": ("dead_letters:release", "Let a key go on without its dead message."),
     "discard": ("dead_letters:discard", "Take messages out for good."),
+    "unsubscribe": ("retirement:unsubscribe", "Retire a consumer: it gets no further messages."),
     "quarantine": ("quarantine:quarantine", "Look at ids that came again otherwise, and decide."),
     "resolve": ("quarantine:resolve", "Decide about a case."),
     "effects": ("effects:effects", "Look at external calls with unknown outcome, and say what became of them."),

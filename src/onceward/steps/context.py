@@ -103,10 +103,10 @@ def load_catalog(context: Context, cache: Cache) -> Flow[None]:
     """Read names and subscriptions anew."""
     version, names, subscriptions = yield from once(context, Query("catalog"), Query("names"), Query("subscriptions"))
     number, since_crash = version[0]
-    known = [Subscription(*(*row[:5], bool(row[5]), *row[6:])) for row in subscriptions]
+    known = [Subscription(*(*row[:5], bool(row[5]), *row[6:9], bool(row[9]))) for row in subscriptions]
     by_type: dict[str, list[Subscription]] = {}
     for subscription in known:
-        if subscription.consumer != OUTBOX:
+        if subscription.consumer != OUTBOX and not subscription.retired:
             by_type.setdefault(subscription.type, []).append(subscription)
     careful = context.settings.careful.total_seconds() - since_crash
     catalog = Catalog(

@@ -73,6 +73,7 @@ def _missing(context: Context, catalog: Catalog) -> Wanted:
             known.aggregate,
         )
         for known in catalog.subscriptions.values()
+        if not known.retired
     }
     wanted = {(OUTBOX, ANY_TYPE): _columns(catalog, OUTBOX, ANY_TYPE)}
     for handler in context.registry:

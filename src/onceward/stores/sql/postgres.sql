@@ -62,7 +62,7 @@ INSERT INTO {prefix}name (name) VALUES (%(name)s) ON CONFLICT (name) DO NOTHING
 
 -- name: subscriptions
 -- Who wants what; read by processes that have no handlers.
-SELECT s.id, n.name, s.consumer, s.type, s.key_path, s.key_function, s.sequence, s.on_dead, s.aggregate
+SELECT s.id, n.name, s.consumer, s.type, s.key_path, s.key_function, s.sequence, s.on_dead, s.aggregate, s.retired
 FROM {prefix}subscription s JOIN {prefix}name n ON n.id = s.consumer
 ORDER BY s.id
 
@@ -72,10 +72,26 @@ INSERT INTO {prefix}subscription AS s (consumer, type, key_path, key_function, s
 VALUES (%(consumer)s, %(type)s, %(key_path)s, %(key_function)s, %(sequence)s, %(on_dead)s, %(aggregate)s)
 ON CONFLICT (consumer, type) DO UPDATE
 SET key_path = excluded.key_path, key_function = excluded.key_function, sequence = excluded.sequence,
-    on_dead = excluded.on_dead, aggregate = excluded.aggregate
-WHERE (s.key_path, s.key_function, s.sequence, s.on_dead, s.aggregate)
+    on_dead = excluded.on_dead, aggregate = excluded.aggregate, retired = false
+WHERE s.retired OR (s.key_path, s.key_function, s.sequence, s.on_dead, s.aggregate)
       IS DISTINCT FROM (excluded.key_path, excluded.key_function, excluded.sequence, excluded.on_dead, excluded.aggregate)
 RETURNING id
+
+-- name: subscribed
+-- What a consumer is or was subscribed to, and how much of it is unfinished. Reads the whole queue, for an operator.
+SELECT s.type, (SELECT count(*) FROM {prefix}queue q WHERE q.subscription = s.id), s.retired, s.id
+FROM {prefix}subscription s JOIN {prefix}name n ON n.id = s.consumer
+WHERE n.name = %(consumer)s AND (%(type)s::text IS NULL OR s.type = %(type)s)
+ORDER BY s.type
+
+-- name: retire
+-- Under lock_catalog. The row stays, for messages that were stored for it by receives that are under way.
+UPDATE {prefix}subscription SET retired = true WHERE id = ANY(%(subscriptions)b::integer[]) AND NOT retired RETURNING id
+
+-- name: unfinished_of
+-- What is unfinished of some subscriptions, in order. Walks the primary key.
+SELECT seq FROM {prefix}queue
+WHERE subscription = ANY(%(subscriptions)b::integer[]) AND seq > %(after)s ORDER BY seq LIMIT %(limit)s
 
 -- name: receive
 -- Guard: unique (consumer, source, id); a duplicate is an insert that changed nothing. Numbers are drawn in arrival order,
@@ -216,7 +232,7 @@ SELECT pg_try_advisory_xact_lock(%(key_hash)s::bigint)
 -- queue_unhandled: a message that is not placed yet may be one of the key.
 SELECT (SELECT true FROM {prefix}queue WHERE key_hash = %(key_hash)s ORDER BY place, seq LIMIT 1) IS NOT NULL
     OR (EXISTS (SELECT FROM {prefix}queue WHERE state = 'unhandled') AND EXISTS (
-        SELECT FROM {prefix}subscription s WHERE s.consumer = %(consumer)s AND (
+        SELECT FROM {prefix}subscription s WHERE s.consumer = %(consumer)s AND NOT s.retired AND (
             EXISTS (SELECT FROM {prefix}queue u WHERE u.state = 'unhandled' AND u.type = s.type AND u.subscription IS NULL)
             OR EXISTS (SELECT FROM {prefix}queue u WHERE u.state = 'unhandled' AND u.type = s.type AND u.subscription = s.id))))
 
@@ -369,7 +385,7 @@ WITH RECURSIVE waiting (type) AS (
     FROM waiting w WHERE w.type IS NOT NULL
 ), first AS MATERIALIZED (
     SELECT s.consumer, min(f.seq) AS seq
-    FROM waiting w JOIN {prefix}subscription s ON s.type = w.type CROSS JOIN LATERAL (
+    FROM waiting w JOIN {prefix}subscription s ON s.type = w.type AND NOT s.retired CROSS JOIN LATERAL (
         (SELECT coalesce(sequence, seq) AS seq FROM {prefix}queue
          WHERE state = 'unhandled' AND type = w.type AND subscription IS NULL ORDER BY 1 LIMIT 1)
         UNION ALL

@@ -48,7 +48,7 @@ INSERT INTO {prefix}name (name) VALUES (:name) ON CONFLICT (name) DO NOTHING
 
 -- name: subscriptions
 -- Who wants what; read by processes that have no handlers.
-SELECT s.id, n.name, s.consumer, s.type, s.key_path, s.key_function, s.sequence, s.on_dead, s.aggregate
+SELECT s.id, n.name, s.consumer, s.type, s.key_path, s.key_function, s.sequence, s.on_dead, s.aggregate, s.retired
 FROM {prefix}subscription s JOIN {prefix}name n ON n.id = s.consumer
 ORDER BY s.id
 
@@ -58,10 +58,26 @@ INSERT INTO {prefix}subscription AS s (consumer, type, key_path, key_function, s
 VALUES (:consumer, :type, :key_path, :key_function, :sequence, :on_dead, :aggregate)
 ON CONFLICT (consumer, type) DO UPDATE
 SET key_path = excluded.key_path, key_function = excluded.key_function, sequence = excluded.sequence,
-    on_dead = excluded.on_dead, aggregate = excluded.aggregate
-WHERE s.key_path IS NOT excluded.key_path OR s.key_function <> excluded.key_function
+    on_dead = excluded.on_dead, aggregate = excluded.aggregate, retired = 0
+WHERE s.retired OR s.key_path IS NOT excluded.key_path OR s.key_function <> excluded.key_function
    OR s.sequence IS NOT excluded.sequence OR s.on_dead <> excluded.on_dead OR s.aggregate IS NOT excluded.aggregate
 RETURNING id
+
+-- name: subscribed
+-- What a consumer is or was subscribed to, and how much of it is unfinished. Reads the whole queue, for an operator.
+SELECT s.type, (SELECT count(*) FROM {prefix}queue q WHERE q.subscription = s.id), s.retired, s.id
+FROM {prefix}subscription s JOIN {prefix}name n ON n.id = s.consumer
+WHERE n.name = :consumer AND (:type IS NULL OR s.type = :type)
+ORDER BY s.type
+
+-- name: retire
+-- Under lock_catalog. The row stays, for messages that were stored for it by receives that are under way.
+UPDATE {prefix}subscription SET retired = 1 WHERE id IN (SELECT value FROM json_each(:subscriptions)) AND NOT retired RETURNING id
+
+-- name: unfinished_of
+-- What is unfinished of some subscriptions, in order. Walks the primary key.
+SELECT seq FROM {prefix}queue
+WHERE subscription IN (SELECT value FROM json_each(:subscriptions)) AND seq > :after ORDER BY seq LIMIT :limit
 
 -- name: receive
 -- Guard: unique (consumer, source, id); a duplicate is an insert that changed nothing, and then changes() keeps the other two
@@ -168,7 +184,7 @@ SELECT :key_hash IS NOT NULL
 -- Relies on queue_key and queue_unhandled: a message that is not placed yet may be one of the key.
 SELECT EXISTS (SELECT 1 FROM {prefix}queue WHERE key_hash = :key_hash)
     OR (EXISTS (SELECT 1 FROM {prefix}queue INDEXED BY {prefix}queue_unhandled WHERE state = 'unhandled') AND EXISTS (
-        SELECT 1 FROM {prefix}subscription s WHERE s.consumer = :consumer AND (
+        SELECT 1 FROM {prefix}subscription s WHERE s.consumer = :consumer AND NOT s.retired AND (
             EXISTS (SELECT 1 FROM {prefix}queue u INDEXED BY {prefix}queue_unhandled
                     WHERE u.state = 'unhandled' AND u.type = s.type AND u.subscription IS NULL)
             OR EXISTS (SELECT 1 FROM {prefix}queue u INDEXED BY {prefix}queue_unhandled
@@ -308,7 +324,7 @@ WITH RECURSIVE waiting (type) AS (
         coalesce((SELECT coalesce(u.sequence, u.seq) FROM {prefix}queue u INDEXED BY {prefix}queue_unhandled
                   WHERE u.state = 'unhandled' AND u.type = w.type AND u.subscription = s.id
                   ORDER BY coalesce(u.sequence, u.seq) LIMIT 1), 9223372036854775807)))
-    FROM waiting w JOIN {prefix}subscription s ON s.type = w.type
+    FROM waiting w JOIN {prefix}subscription s ON s.type = w.type AND NOT s.retired
     GROUP BY s.consumer
 )
 UPDATE {prefix}queue AS q

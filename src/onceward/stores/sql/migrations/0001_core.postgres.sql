@@ -24,6 +24,8 @@ CREATE TABLE {prefix}subscription (
     sequence     text,
     on_dead      text NOT NULL DEFAULT 'block' CHECK (on_dead IN ('block', 'continue')),
     aggregate    text,
+    -- It gets no further messages; the row stays for those that it has.
+    retired      boolean NOT NULL DEFAULT false,
     UNIQUE (consumer, type)
 );
 
