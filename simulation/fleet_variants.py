@@ -56,13 +56,6 @@ FLEET: tuple[Variant, ...] = (
         theme=DEPLOYING,
     ),
     Variant(
-        "a later message does not wait for one that is not placed",
-        ("order",),
-        edits={"park": ("AND (o.earlier OR o.busy OR o.unplaced)", "AND (o.earlier OR o.busy)")},
-        theme=JOINING,
-        store="postgres",
-    ),
-    Variant(
         "a version is not left to the workers that know it",
         ("version known elsewhere",),
         edits={"handled_elsewhere": ("alive_until > :now", ":now IS NULL")},
@@ -87,6 +80,7 @@ FLEET: tuple[Variant, ...] = (
         edits={"hold_catalog": ("pg_advisory_xact_lock_shared(hashtext('o_catalog'), 0)", "1")},
         theme=JOINING,
         store="postgres",
+        seed=1,
     ),
     Variant(
         "a join stores by the view of its beginning",
@@ -94,6 +88,7 @@ FLEET: tuple[Variant, ...] = (
         patch=lambda: replaced((join._keep_to_its_view, nothing)),
         theme=JOINING,
         store="postgres",
+        seed=12,
     ),
     Variant(
         "a program is introduced inside the caller's transaction",

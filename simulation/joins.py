@@ -48,7 +48,7 @@ def _transaction(world: World, context: Context, parcel: Parcel, reception: Rece
     chance = world.chance
     isolation = chance.choice(ISOLATION)
     yield Open(isolation)
-    yield Wait(chance.choice((0.0, 0.0, 2.0)))
+    yield Wait(chance.choice((0.0, 2.0, 6.0)))
     (receipt,) = yield from join(context, [parcel.delivery], None if world.database.single_writer else Beside)
     yield Wait(chance.choice((0.0, 1.0, 8.0)))
     commits = chance.random() < 0.9

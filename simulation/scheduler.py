@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from simulation.process import Process
 
 _LATER = object()
-MAY_WAIT = {"receive", "receive_inline", "count_duplicates", "quarantine", "lock_catalog"}
-"""What waits for a caller's transaction that has the same message, or that a subscriber must not overtake."""
+AT_ONCE = {"subscribe", "touch_catalog", "add_name", "declare_source", "add_worker", "beat"}
+"""What never waits for a caller's transaction, which holds nothing but the messages it has received."""
 PROMPT = 0.97
 """How many requests take no more than the jitter; the others take up to a second."""
 
@@ -206,7 +206,7 @@ class Scheduler:
             self.observer.sometimes("lock wait ran out")
             if (
                 not frame.session.is_caller
-                and getattr(part, "name", "") not in MAY_WAIT
+                and getattr(part, "name", "") in AT_ONCE
                 and self.database.waits_for_caller(frame.session)
             ):
                 self.observer.history.misdeeds.append(("stalled", f"{task.name} waited for a caller: {part}"))

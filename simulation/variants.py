@@ -213,7 +213,7 @@ VARIANTS: tuple[Variant, ...] = (
         "a crash is charged to the whole batch",
         ("budget",),
         edits={"take_over": ("crashes + :charge", "crashes + 1")},
-        seed=34,
+        theme=Theme(("plain", "batch"), {"crash": 0.02, "clock_jump": 0.0}, inline=0.0),
     ),
     Variant(
         "crashes without a limit",

@@ -49,7 +49,8 @@ def effects_in_order(facts: Facts) -> list[Violation]:
             facts, consumer, body["type"]
         ):  # it came to others, in their order
             continue
-        if facts.came_again(seq):  # its first arrival says nothing about the later one
+        # Its first arrival says nothing about a later one.
+        if facts.came_again(seq) or _copied_while_it_waited(facts, source, message_id, body["type"]):
             continue
         lines[row["consumer"], body["key"]].append((*arrivals[source, message_id], seq))
     for line in lines.values():
@@ -58,6 +59,15 @@ def effects_in_order(facts: Facts) -> list[Violation]:
                 if ended < began and _comparable(facts, first, second) and _overtaken(facts, first, second):
                     found.append(Violation("order", f"message {second} took effect before {first} of the same key"))
     return found
+
+
+def _copied_while_it_waited(facts: Facts, source: str, message_id: str, kind: str) -> bool:
+    """Whether a copy came when its type had a consumer and the first was not placed: then that one came first."""
+    placed = [step for step, seq in facts.history.placed if seq in facts.ledger]
+    known = min((step for (_, one), step in facts.history.subscribed.items() if one == kind), default=-1)
+    mine = [one for one in facts.history.receptions if (one.source, one.id) == (source, message_id)]
+    copies = [one for one in mine[1:] if one.ended < 0 or one.ended > known]
+    return bool(placed) and any(one.began <= max(placed) for one in copies)
 
 
 def _comparable(facts: Facts, first: int, second: int) -> bool:
