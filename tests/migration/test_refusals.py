@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
-from onceward import Inbox
+from onceward import Inbox, Message, RetryPolicy
+from onceward.doctor import examine
 from onceward.errors import ConfigurationError, OncewardError, SchemaMissing, SchemaOutdated
 from tests.migration.catalogs import run, tables
+from tests.servers import PostgresServer
 
 MESSAGE: dict[str, Any] = {"source": "s", "id": "m1", "type": "t", "data": 1}
 
@@ -157,3 +162,52 @@ def test_a_wrong_address_is_refused_without_its_password(url: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
         Inbox(url)
     assert SECRET not in everything_said(raised.value)
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+def test_a_database_in_another_encoding_than_utf8_is_refused(postgres_server: PostgresServer, encoding: str) -> None:
+    """D20: an error with "→" in its text could not be stored there, and would stop the worker at every start."""
+    name = f"other_{encoding.lower()}"
+    with psycopg.connect(postgres_server.url(), autocommit=True) as connection:
+        connection.execute(
+            f"CREATE DATABASE {name} ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0".encode()
+        )
+    try:
+        with Inbox(postgres_server.url(name)) as inbox:
+            said = f"has the encoding {encoding}.*CREATE DATABASE name ENCODING 'UTF8'"
+            with pytest.raises(ConfigurationError, match=said):
+                inbox.migrate()
+            with psycopg.connect(postgres_server.url(name)) as connection:  # made by hand, or by an older onceward
+                connection.execute(inbox.store.migration_sql().encode())
+            for entry in (ENTRIES["receive"], ENTRIES["drain"], ENTRIES["areceive"]):
+                with pytest.raises(ConfigurationError, match=said):
+                    entry(inbox)
+            (finding,) = examine(inbox)
+            assert (finding.level, f"the encoding {encoding}" in finding.what) == ("error", True)
+            assert finding.advice.startswith("create one in UTF-8")
+    finally:
+        postgres_server.drop_database(name)
+
+
+def test_every_text_is_kept(store_url: str, tmp_path: Path) -> None:
+    """D20: in the encodings of SQLite, and whatever a URL says about the client's."""
+    if store_url.startswith("sqlite"):
+        path = tmp_path / "utf16.db"
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("PRAGMA encoding = 'UTF-16'")
+            connection.execute("CREATE TABLE mine (id)")
+        store_url = f"sqlite:///{path}"
+    else:
+        store_url += f"{'&' if '?' in store_url else '?'}client_encoding=LATIN1"
+
+    def fail(_: Message, __: Any) -> None:
+        raise RuntimeError("a → b 🙂")
+
+    with Inbox(store_url) as inbox:
+        inbox.migrate()
+        inbox.on("t", retry=RetryPolicy(attempts=1))(fail)
+        statuses = [inbox.receive(source="s", id="→ 🙂", type="t", data={"é": "→"}).status for _ in range(2)]
+        assert statuses == ["accepted", "duplicate"]
+        inbox.drain()
+        (dead,) = inbox.messages(status="dead")
+        assert (dead.id, "a → b 🙂" in str(dead.error)) == ("→ 🙂", True)

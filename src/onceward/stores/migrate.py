@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from onceward.errors import SchemaMissing, SchemaOutdated
+from onceward.errors import ConfigurationError, SchemaMissing, SchemaOutdated
 from onceward.stores.statements import migrations
 
 DEFAULT_PREFIX = "onceward_"
@@ -84,6 +84,16 @@ def check(dialect: str, prefix: str, url: str, version: int) -> None:
         raise SchemaOutdated(
             f"the onceward tables in {masked(url)} have version {version}, newer than the {wanted} this onceward "
             "knows; upgrade onceward"
+        )
+
+
+def check_encoding(url: str, encoding: str | None) -> None:
+    """Refuse a database that cannot keep every text: one error or id with another character could not be stored."""
+    if encoding not in ("UTF8", None):
+        raise ConfigurationError(
+            f"the database {masked(url)} has the encoding {encoding}, in which not every message can be stored; create "
+            "one in UTF-8 (CREATE DATABASE name ENCODING 'UTF8' TEMPLATE template0) and move your tables there with "
+            "pg_dump and pg_restore"
         )
 
 

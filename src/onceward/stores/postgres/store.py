@@ -276,6 +276,7 @@ class PostgresStore:
     def migrate(self) -> list[str]:
         try:
             with psycopg.connect(self._conninfo, prepare_threshold=None) as connection:
+                migrate.check_encoding(self.url, connection.info.parameter_status("server_encoding"))
                 connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # to see what the one before did
                 connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"{self.prefix}migration"])
                 return migrate.apply(self.dialect, self.prefix, lambda sql: _rows(connection.execute(sql.encode())))
@@ -292,6 +293,7 @@ class PostgresStore:
             return
         try:
             with self._plain() as connection:
+                migrate.check_encoding(self.url, connection.info.parameter_status("server_encoding"))
                 version = connection.execute(migrate.version_query(self.prefix).encode()).fetchall()[0][0]
                 schema = connection.execute(_SCHEMA, [f"{self.prefix}migration"]).fetchall()[0][0]
         except pg.UndefinedTable:
