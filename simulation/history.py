@@ -46,7 +46,8 @@ class Run:
     number: int | None
     body_hash: bytes
     attempt: int
-    alone: bool
+    single: bool
+    """It was the only message of its call."""
     process: str
     worker: int
     outcome: str = ""

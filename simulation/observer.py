@@ -39,6 +39,8 @@ class Observer:
         self.script: Factory | None = None
         self._placing = Placing(history, database, self.sometimes)
         self._claiming: set[Any] = set()
+        self._finishing: set[Any] = set()
+        """Their transactions have finished messages and are not committed."""
         self._leaving: dict[Any, list[int]] = {}
         self._redriven: set[int] = set()
         self._forgotten: set[tuple[str, bytes]] = set()
@@ -65,13 +67,15 @@ class Observer:
             "retreat": lambda _t, _s, _p, answer: self.sometimes("number brought back") if answer else None,
             "hold": lambda *_: self.sometimes("gap: held"),
             "postpone": lambda _t, _s, _p, answer: self.sometimes("postponed, not charged") if answer else None,
-            "settle": lambda _t, _s, _p, answer: None if answer else self.sometimes("zombie settle rejected"),
             "detach": lambda _t, _s, _p, answer: self.sometimes("dead message left its key") if answer else None,
             "release_some": lambda _t, _s, _p, answer: self.sometimes("rest of a batch released") if answer else None,
             "release": lambda _t, _s, _p, answer: self.sometimes("unknown claim let go") if answer else None,
             "key_has_rows": lambda _t, _s, _p, answer: self.sometimes("inline: key busy") if answer[0][0] else None,
             "requeue_own": lambda *_: self.sometimes("inline: known after failure"),
             "effect": lambda _t, _s, _p, answer: self.sometimes("once: record found") if answer else None,
+            "back_to_point": lambda *_: self.sometimes("group stepped back"),
+            "finish": lambda _t, session, _p, _a: self._finishing.add(session),
+            "settle": self._settled,
             "drop_bodies": self._removed,
             "forget_messages": self._removed,
             "forget_runs": self._removed,
@@ -102,7 +106,7 @@ class Observer:
                     number=number,
                     body_hash=body_hash(message.body),
                     attempt=message.attempt,
-                    alone=lane.alone and len(messages) == 1,
+                    single=len(messages) == 1,
                     process=process.name,
                     worker=lane.owner or process.worker,
                 )
@@ -126,6 +130,7 @@ class Observer:
         self._leaving.pop(session, None)
         self._claiming.discard(session)
         self._placing.forget(session)
+        self._finishing.discard(session)
 
     def refused(self, part: Any, error: Exception) -> None:
         """A request was answered with an error of the database itself."""
@@ -142,6 +147,7 @@ class Observer:
             self._statement(task, session, part, answer, began=began)
 
     def _committed(self, session: Any) -> None:
+        self._finishing.discard(session)
         self.history.departed += self._leaving.pop(session, [])
         self._placing.committed(session, self.step)
         if session in self._claiming:
@@ -162,11 +168,15 @@ class Observer:
             self.sometimes("circuit open")
         elif name == "receive":
             self._receive(session, part, answer)
-        elif name == "back_to_point":
-            self.sometimes("group stepped back")
         look = self._looks.get(name)
         if look is not None:
             look(task, session, part, answer)
+
+    def _settled(self, _task: Task, session: Any, _part: Query, answer: Any) -> None:
+        if not answer:
+            self.sometimes("zombie settle rejected")
+        elif session in self._finishing:
+            self.sometimes("failure settled with its group")
 
     def _fenced(self, name: str, part: Query, answer: Any) -> None:
         """A guarded write took place: was the row really ours, by what is committed?"""

@@ -21,7 +21,7 @@ from onceward.steps.context import Context
 from onceward.steps.dispatch import LINGER
 from onceward.steps.handle import work
 from onceward.steps.introduce import introduce
-from onceward.steps.lane import WARY, Gate, Lane
+from onceward.steps.lane import Gate, Lane
 from onceward.steps.process import process as process_step
 from onceward.steps.prune import Sweep, upkeep
 from onceward.steps.receive import merged, receive
@@ -193,7 +193,6 @@ def lane_of(process: Process, *, destination: str | None = None) -> Lane:
         destination=destination,
         linger=float("inf") if destination is None else LINGER,
         effects=_effect,
-        wary=WARY * (process.worker % 2),  # every second process makes points from the beginning
     )
 
 

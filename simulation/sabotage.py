@@ -90,3 +90,14 @@ def without(*names: str) -> Callable[[Any], Any]:
 def nothing(*_arguments: Any, **_options: Any) -> Generator[Any, Any, None]:
     """A step that does nothing."""
     yield from ()
+
+
+@contextmanager
+def method(owner: type, name: str, wrong: Callable[..., Any]) -> Iterator[None]:
+    """Another method in place of one."""
+    right = getattr(owner, name)
+    setattr(owner, name, wrong)
+    try:
+        yield
+    finally:
+        setattr(owner, name, right)

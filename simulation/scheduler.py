@@ -177,7 +177,11 @@ class Scheduler:
             for run in frame.runs:
                 self.observer.run_ended(run, outcome_name(error))
             away = isinstance(error, StoreUnavailable | StoreConflict)
-            self._answer(task, task.frames[-1], Outcome(value=value, error=error, infrastructure=away))
+            lost = frame.session.idle and (frame.open_before or frame.wrote)
+            outcome = Outcome(value=value, error=error, infrastructure=away, touched=frame.wrote, lost=lost)
+            if lost and error is None:  # the session would see it, too
+                outcome.error, outcome.infrastructure = StoreUnavailable("the connection was lost"), True
+            self._answer(task, task.frames[-1], outcome)
         elif frame.kind == "beside":
             self.database.give_back(frame.session)
             self._answer(task, task.frames[-1], Outcome(value=value, error=error))
@@ -220,6 +224,7 @@ class Scheduler:
 
     def _perform(self, task: Task, frame: Frame, part: Any) -> Any:  # noqa: PLR0911 - one for each kind of request
         if isinstance(part, Query | Each | Commit | Rollback | Write | Open | Close):
+            frame.wrote = frame.wrote or isinstance(part, Write)
             return self._at_database(task, frame, part)
         if isinstance(part, Begin):
             return frame.session.perform(part)
@@ -300,7 +305,10 @@ class Scheduler:
     def _call(self, task: Task, frame: Frame, call: Call) -> None:
         runs, script = self.observer.begin_call(task, call)
         deadline = self.clock.now + call.handler.timeout.total_seconds()
-        task.frames.append(Frame(script, frame.session, "handler", runs=runs, deadline=deadline))
+        open_before = not frame.session.idle
+        task.frames.append(
+            Frame(script, frame.session, "handler", runs=runs, deadline=deadline, open_before=open_before)
+        )
 
     def _begin_effect(self, task: Task, frame: Frame, effect: Effect) -> None:
         lane = task.lane

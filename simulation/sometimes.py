@@ -50,6 +50,7 @@ WANTED = (
     "claim rides with a finish",
     "group of several",
     "group stepped back",
+    "failure settled with its group",
     "batch of several",
     "postponed, not charged",
     "attempt charged",

@@ -34,6 +34,9 @@ class Frame:
     deadline: float = float("inf")
     started: bool = False
     asleep: bool = False
+    open_before: bool = False
+    """A handler's: it began inside a transaction that others of its group had begun."""
+    wrote: bool = False
 
     def load(self, request: Any) -> None:
         """Take the next request of the generator."""

@@ -16,8 +16,9 @@ from onceward.flow import COMMIT, Begin, Call, Each, Outcome, Query
 from onceward.message import Receipt
 from onceward.registry import OUTBOX
 from onceward.steps import attempt, claim, effect, operate, process, receive, settle, subscribe
+from onceward.steps.group import Group, failure_of
 from onceward.steps.lane import PASS
-from simulation.sabotage import nothing, replaced, rewritten, without
+from simulation.sabotage import method, nothing, replaced, rewritten, without
 from simulation.themes import PLAIN, THEMES, Theme
 
 NOTE = "AND worker = :worker AND token = :token"
@@ -101,7 +102,13 @@ def _marked_first(*arguments: Any, **options: Any) -> Generator[Any, Any, Any]:
 
 
 def _charged(lane: Any, message: Any, error: BaseException) -> Generator[Any, Any, None]:
-    yield from settle.settle(lane, message, error)
+    yield from settle.settle(lane, failure_of(message, error))
+
+
+def _everyone_fails(group: Group, part: list[Any], error: BaseException, *, infrastructure: bool) -> None:
+    fails_original(group, part, error, infrastructure=infrastructure)
+    if group.failures and group.standing:
+        group.failures.append(failure_of(group.standing.pop(), error))
 
 
 def _generous(policy: Any, error: BaseException, *, attempt: int, **options: Any) -> Any:
@@ -136,6 +143,7 @@ def _key_not_checked(*_arguments: Any) -> Generator[Any, Any, str]:
 receive_original = receive.receive
 meet_again_original = receive.meet_again
 finish_original = attempt._finish
+fails_original = Group.fails
 attempt_original = attempt.attempt
 decide_original = retry.decide
 in_sequence_original = claim._in_sequence
@@ -180,6 +188,18 @@ VARIANTS: tuple[Variant, ...] = (
         edits={"back_to_point": ("ROLLBACK TO SAVEPOINT onceward_point", "SELECT 1")},
         theme=Theme(("plain", "keyed"), trouble=True, inline=0.0),
         seed=104,
+    ),
+    Variant(
+        "a failure is charged to its neighbours too",
+        ("innocent charged",),
+        patch=lambda: method(Group, "fails", _everyone_fails),
+        theme=Theme(("plain", "keyed"), trouble=True, inline=0.0),
+    ),
+    Variant(
+        "what follows a failure in its key runs on",
+        ("order",),
+        patch=lambda: method(Group, "_goes_along", lambda *_: False),
+        theme=Theme(("keyed",), trouble=True, inline=0.0),
     ),
     Variant("settle without the guard", ("old token",), edits={"settle": (NOTE, "")}, theme=ZOMBIES, seed=19),
     Variant("finish by id only", ("old token", "double effect"), edits={"finish": (NOTE, "")}, seed=2),

@@ -14,7 +14,7 @@ from onceward.errors import StoreError, StoreUnavailable
 from onceward.flow import Flow
 from onceward.message import Delivery, Receipt
 from onceward.registry import OUTBOX, Registry
-from onceward.steps import attempt as attempting
+from onceward.steps import group
 from onceward.steps.context import Context
 from onceward.steps.dispatch import Dispatch, dispatch
 from onceward.steps.lane import Lane
@@ -93,7 +93,7 @@ class World:
         """Whether the database answers at once, so that whoever waits long waits for a destination that hangs."""
         return HANGING in self.scenario.destinations
 
-    @patch.object(attempting, "SPACING", 1)  # groups are small here
+    @patch.object(group, "SPACING", 2)  # groups are small here
     def run(self) -> History:
         """Let it happen."""
         for _ in range(self.scenario.processes):

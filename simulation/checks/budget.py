@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-from onceward.registry import OUTBOX
 from simulation.checks.facts import Facts, Violation
 from simulation.history import Row
 
@@ -70,12 +69,10 @@ def deaths_are_justified(facts: Facts) -> list[Violation]:
 
 
 def charges_are_deserved(facts: Facts) -> list[Violation]:
-    """Whoever is charged failed alone, or by itself, as a publication does; infrastructure and innocents never are."""
+    """Whoever is charged failed in a call of its own; infrastructure and innocents never are."""
     found = []
     failed = Counter(
-        (run.consumer, run.source, run.id)
-        for run in facts.history.runs
-        if run.outcome in GUILTY and (run.alone or run.consumer == OUTBOX)
+        (run.consumer, run.source, run.id) for run in facts.history.runs if run.outcome in GUILTY and run.single
     )
     crashes: Counter[int] = Counter()
     for seq, rows in facts.attempts.items():
@@ -88,7 +85,7 @@ def charges_are_deserved(facts: Facts) -> list[Violation]:
         if any(row["error"].startswith(INFRASTRUCTURE) for row in errors):
             found.append(Violation("infrastructure charged", f"message {seq} was charged for the database's failure"))
         elif len(errors) > failed[facts.identity(seq)]:
-            found.append(Violation("innocent charged", f"message {seq} was charged more often than it failed alone"))
+            found.append(Violation("innocent charged", f"message {seq} was charged more often than it failed"))
     for worker, count in crashes.items():
         if count > 1:
             found.append(Violation("innocent charged", f"the death of worker {worker} was charged to {count} messages"))

@@ -69,6 +69,16 @@ class NeedsAlone(BaseException):
     """
 
 
+class TransactionEnded(ContractViolation):
+    """The transaction of a handler is not the one it was given."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the handler ended the transaction it was given (a COMMIT or ROLLBACK inside a statement or procedure); "
+            "what it committed by itself is not undone. Returning commits, raising rolls back: remove the statement"
+        )
+
+
 class HandlerTimeout(OncewardError):
     """A handler ran longer than its `timeout`; what it had done was rolled back."""
 

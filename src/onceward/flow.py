@@ -49,6 +49,8 @@ class Begin:
     """Set inside the transaction and gone with it, so that a guard can tell whether it is still the same one."""
     durable: bool = True
     """Not where a crash of the database may undo it without harm: then the commit need not wait for the disk."""
+    savepoint: bool = False
+    """With one right at its beginning, for a group that goes on when one of its messages fails."""
     writer_limit: float | None = None
     """How long to wait where a database has one writer and another holds it; None leaves it to the store."""
 
@@ -115,6 +117,12 @@ class Outcome:
     """The database was at fault (lost connection, deadlock), not the message."""
     leaves: bool = False
     """It set or made something that the next message must not meet: the transaction ends here."""
+    touched: bool = False
+    """It has used its transaction: going back to before it undoes something."""
+    lost: bool = False
+    """Its transaction cannot go on: the handler has ended it, or the connection is gone or left in use."""
+    savepoints: int = 0
+    """How many it has made of its own."""
 
 
 def done(request: Do) -> Outcome:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from onceward.flow import Call, Outcome
 from onceward.stores.calls import overrun
@@ -96,4 +97,4 @@ def watched_call(session: Session, watch: Watch, call: Call) -> Outcome:
         outcome: Outcome = session.perform(call)
     finally:
         expired = watch.end()
-    return Outcome(error=overrun(limit)) if expired else outcome
+    return replace(outcome, error=overrun(limit), infrastructure=False) if expired else outcome

@@ -177,8 +177,8 @@ FLAWED_KEY = [keyed("a", 1, do={"raise": 1}), keyed("a", 2), keyed("a", 3)]
 
 
 def _drains_warily(service: Service, _: Tell) -> None:
-    """After the first failure, with a point after every message, so that the second one steps back."""
-    with patch("onceward.steps.attempt.SPACING", 1):
+    """With a savepoint after every message, so that one that fails goes back to it."""
+    with patch("onceward.steps.group.SPACING", 1):
         service.drain()
 
 

@@ -70,6 +70,19 @@ def _at_once(world: World, state: State, w: int) -> Iterator[Step]:
         yield _refusal(world, state, w) or _commit(world, state, w, promoted)
 
 
+def finish_rest(world: World, before: State, settled: State, w: int) -> Iterator[Step]:
+    """All at once, where one of the group was settled in the same commit; refused, nothing of it has happened."""
+    batch = settled.workers[w].batch
+    row_locks, key_locks = world.locks(before)
+    if batch & row_locks or world.keys(batch) & key_locks:
+        return
+    if _refusal(world, settled, w):
+        yield rejected(before, w, "zombie finish rejected")
+        return
+    step = _commit(world, settled, w, _to_promote(world, settled.rows, batch))
+    yield step._replace(event="finish and settle", progress=False)
+
+
 def _lock_keys(world: World, state: State, w: int) -> Iterator[Step]:
     """All key locks at once: taken in sorted order they cannot block each other."""
     worker = state.workers[w]

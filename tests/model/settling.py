@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.model.counting import LATE_SHIFT, advanced, passed_over
-from tests.model.finishing import after_batch, promote, successors
+from tests.model.finishing import after_batch, finish_rest, promote, successors
 from tests.model.notes import noted, rejected, without_notes
 from tests.model.world import (
     ALIVE,
@@ -48,6 +48,8 @@ def settle_steps(world: World, state: State, w: int) -> Iterator[Step]:
     if worker.batch & (worker.batch - 1):
         if state.budget.retries:
             yield from (_put_aside(world, state, w, m) for m in bits(worker.batch))
+            for m in bits(worker.batch):
+                yield from _settle_with_others(world, state, w, m)
         return
     m = bits(worker.batch)[0]
     if world.guards.settle_matches_note and not mine >> m & 1:
@@ -153,6 +155,20 @@ def _put_aside(world: World, state: State, w: int, m: int) -> Step:
     rest = worker._replace(batch=left, aside=(worker.aside | 1 << m) & ~released)
     after = with_worker(poorer(state, "retries"), w, rest if left else after_batch(world, rest, rows), rows)
     return Step("put aside", w, 1 << m, after, progress=False)
+
+
+def _settle_with_others(world: World, state: State, w: int, m: int) -> Iterator[Step]:
+    """One of a group raised: back to its savepoint, settled in the commit that finishes the others."""
+    worker = state.workers[w]
+    mine = noted(state.rows, w)
+    behind = _held_successors(world, state, w, m) if world.guards.aside_releases_successors else 0
+    rest = worker.batch & ~(1 << m) & ~behind
+    if not rest or worker.batch & world.outgoing or is_late(world, worker):  # the relay: see relaying.py
+        return
+    row = moved(state.rows[m], RETRY, NO_NOTE) if mine >> m & 1 else state.rows[m]
+    rows = without_notes(replaced(state.rows, m, row), behind & mine)
+    others = worker._replace(batch=rest, aside=worker.aside & ~behind)
+    yield from finish_rest(world, state, with_worker(poorer(state, "retries"), w, others, rows), w)
 
 
 def _held_successors(world: World, state: State, w: int, m: int) -> int:

@@ -79,7 +79,7 @@ def _run(seq: int, outcome: str) -> Run:
         number=None,
         body_hash=digest(body),
         attempt=1,
-        alone=True,
+        single=True,
         process="p1",
         worker=1,
         outcome=outcome,

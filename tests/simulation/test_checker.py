@@ -212,7 +212,7 @@ CORRUPTIONS: dict[str, tuple[str, Corruption]] = {
         lambda h: row(h, "attempt", id=3).update(error="StoreUnavailable: gone"),
     ),
     "charged without having failed": ("innocent charged", lambda h: h.runs.pop(2)),
-    "charged for a failure in company": ("innocent charged", lambda h: setattr(h.runs[2], "alone", False)),
+    "charged for a failure in company": ("innocent charged", lambda h: setattr(h.runs[2], "single", False)),
     "one death charged to two messages": (
         "innocent charged",
         lambda h: [one.update(kind="crash") for one in h.tables["attempt"] if one["attempt"] == 1],

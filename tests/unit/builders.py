@@ -282,7 +282,7 @@ def outcomes(**by_message: Outcome | list[Outcome]) -> Callable[[Call], Outcome]
 
     def call(request: Call) -> Outcome:
         first = request.message[0] if request.handler.batch else request.message
-        some = left.get(f"m{first.seq}", [Outcome()])
+        some = left.get(f"m{first.seq}", [Outcome(touched=True)])
         return some.pop(0) if len(some) > 1 else some[0]
 
     return call

@@ -83,7 +83,7 @@ class Script:
     def __init__(self, answers: Mapping[str, Any] | None = None) -> None:
         self._answers: dict[str, Any] = {
             "reconnect": True,
-            "call": Outcome(),
+            "call": Outcome(touched=True),
             "postpone": [(1, 1.0)],
             **(answers or {}),
         }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -25,11 +24,12 @@ from onceward.errors import (
 from onceward.flow import Begin, Call, Outcome
 from onceward.message import Receipt
 from onceward.registry import Handler
-from onceward.retry import Reject
+from onceward.retry import Reject, Retry
 from onceward.settings import Settings
 from onceward.steps.attempt import outgoing_key_hash, reconnect, undo
+from onceward.steps.group import MOST_SAVEPOINTS, SPACING
 from onceward.steps.handle import handle
-from onceward.steps.lane import WARY, Claimed, Lane
+from onceward.steps.lane import Claimed, Lane
 from onceward.steps.receive import receive
 from tests.unit.builders import (
     WORKER,
@@ -48,9 +48,11 @@ from tests.unit.builders import (
 from tests.unit.script import Lost, Script, Turns
 
 BY = handler()
-FAILED = Outcome(error=ValueError("no"))
-FINE = Outcome()
-INFRASTRUCTURE = Outcome(error=OSError("connection reset"), infrastructure=True)
+FAILED = Outcome(error=ValueError("no"), touched=True)
+UNTOUCHED = Outcome(error=ValueError("no"))
+FINE = Outcome(touched=True)
+PUBLISHED = Outcome()
+INFRASTRUCTURE = Outcome(error=OSError("connection reset"), infrastructure=True, touched=True)
 
 
 def batch(*seqs: int, by: Handler = BY, keys: dict[int, int] | None = None) -> list[Claimed]:
@@ -69,16 +71,9 @@ def holding(
 
 
 @pytest.fixture
-def wary(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Lane]:
-    """A lane that has seen a failure and makes a point after every second message."""
-    monkeypatch.setattr("onceward.steps.attempt.SPACING", 2)
-
-    def lane() -> Lane:
-        here = holding()
-        here.wary = WARY
-        return here
-
-    return lane
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A savepoint after every second message."""
+    monkeypatch.setattr("onceward.steps.group.SPACING", 2)
 
 
 def called(script: Script) -> list[int]:
@@ -117,7 +112,7 @@ class TestSuccess:
         here, script = holding(BY, slow), Script(answers())
         script.run(handle(here, [claimed(5, BY), claimed(6, slow)]))
         (begin,) = script.all(Begin)
-        assert begin == Begin(95, 95, 105, "7.1.5")
+        assert begin == Begin(95, 95, 105, "7.1.5", savepoint=True)
 
     def test_a_group_is_one_commit(self) -> None:
         """In order, one trip for everything after the handlers."""
@@ -197,20 +192,6 @@ class TestSuccess:
         assert [begin.mark for begin in script.all(Begin) if begin.mark] == ["7.1.1", "7.1.3", "7.1.5"]
         assert here.finished == 5
 
-    def test_groups_grow_while_all_goes_well(self) -> None:
-        """By a tenth, at least by one, up to the largest that a handler wants."""
-        here, script = holding(group=40), Script(answers())
-        script.run(handle(here, batch(1)))
-        assert here.group == 44
-        here.group = 3
-        here.token()
-        script.run(handle(here, [claimed(2, BY, token=2)]))
-        assert here.group == 4
-        here.group = 99
-        here.token()
-        script.run(handle(here, [claimed(3, BY, token=3)]))
-        assert here.group == 100
-
 
 class TestFailure:
     """A handler raises."""
@@ -224,48 +205,83 @@ class TestFailure:
         assert here.finished == 0
         assert here.open_tokens == set()
 
-    def test_in_a_group_it_is_put_aside(self) -> None:
-        """The others run again without it; then it runs alone, and only then it is charged."""
+    def test_in_a_group_it_is_settled_in_the_commit_of_the_others(self) -> None:
+        """D34: back to the savepoint, the one before it runs again, and nobody else does."""
         here, script = holding(group=100), Script(answers(call=outcomes(m6=FAILED)))
         script.run(handle(here, batch(5, 6, 7)))
         assert script.story == [
-            "begin call call rollback",
-            "begin call call finish commit",
-            "begin call rollback",
-            "begin settle add_attempt commit",
+            "begin call call back_to_point call call finish settle add_attempt claim park commit",
         ]
-        assert called(script) == [5, 6, 5, 7, 6]
+        assert called(script) == [5, 6, 5, 7]
         assert finished(script) == [[5, 7]]
         assert script.params("settle")[0]["seq"] == 6
-        assert here.group == 82, "three quarters after the failure, grown by the success"
+        assert here.finished == 2
 
-    def test_one_that_succeeds_alone_is_not_charged(self) -> None:
-        """Failing in company proves nothing."""
-        here, script = holding(), Script(answers(call=outcomes(m6=[FAILED, FINE])))
+    def test_one_that_wrote_nothing_undoes_nothing(self) -> None:
+        """Then nobody runs again."""
+        here, script = holding(), Script(answers(call=outcomes(m6=UNTOUCHED)))
         script.run(handle(here, batch(5, 6, 7)))
-        assert finished(script) == [[5, 7], [6]]
-        assert script.params("settle") == []
-        assert here.finished == 3
+        assert called(script) == [5, 6, 7]
+        assert script.params("back_to_point") == []
+        assert finished(script) == [[5, 7]]
+        assert [one["seq"] for one in script.params("settle")] == [6]
 
-    def test_its_successors_wait_behind_it(self) -> None:
-        """Those of its key are put aside too and run after it, in order; other keys go on."""
-        keys = {1: 70, 2: 70, 3: 80, 4: 70}
-        here, script = holding(), Script(answers(call=outcomes(m2=[FAILED, FINE])))
-        script.run(handle(here, batch(1, 2, 3, 4, keys=keys)))
-        assert finished(script) == [[1, 3], [2], [4]]
+    def test_what_wrote_nothing_is_not_run_again(self) -> None:
+        """Going back undoes nothing of it, whatever it did outside."""
+        outside = Outcome(value=1)
+        here, script = holding(), Script(answers(call=outcomes(m1=outside, m2=FINE, m3=FAILED)))
+        script.run(handle(here, batch(1, 2, 3, 4)))
+        assert called(script) == [1, 2, 3, 2, 4]
+        assert finished(script) == [[1, 2, 4]]
+        assert [one["seq"] for one in script.params("store_results")] == [1]
 
-    def test_its_successors_are_released_when_it_is_settled(self) -> None:
-        """It is unfinished, so they must not run: they are given back, uncharged."""
+    def test_a_slow_one_has_a_savepoint_of_its_own(self) -> None:
+        """It may have called somebody: nothing that fails after it runs it again."""
+        here = holding()
+
+        def call(request: Call) -> Outcome:
+            if request.message.seq == 2:
+                here.context.clock.now += 0.005  # type: ignore[attr-defined] # a Clock
+            return FAILED if request.message.seq == 4 else FINE
+
+        script = Script(answers(call=call))
+        script.run(handle(here, batch(1, 2, 3, 4, 5)))
+        assert called(script) == [1, 2, 3, 4, 3, 5]
+        assert script.story[0].startswith("begin call call make_point call call back_to_point call call finish")
+
+    def test_explicit_verdicts_are_honoured_where_they_are_raised(self) -> None:
+        """D33: the handler of a rejected or postponed message is called once."""
+        verdicts = {"m1": Outcome(error=Reject("no")), "m3": Outcome(error=Retry("later", after=60), touched=True)}
+        here, script = holding(), Script(answers(call=outcomes(**verdicts)))
+        script.run(handle(here, batch(1, 2, 3, 4)))
+        assert [called(script).count(seq) for seq in (1, 3)] == [1, 1]
+        settled = [(one["seq"], one["state"], one["delay"]) for one in script.params("settle")]
+        assert settled == [(1, "dead", None), (3, "retry", 60.0)]
+        assert len(script.story) == 1
+
+    def test_whoever_swallows_an_error_of_the_database_is_found_at_once(self) -> None:
+        """D64: the connection says so after its call, and going back to the savepoint mends it."""
+        swallowed = Outcome(error=TransactionAborted("swallowed"), touched=True)
+        here, script = holding(), Script(answers(call=outcomes(m40=swallowed)))
+        script.run(handle(here, batch(*range(1, 100))))
+        assert called(script).count(40) == 1
+        assert len(called(script)) < 99 + SPACING
+        assert [one["seq"] for one in script.params("settle")] == [40]
+        assert here.finished == 98
+
+    def test_its_successors_go_back_with_it(self) -> None:
+        """In the same commit, uncharged: it is unfinished, so they must not run; other keys go on."""
         keys = {1: 70, 2: 70, 3: 80, 4: 70}
         here, script = holding(), Script(answers(call=outcomes(m2=FAILED)))
         script.run(handle(here, batch(1, 2, 3, 4, keys=keys)))
         assert finished(script) == [[1, 3]]
         assert [one["seq"] for one in script.params("settle")] == [2]
         assert script.params("release_some") == [{"seqs": [4], "worker": WORKER, "token": 1}]
-        assert called(script)[-1] == 2
+        assert 4 not in called(script)
         assert here.open_tokens == set()
+        assert len(script.story) == 1
 
-    def test_successors_outside_the_group_wait_too(self) -> None:
+    def test_successors_outside_the_group_go_back_too(self) -> None:
         """Also those that would have come in a later group."""
         small = handler(group=2)
         here = holding(small, handler("other", group=100))
@@ -273,83 +289,109 @@ class TestFailure:
         script.run(handle(here, batch(1, 2, 3, by=small, keys={2: 70, 3: 70})))
         assert 3 not in called(script)
         assert script.params("release_some")[0]["seqs"] == [3]
+        assert len(script.story) == 1
 
-    def test_a_wary_lane_keeps_what_ran_before_the_last_point(self, wary: Callable[[], Lane]) -> None:
-        """It commits that, and runs the others again without the one that failed, which runs alone at the end."""
-        here, script = wary(), Script(answers(call=outcomes(m6=FAILED)))
+    def test_successors_of_one_that_failed_before_the_time_was_over(self) -> None:
+        """A group that ends early gives them back as well."""
+        here = holding(settings=Settings(group_time=timedelta(0)))
+        here.context.clock = Clock(step=0.001)
+        script = Script(answers(call=outcomes(m1=UNTOUCHED)))
+        script.run(handle(here, batch(1, 2, 3, keys={1: 70, 2: 70})))
+        assert called(script) == [1, 3]
+        assert script.params("release_some")[0]["seqs"] == [2]
+
+    def test_a_dead_one_whose_key_goes_on(self) -> None:
+        """Its key is locked with those of the others, its number counts as applied, and the next is promoted."""
+        by = handler("goes", key="order", sequence="n", on_dead="continue")
+        here, script = holding(by, BY), Script(answers(call=outcomes(m2=Outcome(error=Reject("no")))))
+        some = [claimed(1, BY, key=90), claimed(2, by, key=70, sequence=3)]
+        script.run(handle(here, some))
+        assert script.story == ["begin call call lock_keys advance finish settle add_attempt promote claim park commit"]
+        assert script.params("lock_keys") == script.params("promote") == [{"key_hashes": [70, 90]}]
+        assert script.params("advance") == [{"seqs": [2]}]
+        assert script.params("settle")[0]["detach"] is True
+
+    @pytest.mark.usefixtures("_often")
+    def test_what_ran_before_the_last_savepoint_stays(self) -> None:
+        """Only what came since then runs again."""
+        here, script = holding(), Script(answers(call=outcomes(m6=FAILED)))
         script.run(handle(here, batch(1, 2, 3, 4, 5, 6, 7)))
-        assert called(script) == [1, 2, 3, 4, 5, 6, 5, 7, 6]
-        assert finished(script) == [[1, 2, 3, 4], [5, 7]]
+        assert called(script) == [1, 2, 3, 4, 5, 6, 5, 7]
+        assert finished(script) == [[1, 2, 3, 4, 5, 7]]
         assert [one["seq"] for one in script.params("settle")] == [6]
         assert here.finished == 6
-        assert here.group == here.largest_group, "it lost little: a smaller group would not lose less"
 
-    def test_only_what_is_kept_has_a_result(self, wary: Callable[[], Lane]) -> None:
+    @pytest.mark.usefixtures("_often")
+    def test_only_what_is_kept_has_a_result(self) -> None:
         """What was undone returns another one when it runs again."""
-        here = wary()
-        script = Script(answers(call=outcomes(m1=Outcome(value=1), m3=[Outcome(value=2), Outcome(value=3)], m4=FAILED)))
-        script.run(handle(here, batch(1, 2, 3, 4)))
-        assert finished(script) == [[1, 2], [3]]
-        assert [(one["seq"], one["result"]) for one in script.params("store_results")] == [(1, "1"), (3, "3")]
-
-    def test_a_lane_is_wary_after_a_failure_and_for_a_while(self) -> None:
-        """Points cost a round trip, so there are none while all goes well."""
+        again = [Outcome(value=2, touched=True), Outcome(value=3, touched=True)]
         here = holding()
-        script = Script(answers(call=outcomes(m1=FAILED)))
-        script.run(handle(here, batch(1, *range(2, 25))))
-        assert len(script.params("make_point")) == 2, "one after ten and one after twenty, in the second go"
-        for token in range(2, WARY + 3):
-            here.token()
-            script = Script(answers())
-            script.run(handle(here, [claimed(seq, BY, token=token) for seq in range(1, 13)]))
-        assert (here.wary, script.params("make_point")) == (0, [])
-
-    @pytest.mark.parametrize(
-        "outcome", [INFRASTRUCTURE, Outcome(error=HandlerTimeout("too long"))], ids=["infrastructure", "timeout"]
-    )
-    def test_what_leaves_the_transaction_in_doubt_undoes_all_of_it(
-        self, wary: Callable[[], Lane], outcome: Outcome
-    ) -> None:
-        """A statement may still be about to be cancelled, or the connection to go."""
-        here, script = wary(), Script(answers(call=outcomes(m4=[outcome, FINE])))
-        script.run(handle(here, batch(1, 2, 3, 4)))
-        assert script.params("back_to_point") == []
-        assert [1, 2] not in finished(script)
-        assert sorted(seq for one in finished(script) for seq in one) == [1, 2, 3, 4]
-
-    def test_a_point_that_cannot_be_made_or_gone_back_to(self, wary: Callable[[], Lane]) -> None:
-        """Somebody before it has swallowed an error or ended the transaction: nobody knows who, so each runs alone."""
-        here, script = wary(), Script(answers(make_point=TransactionAborted("swallowed")))
-        script.run(handle(here, batch(1, 2, 3)))
-        assert finished(script) == [[1], [2], [3]]
-        here, script = wary(), Script(answers(back_to_point=StoreError("no such point"), call=outcomes(m4=FAILED)))
+        script = Script(answers(call=outcomes(m1=Outcome(value=1, touched=True), m3=again, m4=FAILED)))
         script.run(handle(here, batch(1, 2, 3, 4)))
         assert finished(script) == [[1, 2, 3]]
+        assert [(one["seq"], one["result"]) for one in script.params("store_results")] == [(1, "1"), (3, "3")]
 
-    def test_a_connection_lost_at_a_point(self, wary: Callable[[], Lane]) -> None:
-        """Nothing was committed, so all of it runs again."""
-        here, script = wary(), Script(answers(make_point=Turns(Lost(), [])))
+    def test_savepoints_are_few(self) -> None:
+        """One for so many quick messages, none after the last, and none where nothing was written."""
+        here, script = holding(), Script(answers())
+        script.run(handle(here, batch(*range(1, 3 * SPACING + 1))))
+        assert len(script.params("make_point")) == 2
+        here, script = holding(), Script(answers(call=Outcome()))
+        script.run(handle(here, batch(*range(1, 3 * SPACING + 1))))
+        assert script.params("make_point") == []
+
+    def test_a_transaction_has_at_most_so_many_savepoints(self) -> None:
+        """Those that handlers make count too: the group is committed, and the rest goes on."""
+        busy = Outcome(touched=True, savepoints=MOST_SAVEPOINTS // 2)
+        here, script = holding(), Script(answers(call=busy))
+        script.run(handle(here, batch(1, 2, 3, 4)))
+        assert finished(script) == [[1, 2], [3, 4]]
+
+    def test_a_neighbour_that_ran_too_long_hurts_nobody(self) -> None:
+        """It has been interrupted before its call ended, so going back to the savepoint is safe."""
+        late = Outcome(error=HandlerTimeout("too long"), touched=True)
+        here, script = holding(), Script(answers(call=outcomes(m3=late)))
+        script.run(handle(here, batch(1, 2, 3, 4)))
+        assert finished(script) == [[1, 2, 4]]
+        assert [one["seq"] for one in script.params("settle")] == [3]
+
+    def test_a_neighbour_whose_transaction_is_lost_is_charged_and_the_others_run_again(self) -> None:
+        """It has ended it, or left its connection in use: nothing of the group can be kept."""
+        lost = Outcome(error=ContractViolation("ended"), touched=True, lost=True)
+        here, script = holding(), Script(answers(call=outcomes(m2=lost)))
+        script.run(handle(here, batch(1, 2, 3, 4, keys={2: 70, 4: 70})))
+        assert script.story[:3] == [
+            "begin call call rollback",
+            "begin settle add_attempt commit",
+            "begin release_some commit",
+        ]
+        assert finished(script) == [[1, 3]]
+        assert called(script) == [1, 2, 1, 3]
+
+    def test_a_savepoint_that_cannot_be_made_or_gone_back_to(self) -> None:
+        """The transaction is not what it was: the one that has just run is to blame, the others run again."""
+        here, script = holding(), Script(answers(back_to_point=StoreError("no such point"), call=outcomes(m4=FAILED)))
+        script.run(handle(here, batch(1, 2, 3, 4)))
+        assert finished(script) == [[1, 2, 3]]
+        assert [one["seq"] for one in script.params("settle")] == [4]
+
+    @pytest.mark.usefixtures("_often")
+    def test_a_connection_lost_at_a_savepoint(self) -> None:
+        """Nothing was committed, so all of it runs again, each by itself."""
+        here, script = holding(), Script(answers(make_point=Turns(Lost(), [])))
         script.run(handle(here, batch(1, 2, 3)))
         assert finished(script) == [[1], [2], [3]]
 
-    def test_failures_at_the_front(self) -> None:
-        """Nothing ran before them that could be kept; each is put aside, and the rest is a group all the same."""
-        here, script = holding(), Script(answers(call=outcomes(m1=FAILED, m2=FAILED)))
-        script.run(handle(here, batch(1, 2, 3, 4, 5)))
-        assert called(script) == [1, 2, 3, 4, 5, 1, 2]
-        assert finished(script) == [[3, 4, 5]]
-
-    def test_groups_shrink_while_they_fail(self) -> None:
-        """By a quarter each time, never below one."""
-        here, script = holding(group=9), Script(answers(call=outcomes(m1=FAILED, m2=FAILED)))
-        script.run(handle(here, batch(1, 2, 3)))
-        assert here.group == 9 * 3 // 4 * 3 // 4 + 1
-        here.group = 1
-        here.token()
-        two = [claimed(1, BY, token=2), claimed(2, BY, token=2)]
-        script = Script(answers(call=FAILED))
-        script.run(handle(here, two))
-        assert here.group == 1
+    def test_failures_at_the_front_and_nothing_else(self) -> None:
+        """Where nothing stands there is no commit to share: each is settled in its own."""
+        here, script = holding(), Script(answers(call=outcomes(m1=UNTOUCHED, m2=UNTOUCHED)))
+        script.run(handle(here, batch(1, 2)))
+        assert script.story == [
+            "begin call call rollback",
+            "begin settle add_attempt commit",
+            "begin settle add_attempt commit",
+        ]
+        assert here.open_tokens == set()
 
     def test_an_error_that_is_empty_is_still_an_error(self) -> None:
         """An exception that counts as false is not a success: nothing of it is committed."""
@@ -394,11 +436,11 @@ class TestProblem:
 
     @pytest.mark.parametrize("problem", [InvalidMessage("no JSON"), HandlerNotFound("nobody")])
     def test_it_is_settled_without_a_call(self, problem: Exception) -> None:
-        """Others go first; it is recorded like a failed attempt, and dead at once."""
+        """It is recorded like a failed attempt, and dead at once; others go on."""
         here, script = holding(), Script(answers())
         script.run(handle(here, [claimed(4, BY, problem=problem), *batch(5, 6)]))
         assert called(script) == [5, 6]
-        assert script.story == ["begin call call finish commit", "begin settle add_attempt commit"]
+        assert script.story == ["begin settle add_attempt commit", "begin call call finish claim park commit"]
         assert script.params("settle")[0]["state"] == "dead"
 
     def test_its_successors_do_not_overtake_it(self) -> None:
@@ -427,14 +469,13 @@ class TestInfrastructure:
         assert script.story == ["begin call rollback", "begin postpone commit"]
         assert script.params("add_attempt") == []
 
-    def test_in_a_group_everyone_runs_alone(self) -> None:
-        """Nobody is named: each gets its own transaction, in order, and keys keep theirs."""
-        small = handler(group=2)
-        here = holding(small, handler("other", group=100))
-        script = Script(answers(call=outcomes(m1=[INFRASTRUCTURE, FINE])))
-        script.run(handle(here, batch(1, 2, 3, by=small, keys={1: 70, 2: 80, 3: 70})))
-        assert finished(script) == [[1], [2], [3]]
-        assert called(script) == [1, 1, 2, 3]
+    def test_in_a_group_it_runs_again_alone(self) -> None:
+        """A deadlock ended only its own part of the transaction; what follows it in its key waits for it."""
+        here, script = holding(), Script(answers(call=outcomes(m1=[INFRASTRUCTURE, FINE])))
+        script.run(handle(here, batch(1, 2, 3, keys={1: 70, 2: 80, 3: 70})))
+        assert finished(script) == [[2], [1], [3]]
+        assert called(script) == [1, 2, 1, 3]
+        assert script.params("settle") == script.params("postpone") == []
 
     def test_a_connection_lost_in_a_handler_is_replaced(self) -> None:
         """The rollback finds it broken, and a new one is made before anything else is sent."""
@@ -543,17 +584,18 @@ class TestGuard:
         assert script.params("noted") == [{"worker": WORKER, "token": 1}] * 2
         assert here.finished == 1
 
-    def test_taken_over_while_some_are_aside(self) -> None:
-        """Those put aside are checked too."""
-        here = holding()
+    def test_taken_over_while_some_wait_to_run_alone(self) -> None:
+        """Those are checked too."""
+        here = holding(handler(group=2))
 
         def finish(request: Any) -> Any:
-            return GuardFailed("x") if request.params["seqs"] == [1, 3] else []
+            return GuardFailed("x") if request.params["seqs"] == [3, 4] else []
 
-        script = Script(answers(call=outcomes(m2=[FAILED, FINE]), finish=finish, noted=[(3,)]))
-        script.run(handle(here, batch(1, 2, 3)))
-        assert finished(script) == [[1, 3], [3]]
-        assert called(script) == [1, 2, 1, 3, 3]
+        alone = Outcome(error=NeedsAlone())
+        script = Script(answers(call=outcomes(m2=[alone, FINE]), finish=finish, noted=[(3,)]))
+        script.run(handle(here, batch(1, 2, 3, 4, by=handler(group=2))))
+        assert finished(script) == [[1], [3, 4], [3]]
+        assert called(script) == [1, 2, 3, 4, 3]
 
     def test_with_all_notes_in_place_the_handler_ended_the_transaction(self) -> None:
         """A broken contract: dead, with a text that says what to remove."""
@@ -685,11 +727,11 @@ class TestStop:
         assert here.open_tokens == set()
 
     def test_those_put_aside_are_given_back_too(self) -> None:
-        """Uncharged: they have not failed alone."""
+        """Uncharged: they were to run alone."""
         here = holding(stop=Stop(after=1))
-        script = Script(answers(call=outcomes(m2=FAILED)))
-        script.run(handle(here, batch(1, 2, 3)))
-        assert sorted(script.params("release_some")[0]["seqs"]) == [1, 2, 3]
+        script = Script(answers(call=outcomes(m2=Outcome(error=NeedsAlone()))))
+        script.run(handle(here, batch(1, 2, 3, keys={2: 70, 3: 70})))
+        assert script.params("release_some")[0]["seqs"] == [2, 3]
         assert script.params("settle") == []
 
 
@@ -766,19 +808,20 @@ class TestBatch:
 
     @pytest.mark.parametrize("value", ["ab", ["a"], ["a", "b", "c"], {"a": 1}, 7])
     def test_a_wrong_number_of_results_breaks_the_contract(self, value: Any) -> None:
-        """Nothing is stored under the wrong message: undone, tried alone, and then dead with the reason."""
-        here, script = holding(self.TOGETHER), Script(answers(call=Outcome(value=value)))
+        """Nothing is stored under the wrong message: undone, tried one by one, and then dead with the reason."""
+        here, script = holding(self.TOGETHER), Script(answers(call=Outcome(value=value, touched=True)))
         script.run(handle(here, self.some(1, 2)))
-        assert script.story[0] == "begin call rollback"
+        assert script.story[0].startswith("begin call back_to_point call")
         for story in script.params("add_attempt"):
             assert "a list with one result for each" in story["error"]
 
     def test_a_failure_is_found_one_by_one(self) -> None:
-        """Nobody can say which of them it was: each gets a list of its own."""
+        """Nobody can say which of them it was: each gets a list of its own, in the same transaction."""
         here, script = holding(self.TOGETHER), Script(answers(call=Turns(FAILED, FINE, FAILED, FINE)))
         script.run(handle(here, self.some(1, 2, 3)))
         calls = [[one.seq for one in request.message] for request in script.all(Call)]
         assert calls == [[1, 2, 3], [1], [2], [3]]
+        assert finished(script) == [[1, 3]]
         assert [one["seq"] for one in script.params("settle")] == [2]
 
     def test_it_does_not_share_with_others(self) -> None:
@@ -835,11 +878,12 @@ class TestSent:
         def call(request: Call) -> Outcome:
             attempts[0] += 1
             request.message.send("shipped")
-            return FAILED if attempts[0] == 1 else FINE
+            return FAILED if attempts[0] == 2 else FINE
 
         here, script = holding(), Script(answers(call=call, receive=[]))
-        script.run(handle(here, batch(5, 6)))
-        assert [row["cause"] for row in script.params("receive")] == [6, 5]
+        script.run(handle(here, batch(5, 6, 7)))
+        assert called(script) == [5, 6, 5, 7]
+        assert [row["cause"] for row in script.params("receive")] == [5, 7]
 
     def test_sending_is_over_when_the_handler_is(self) -> None:
         """Whoever keeps the message cannot send through it later."""
@@ -873,11 +917,11 @@ class TestRelay:
         return [claimed(seq, self.OUT) for seq in seqs]
 
     def test_what_was_published_before_a_failure_stays_published(self) -> None:
-        """It is finished, not rolled back; the one that failed comes next, and the rest after it."""
-        here, script = holding(self.OUT), Script(answers(call=outcomes(m3=FAILED)))
+        """And what comes after it is published all the same; all of it is one commit."""
+        here, script = holding(self.OUT), Script(answers(call=outcomes(m1=PUBLISHED, m2=PUBLISHED, m3=UNTOUCHED)))
         script.run(handle(here, self.some(1, 2, 3, 4)))
-        assert finished(script)[0] == [1, 2]
-        assert called(script).count(1) == called(script).count(2) == 1
+        assert finished(script) == [[1, 2, 4]]
+        assert called(script) == [1, 2, 3, 4]
         assert [one["seq"] for one in script.params("settle")] == [3]
         assert here.finished == 3
 
@@ -886,15 +930,6 @@ class TestRelay:
         here, script = holding(self.OUT), Script(answers(call=FAILED))
         script.run(handle(here, self.some(1)))
         assert script.story[0] == "begin call rollback"
-
-    def test_it_makes_no_points(self, wary: Callable[[], Lane]) -> None:
-        """There is no going back on what was published: a point that failed would only publish it again."""
-        here = wary()
-        here.destination = "default"
-        script = Script(answers(claim_outgoing=[]))
-        script.run(handle(here, self.some(1, 2, 3, 4)))
-        assert finished(script) == [[1, 2, 3, 4]]
-        assert script.params("make_point") == []
 
     def test_it_claims_from_its_own_index(self) -> None:
         """The next outgoing messages, not incoming ones."""

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from onceward.errors import BlobsUnavailable, StoreConflict, StoreUnavailable
 from onceward.retry import Again, Dead, Reject, Retry, RetryPolicy
+from onceward.steps.group import failure_of
 from onceward.steps.settle import MAX_ERROR, MAX_TRACEBACK, attempt_row, columns, postpone, release, settle, storable
 from tests.unit.builders import WORKER, claimed, context, handler, lane
 from tests.unit.script import Lost, Script
@@ -34,7 +35,7 @@ class TestSettle:
     def test_again(self) -> None:
         """Due after the delay, under the note, with the story of the attempt in the same commit."""
         script = Script({"settle": [(5,)]})
-        script.run(settle(LANE, claimed(5, handler(), attempts=2), raised(Retry("busy", after=9))))
+        script.run(settle(LANE, failure_of(claimed(5, handler(), attempts=2), raised(Retry("busy", after=9)))))
         assert script.story == ["begin settle add_attempt commit"]
         assert script.params("settle") == [{"seq": 5, **NOTE, "state": "retry", "delay": 9.0, "detach": False}]
         (story,) = script.params("add_attempt")
@@ -46,7 +47,7 @@ class TestSettle:
     def test_dead(self) -> None:
         """A rejected message is dead at once."""
         script = Script({"settle": [(5,)]})
-        script.run(settle(LANE, claimed(5, handler()), raised(Reject("no such order"))))
+        script.run(settle(LANE, failure_of(claimed(5, handler()), raised(Reject("no such order")))))
         assert script.params("settle") == [{"seq": 5, **NOTE, "state": "dead", "delay": None, "detach": False}]
         assert script.params("add_attempt")[0]["error"] == "Reject: no such order"
 
@@ -54,10 +55,10 @@ class TestSettle:
         """The budget is the handler's, counted from what is stored, and the story says that it is used up."""
         by = handler(retry=RetryPolicy(attempts=3))
         script = Script({"settle": [(5,)]})
-        script.run(settle(LANE, claimed(5, by, attempts=1), ValueError("x")))
+        script.run(settle(LANE, failure_of(claimed(5, by, attempts=1), ValueError("x"))))
         assert script.params("settle")[0]["state"] == "retry"
         script = Script({"settle": [(5,)]})
-        script.run(settle(LANE, claimed(5, by, attempts=2), ValueError("x")))
+        script.run(settle(LANE, failure_of(claimed(5, by, attempts=2), ValueError("x"))))
         assert script.params("settle")[0]["state"] == "dead"
         assert script.params("add_attempt")[0]["error"] == "ValueError: x (failed 3 times, which is its budget)"
 
@@ -65,13 +66,13 @@ class TestSettle:
         """A version nobody handles still has a policy."""
         nobody = replace(claimed(5, handler(), problem=ValueError("x")), handler=None)
         script = Script({"settle": [(5,)]})
-        script.run(settle(LANE, nobody, ValueError("x")))
+        script.run(settle(LANE, failure_of(nobody, ValueError("x"))))
         assert script.params("settle")[0]["state"] == "retry"
 
     def test_a_lost_note_writes_nothing(self) -> None:
         """Another worker has the message: no attempt is charged to it, and nothing of this one stays."""
         script = Script({"settle": []})
-        script.run(settle(LANE, claimed(5, handler()), ValueError("x")))
+        script.run(settle(LANE, failure_of(claimed(5, handler()), ValueError("x"))))
         assert script.story == ["begin settle rollback"]
 
     @pytest.mark.parametrize("failure", [Lost(), StoreConflict("deadlock")])
@@ -80,7 +81,7 @@ class TestSettle:
         """What is not committed was not charged."""
         script = Script({"settle": [(5,)], place: failure})
         with pytest.raises((StoreUnavailable, StoreConflict)):
-            script.run(settle(LANE, claimed(5, handler()), ValueError("x")))
+            script.run(settle(LANE, failure_of(claimed(5, handler()), ValueError("x"))))
 
     @pytest.mark.parametrize("base", [Exception, Reject])
     def test_an_error_that_cannot_be_printed_is_recorded_all_the_same(self, base: type[Exception]) -> None:
@@ -91,7 +92,7 @@ class TestSettle:
                 raise RuntimeError("cannot be printed")
 
         script = Script({"settle": [(5,)]})
-        script.run(settle(LANE, claimed(5, handler()), raised(Mute("x"))))
+        script.run(settle(LANE, failure_of(claimed(5, handler()), raised(Mute("x")))))
         assert "Mute" in script.params("add_attempt")[0]["error"]
 
 
@@ -103,7 +104,7 @@ class TestGoingOn:
     def test_the_key_goes_on_without_it(self) -> None:
         """Under the key lock: its number is given up, it is dead and detached, and the next one is promoted."""
         script = Script({"settle": [(5,)]})
-        script.run(settle(LANE, claimed(5, self.BY, key=70), Reject("no")))
+        script.run(settle(LANE, failure_of(claimed(5, self.BY, key=70), Reject("no"))))
         assert [name for name in script.story[0].split() if name != "advance"] == (
             ["begin", "lock_keys", "settle", "promote", "add_attempt", "commit"]
         )
@@ -122,14 +123,14 @@ class TestGoingOn:
     def test_otherwise_it_stays(self, key: int | None, by: Any, error: Exception) -> None:
         """Without a key, while it is tried again, or where a dead one blocks, nothing of that happens."""
         script = Script({"settle": [(5,)]})
-        script.run(settle(LANE, claimed(5, by, key=key), error))
+        script.run(settle(LANE, failure_of(claimed(5, by, key=key), error)))
         assert script.story == ["begin settle add_attempt commit"]
         assert script.params("settle")[0]["detach"] is False
 
     def test_a_lost_note_gives_nothing_up(self) -> None:
         """Another worker has the message: its number must not be passed over, or it would be skipped as stale."""
         script = Script({"settle": []})
-        script.run(settle(LANE, claimed(5, self.BY, key=70, sequence=3), Reject("no")))
+        script.run(settle(LANE, failure_of(claimed(5, self.BY, key=70, sequence=3), Reject("no"))))
         committed = [line for line in script.story if line.endswith("commit")]
         assert not any("advance" in line or "promote" in line or "add_attempt" in line for line in committed)
 

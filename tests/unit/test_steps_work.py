@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -15,7 +16,7 @@ from onceward.flow import Call, Outcome, Wait
 from onceward.retry import RetryPolicy
 from onceward.settings import Settings
 from onceward.steps.handle import work
-from onceward.steps.lane import WARY, Gate, Lane
+from onceward.steps.lane import Gate, Lane
 from tests.unit.builders import WORKER, Stop, claim_row, context, handler, lane
 from tests.unit.script import Lost, Script, Turns
 from tests.unit.world import Behaviour, Fault, World
@@ -25,13 +26,11 @@ IDLE = "begin claim park commit", "begin ready_beyond commit"
 LOOKED = "begin suspects commit"
 
 
-def living(
-    *, stop: Stop | None = None, group: int = 100, gate: Gate | None = None, wary: int = 0, **settings: Any
-) -> Lane:
+def living(*, stop: Stop | None = None, group: int = 100, gate: Gate | None = None, **settings: Any) -> Lane:
     """A lane at the beginning of its life."""
     by = handler(group=group, retry=RetryPolicy(attempts=3))
     here = lane(context(by, settings=Settings(**settings)), stop=stop, gate=gate)
-    here.swept_at, here.wary = float("-inf"), wary
+    here.swept_at = float("-inf")
     return here
 
 
@@ -211,23 +210,31 @@ class TestTrouble:
         assert here.gate.enter("another")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _points_everywhere() -> Iterator[None]:
-    """A wary lane makes one after every message."""
+SPACINGS = st.sampled_from([1, 2, 10])
+"""After how many messages a savepoint is made."""
+
+
+@contextmanager
+def savepoints(spacing: int) -> Iterator[None]:
+    """One after so many messages; no handler is slow."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("onceward.steps.attempt.SPACING", 1)
+        patch.setattr("onceward.steps.group.SPACING", spacing)
+        patch.setattr("onceward.steps.group.SLOW", float("inf"))
         yield
 
 
 BEHAVIOURS = st.lists(
-    st.sampled_from(["fine", "fails", "rejects", "infrastructure", "swallows", "commits", "bad result"]), max_size=3
+    st.sampled_from(
+        ["fine", "fails", "refuses", "rejects", "infrastructure", "swallows", "commits", "ends", "bad result"]
+    ),
+    max_size=3,
 )
 FAULTS = st.lists(
     st.sampled_from(["none", "none", "none", "none", "lost", "lost after", "conflict", "busy", "taken over"]),
     max_size=40,
 )
-LANES = st.tuples(st.integers(1, 4), st.sampled_from([0, WARY]))
-"""How many messages it takes in a group, and how wary it is."""
+LANES = st.tuples(st.integers(1, 6), SPACINGS)
+"""How many messages it takes in a group, and how often it makes a savepoint."""
 KEYS = st.lists(st.sampled_from([None, 70, 80]), min_size=1, max_size=6)
 
 
@@ -250,12 +257,12 @@ def check(world: World, here: Lane) -> None:
     LANES,
     st.sets(st.integers(1, 6), max_size=2),
 )
-@example([None, 70], {}, ["none", "none", "none", "none", "none", "none", "conflict"], (4, 0), set())
-@example([None], {1: ["swallows"]}, [], (4, 0), set())
-@example([70, 70, 70, None], {1: ["rejects"]}, [], (1, 0), set())
-@example([70, 70, 70, None], {2: ["rejects"]}, [], (1, 0), {3, 4})
-@example([None] * 4, {3: ["fails"]}, [], (4, WARY), set())
-@example([70, 70], {1: ["commits"]}, [], (2, 0), set())
+@example([None, 70], {}, ["none", "none", "none", "none", "none", "none", "conflict"], (4, 10), set())
+@example([None], {1: ["swallows"]}, [], (4, 10), set())
+@example([70, 70, 70, None], {1: ["rejects"]}, [], (1, 10), set())
+@example([70, 70, 70, None], {2: ["rejects"]}, [], (1, 10), {3, 4})
+@example([None] * 4, {3: ["fails"]}, [], (4, 1), set())
+@example([70, 70], {1: ["commits"]}, [], (2, 10), set())
 def test_any_life_ends_well(
     keys: list[int | None],
     behaviour: dict[int, list[Behaviour]],
@@ -264,9 +271,10 @@ def test_any_life_ends_well(
     solo: set[int],
 ) -> None:
     """Any handlers and any faults: each effect at most once, in order per key; all that could be done is done."""
-    here = living(group=traits[0], wary=traits[1])
+    here = living(group=traits[0], group_time=timedelta(minutes=1))
     world = World(here, keys, behaviour=behaviour, faults=faults, solo=tuple(solo))
-    world.script.run(work(here, until_idle=True))
+    with savepoints(traits[1]):
+        world.script.run(work(here, until_idle=True))
     check(world, here)
     for row in world.state.queue.values():
         assert row.token is None, "a note is left behind"
@@ -289,10 +297,11 @@ def test_a_stop_at_any_moment_ends_well(
     looks: int,
 ) -> None:
     """The same when it is stopped somewhere: nothing is left open, nothing keeps its note."""
-    here = living(group=traits[0], stop=Stop(after=looks), wary=traits[1])
+    here = living(group=traits[0], stop=Stop(after=looks), group_time=timedelta(minutes=1))
     world = World(here, keys, behaviour=behaviour, faults=[fault for fault in faults if fault != "taken over"])
     try:
-        world.script.run(work(here))
+        with savepoints(traits[1]):
+            world.script.run(work(here))
     except (StoreUnavailable, StoreConflict):
         return  # the last trip of a stopping lane failed: its process says goodbye, which takes its notes off
     check(world, here)

@@ -17,7 +17,9 @@ from onceward.steps.lane import Lane
 from tests.unit.builders import Clock, claim_row
 from tests.unit.script import Lost, Script
 
-Behaviour = Literal["fine", "fails", "rejects", "infrastructure", "swallows", "commits", "bad result"]
+Behaviour = Literal[
+    "fine", "fails", "refuses", "rejects", "infrastructure", "swallows", "commits", "ends", "bad result"
+]
 Fault = Literal["none", "lost", "lost after", "conflict", "busy", "taken over"]
 
 
@@ -128,7 +130,7 @@ class World:
     # Transactions
 
     def _begin(self, request: Begin) -> list[Any]:
-        self._saved = deepcopy(self.state)
+        self._saved = self._point = deepcopy(self.state)
         self._swallowed = self._ended = False
         assert request.statement_limit > 0
         return []
@@ -164,18 +166,21 @@ class World:
             assert set(earlier) <= set(self.state.effects), f"{seq} runs before {earlier}"
         some = self._behaviour.get(seq, [])
         doing: Behaviour = some.pop(0) if some else "fine"
-        if doing == "fails":
+        if doing == "refuses":
             return Outcome(error=ValueError("no"))
         if doing == "rejects":
             return Outcome(error=Reject("never"))
-        if doing == "infrastructure":
-            return Outcome(error=OSError("reset"), infrastructure=True)
-        self.state.effects.append(seq)
-        self._swallowed = self._swallowed or doing == "swallows"
-        if doing == "commits":
+        self.state.effects.append(seq)  # what fails below has used its transaction, and is undone with it
+        if doing in ("fails", "infrastructure", "swallows"):
+            errors = {"fails": ValueError("no"), "infrastructure": OSError("a deadlock")}
+            self._swallowed = doing != "fails"  # the transaction is aborted: only back to the savepoint
+            error = errors.get(doing, TransactionAborted("the handler swallowed an error"))
+            return Outcome(error=error, infrastructure=doing == "infrastructure", touched=True)
+        if doing in ("commits", "ends"):
             self.state.effects.remove(seq)  # what it committed by itself is its own affair
             self._ended = True
-        return Outcome(value=object() if doing == "bad result" else None)
+            return Outcome(touched=True, lost=doing == "ends")
+        return Outcome(value=object() if doing == "bad result" else None, touched=True)
 
     # Statements
 

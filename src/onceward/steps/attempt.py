@@ -8,6 +8,7 @@ afterwards either committed or rolled back, and we have read which.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from onceward import identity, payload
@@ -15,10 +16,10 @@ from onceward.errors import (
     ClaimLost,
     ContractViolation,
     GuardFailed,
-    HandlerTimeout,
     StoreConflict,
     StoreError,
     StoreUnavailable,
+    TransactionEnded,
 )
 from onceward.flow import COMMIT, RECONNECT, ROLLBACK, Call, Each, Flow, Outcome, Query, Request, Wait
 from onceward.message import Delivery
@@ -26,103 +27,111 @@ from onceward.registry import OUTBOX, Handler
 from onceward.steps.blob import put_sent
 from onceward.steps.claim import Taken, claim_query, let_go, may_ride, take
 from onceward.steps.context import Catalog, Context, once
+from onceward.steps.group import MOST_SAVEPOINTS, Group
 from onceward.steps.lane import Claimed, Lane
 from onceward.steps.receive import READY, Target, record
+from onceward.steps.settle import release, release_query, settle, settle_query, story_of, tell
 
 
 class Failed(NamedTuple):
-    """What went wrong, and for whom where that is known."""
+    """Why nothing of a group is committed, and who was at fault where that is known."""
 
     error: BaseException
-    culprit: Claimed | None
+    culprit: Claimed | None = None
     infrastructure: bool = False
 
 
 class Attempted(NamedTuple):
-    """The first `finished` messages of a group are committed, and nothing of the others."""
+    """What became of a group: `finished` and `given_back` are committed, and what failed is settled with them."""
 
-    finished: int = 0
-    failed: Failed | None = None
-    """Why it ended there, if not because it took long."""
+    finished: Sequence[Claimed] = ()
+    given_back: Sequence[Claimed] = ()
+    alone: Sequence[Claimed] = ()
+    """They are to run again, alone."""
+    rest: Sequence[Claimed] = ()
+    """They have not run yet."""
+    recovered: Sequence[Handler] = ()
+    """Their circuits were open, and a message has gone through."""
+    lost: Failed | None = None
+    """Nothing of it is committed, for this reason."""
     following: Taken | None = None
     """What was claimed along with it."""
 
 
-SPACING = 10
-"""After how many messages a wary lane makes a point to go back to: that is one more round trip, and saves running half
-as many again for each that fails."""
+def attempt(lane: Lane, messages: list[Claimed], held: Sequence[Claimed], *, ride: bool) -> Flow[Attempted]:
+    """Run a group in one transaction and finish it. One that fails is settled in the same commit, the others stay.
 
-
-def attempt(lane: Lane, group: list[Claimed], *, ride: bool) -> Flow[Attempted]:
-    """Run a group in one transaction and finish it; what fails is undone, with the others since the last point."""
-    if group[0].problem:
-        away = isinstance(group[0].problem, StoreUnavailable)
-        return Attempted(failed=Failed(group[0].problem, group[0], infrastructure=away))
-    mark = f"{group[0].worker}.{group[0].token}.{group[0].seq}"
-    results: list[dict[str, Any]] = []
-    lane.alone = len(group) == 1
-    yield lane.context.long(max(message.timeout for message in group), mark)
-    count, failed = yield from _run(lane, group, results)
-    if not count:
-        yield from undo(lane)
-        return Attempted(failed=failed)
-    done = group[:count]
-    if failed:
-        kept = {message.seq for message in done}
-        results = [result for result in results if result["seq"] in kept]
-    try:
-        following = yield from _finish(lane, done, results, mark, ride=ride and count == len(group))
-    except (StoreError, ContractViolation) as error:
-        return (yield from _explain(lane, done, error))
-    if any(message.sent for message in done):
-        lane.ring()
-    return Attempted(count, failed, following)
-
-
-def _run(lane: Lane, group: list[Claimed], results: list[dict[str, Any]]) -> Flow[tuple[int, Failed | None]]:
-    """Call the handlers, one after another, for as long as a group may take; answers how many stand, and who failed."""
-    patience = lane.context.settings.group_time.total_seconds()
-    started = lane.context.clock()
-    count = point = 0
-    for part in _calls(group):
-        if lane.wary and count - point == SPACING and not lane.outgoing:  # what is published cannot be gone back on
-            try:
-                yield Query("make_point")
-            except (StoreError, ContractViolation) as error:  # somebody has swallowed one, or ended the transaction
-                away = isinstance(error, StoreConflict | StoreUnavailable)
-                return 0, Failed(error, None, infrastructure=away)
-            point = count
-        outcome = yield from _call(lane, part)
-        failure = outcome.error if outcome.error is not None else _keep_results(part, outcome.value, results)
-        if failure is not None:
-            failed = Failed(failure, part[0] if len(part) == 1 else None, outcome.infrastructure)
-            if part[0].external:  # what was published before it stays published, and a sink's database is not ours
-                return count, failed._replace(infrastructure=False)
-            return (yield from _step_back(failed, point)), failed
-        count += len(part)
-        if outcome.leaves or lane.context.clock() - started > patience:
-            break
-    return count, None
-
-
-def _step_back(failed: Failed, point: int) -> Flow[int]:
-    """Undo what came since the last point; answers how many stand, none where there is no point to rely on."""
-    # One that ran too long may still be about to be interrupted: that would hit whatever comes next.
-    if not point or failed.infrastructure or isinstance(failed.error, HandlerTimeout):
-        return 0
-    try:
-        yield Query("back_to_point")
-    except (StoreError, ContractViolation):  # the handler has ended the transaction, or the connection is gone
-        return 0
-    return point
-
-
-def _calls(group: list[Claimed]) -> Iterator[list[Claimed]]:
-    """The messages that share one call: each its own, except for a handler that takes them all."""
-    if group[0].handler and group[0].handler.batch:
-        yield group
+    What follows it in its key goes back with it, also from among what the lane holds beside the group.
+    """
+    first, group = messages[0], Group(messages)
+    mark = f"{first.worker}.{first.token}.{first.seq}"
+    lane.alone = not group.shares
+    if first.problem:
+        if isinstance(first.problem, StoreUnavailable):
+            return Attempted(lost=Failed(first.problem, first, infrastructure=True))
+        group.fails(group.next(), first.problem, infrastructure=False)
     else:
-        yield from ([message] for message in group)
+        yield lane.context.long(max(message.timeout for message in messages), mark, savepoint=group.shares)
+        lost = yield from _run(lane, group)
+        if lost is not None or not group.standing:
+            yield from undo(lane)
+        if lost is not None:
+            return Attempted(lost=lost)
+    group.leave(held)
+    following = None
+    if group.standing:
+        try:
+            following = yield from _finish(lane, group, mark, ride=ride and not group.rest and not group.alone)
+        except (StoreError, ContractViolation) as error:
+            lost = yield from _explain(lane, group, error)
+            if lost is not None:
+                return Attempted(lost=lost)
+    else:
+        yield from _settle_apart(lane, group)
+    if any(message.sent for message in group.standing):
+        lane.ring()
+    return Attempted(
+        finished=group.standing,
+        given_back=group.given_back,
+        alone=group.alone,
+        rest=group.rest,
+        recovered=group.recovered,
+        following=following,
+    )
+
+
+def _run(lane: Lane, group: Group) -> Flow[Failed | None]:
+    """Call the handlers, one after another, for as long as a group may take; answers why the transaction is lost."""
+    patience = lane.context.settings.group_time.total_seconds()
+    started = now = lane.context.clock()
+    own = 0
+    while part := group.next():
+        began = now
+        outcome = yield from _call(lane, part)
+        failure = outcome.error if outcome.error is not None else _keep_results(part, outcome.value, group.results)
+        away = outcome.infrastructure and not part[0].external  # a sink's database is not ours
+        own += outcome.savepoints
+        now = lane.context.clock()
+        try:
+            if outcome.lost or (failure is not None and not group.shares and away):
+                return Failed(failure or TransactionEnded(), part[0], away)
+            if failure is None:
+                group.stands(part, touched=outcome.touched)
+                if group.wants_savepoint(now - began):
+                    yield Query("make_point")
+                    group.saved()
+                    now = lane.context.clock()
+            else:
+                if outcome.touched and group.shares:
+                    yield Query("back_to_point")
+                    group.undone()
+                group.fails(part, failure, infrastructure=away)
+        except (StoreError, ContractViolation) as error:  # the transaction was ended, or the connection is gone
+            away = isinstance(error, StoreConflict | StoreUnavailable)
+            return Failed(error, None if away else part[0], infrastructure=away)
+        if outcome.leaves or now - started > patience or own + group.savepoints >= MOST_SAVEPOINTS:
+            break
+    return None
 
 
 def _call(lane: Lane, part: list[Claimed]) -> Flow[Outcome]:
@@ -141,11 +150,18 @@ def _call(lane: Lane, part: list[Claimed]) -> Flow[Outcome]:
     outcome = lane.end_call(outcome)
     if outcome.error is None and any(draft.deliveries for draft in drafts):
         put = yield from put_sent(lane.context, fresh)
-        return outcome if put.error is None else put
+        return outcome if put.error is None else replace(outcome, error=put.error, infrastructure=put.infrastructure)
     return outcome
 
 
-def _keep_results(part: list[Claimed], value: Any, results: list[dict[str, Any]]) -> ContractViolation | None:
+def _settle_apart(lane: Lane, group: Group) -> Flow[None]:
+    """Nothing stands, so there is no commit that those who failed could be settled in: each has its own."""
+    for failure in group.failures:
+        yield from settle(lane, failure)
+    yield from release(lane, group.given_back)
+
+
+def _keep_results(part: list[Claimed], value: Any, results: dict[int, str]) -> ContractViolation | None:
     if value is None:
         return None
     fresh = [message for message in part if not message.stale]
@@ -153,7 +169,7 @@ def _keep_results(part: list[Claimed], value: Any, results: list[dict[str, Any]]
         texts = result_texts(fresh[0].request.handler, len(fresh), value)
     except ContractViolation as violation:
         return violation
-    results += [{"seq": m.seq, "result": text} for m, text in zip(fresh, texts, strict=True) if text is not None]
+    results.update((message.seq, text) for message, text in zip(fresh, texts, strict=True) if text is not None)
     return None
 
 
@@ -176,14 +192,16 @@ def result_texts(handler: Handler, count: int, value: Any) -> list[str | None]:
         ) from error
 
 
-def _finish(
-    lane: Lane, group: Sequence[Claimed], results: list[dict[str, Any]], mark: str, *, ride: bool
-) -> Flow[Taken | None]:
-    """Delete the queue rows under our note, and claim the next group in the same transaction."""
-    seqs = [message.seq for message in group]
-    keys = sorted({message.key_hash for message in group if message.key_hash is not None})
-    requests = [*_beside(lane.context, group, results)]
-    counted = [message.seq for message in group if message.sequence is not None and not message.stale]
+def _finish(lane: Lane, group: Group, mark: str, *, ride: bool) -> Flow[Taken | None]:
+    """Delete the queue rows of what stands under our note, settle what failed, and claim the next group, in one commit.
+
+    That the rows are still ours is a condition of `finish` itself; those of the failures carry the same note.
+    """
+    done, first = group.standing, group.standing[0]
+    leaving = [failure.message for failure in group.failures if failure.leaves_key]
+    keys = sorted({message.key_hash for message in (*done, *leaving) if message.key_hash is not None})
+    counted = [message.seq for message in (*done, *leaving) if message.sequence is not None and not message.stale]
+    requests = [*_beside(lane.context, group)]
     if keys:
         requests.append(Query("lock_keys", {"key_hashes": keys}))
     if counted:
@@ -192,34 +210,43 @@ def _finish(
         Query(
             "finish",
             {
-                "seqs": seqs,
-                "worker": group[0].worker,
-                "token": group[0].token,
+                "seqs": [message.seq for message in done],
+                "worker": first.worker,
+                "token": first.token,
                 "code_version": lane.context.code_version,
                 "mark": mark,
-                "expected": len(seqs),
+                "expected": len(done),
             },
         )
     )
+    stories = [story_of(lane, failure) for failure in group.failures]
+    for failure, story in zip(group.failures, stories, strict=True):
+        requests += [settle_query(failure), Query("add_attempt", story)]
+    if group.given_back:
+        requests.append(release_query(group.given_back))
     if keys:
         requests.append(Query("promote", {"key_hashes": keys}))
     if not ride or not may_ride(lane):
         yield (*requests, COMMIT)
-        return None
-    return (yield from take(lane, requests, claim_query(lane, lane.token())))
+        taken = None
+    else:
+        taken = yield from take(lane, requests, claim_query(lane, lane.token()))
+    for failure, story in zip(group.failures, stories, strict=True):
+        tell(lane, failure, story)
+    return taken
 
 
-def _beside(context: Context, group: Sequence[Claimed], results: list[dict[str, Any]]) -> Iterator[Request]:
+def _beside(context: Context, group: Group) -> Iterator[Request]:
     """What is written in the same transaction beside the effects themselves."""
-    if results:
-        yield Each("store_results", results)
-    sent = [delivery for message in group for delivery in message.sent]
+    if group.results:
+        yield Each("store_results", [{"seq": seq, "result": text} for seq, text in group.results.items()])
+    sent = [delivery for message in group.standing for delivery in message.sent]
     if sent:
         yield send_request(context, context.cache.catalog, sent)
-    bodies = [message.seq for message in group if message.handler and not message.handler.keep_body]
+    bodies = [message.seq for message in group.standing if message.handler and not message.handler.keep_body]
     if bodies:
         yield Query("forget_bodies", {"seqs": bodies})
-    for message in group:
+    for message in group.standing:
         if message.stale:
             reason = f"number {message.sequence} came after a later one of its key was applied"
             yield Query("add_audit", {"action": "skip", "seq": message.seq, "actor": "onceward", "reason": reason})
@@ -243,29 +270,22 @@ def outgoing_key_hash(prefix: str, destination: str | None, key: str) -> int:
     return identity.key_hash(prefix, OUTBOX, f"{destination or ''}\x00{key}")
 
 
-def _explain(lane: Lane, group: list[Claimed], error: Exception) -> Flow[Attempted]:
-    """The finish of a group failed: find out what is true now. Read, never guess."""
+def _explain(lane: Lane, group: Group, error: Exception) -> Flow[Failed | None]:
+    """The finish of a group failed: find out what is true now. Read, never guess. None: it was committed after all."""
+    first = group.standing[0]
     yield from undo(lane)
     if not isinstance(error, StoreUnavailable | GuardFailed):
-        let_go(lane, *(lane.open_tokens - {group[0].token}))  # a claim that rode along was undone with the rest
-        return Attempted(failed=Failed(error, None, infrastructure=isinstance(error, StoreConflict)))
-    mine = yield from still_ours(lane, group[0])
-    yield from forget_claims(lane, keep=group[0].token)
-    if isinstance(error, StoreUnavailable) and not any(message.seq in mine for message in group):
-        return Attempted(len(group))  # it was committed, only the answer was lost
-    if not all(message.seq in mine for message in group):
-        return Attempted(failed=Failed(ClaimLost(f"another worker took a message over: {error}"), None))
+        let_go(lane, *(lane.open_tokens - {first.token}))  # a claim that rode along was undone with the rest
+        return Failed(error, infrastructure=isinstance(error, StoreConflict))
+    mine = yield from still_ours(lane, first)
+    yield from forget_claims(lane, keep=first.token)
+    if isinstance(error, StoreUnavailable) and not any(message.seq in mine for message in group.standing):
+        return None  # only the answer was lost
+    if not all(message.seq in mine for message in group.standing):
+        return Failed(ClaimLost(f"another worker took a message over: {error}"))
     if isinstance(error, GuardFailed):
-        return Attempted(failed=Failed(transaction_ended(), None))
-    return Attempted(failed=Failed(error, None, infrastructure=True))
-
-
-def transaction_ended() -> ContractViolation:
-    """The error of a handler whose transaction is not the one it was given."""
-    return ContractViolation(
-        "the handler ended the transaction it was given (a COMMIT or ROLLBACK inside a statement or procedure); "
-        "what it committed by itself is not undone. Returning commits, raising rolls back: remove the statement"
-    )
+        return Failed(TransactionEnded())
+    return Failed(error, infrastructure=True)
 
 
 def still_ours(lane: Lane, claimed: Claimed) -> Flow[set[int]]:

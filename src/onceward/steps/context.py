@@ -87,10 +87,10 @@ class Context:
         limit = self.settings.statement_limit.total_seconds()
         return Begin(limit, self.settings.lock_wait.total_seconds(), limit * 2, durable=durable)
 
-    def long(self, seconds: float, mark: str, *, writer_limit: float | None = None) -> Begin:
+    def long(self, seconds: float, mark: str, *, savepoint: bool = False, writer_limit: float | None = None) -> Begin:
         """A transaction in which a handler runs for up to so many seconds."""
         # The watch over the handler is the first to notice; the server's own limits are for a process that is stuck.
-        return Begin(seconds + 5, seconds + 5, seconds + 15, mark, writer_limit=writer_limit)
+        return Begin(seconds + 5, seconds + 5, seconds + 15, mark, savepoint=savepoint, writer_limit=writer_limit)
 
 
 def once(context: Context, *requests: Request, durable: bool = True) -> Flow[tuple[list[Any], ...]]:

@@ -1,22 +1,23 @@
-"""Handle: run claimed messages to their end, in groups while all goes well, one by one where something fails.
+"""Handle: run claimed messages to their end, in groups that share a transaction.
 
-Invariant: nobody is charged inside a group: whoever is charged ran alone. Messages of one key never overtake each
-other: what follows a message that failed is put aside behind it, or released.
+Invariant: a failure is charged to the message whose handler failed, and to no other; what its neighbours did stays.
+Messages of one key never overtake each other: what follows a message that failed goes back with it.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from dataclasses import replace
 
 from onceward.errors import ClaimLost, StoreConflict, StoreError, StoreUnavailable, VersionUnknown
 from onceward.flow import Flow, Query, Wait
 from onceward.registry import Handler
-from onceward.retry import Reject
 from onceward.steps.attempt import Failed, attempt, forget_claims, reconnect, still_ours, undo
 from onceward.steps.blob import prepare
 from onceward.steps.claim import as_batch, let_go, next_batch
 from onceward.steps.context import once
+from onceward.steps.group import failure_of
 from onceward.steps.lane import Claimed, Lane, fetched
 from onceward.steps.settle import hasten, move, postpone, put_off, release, settle
 
@@ -80,49 +81,38 @@ def _recover(lane: Lane, trouble: StoreError) -> Flow[None]:
 
 
 def handle(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:
-    """Run a batch to its end: in groups while all goes well, one by one where something fails."""
+    """Run a batch to its end, group by group. Alone runs what wants to, and what a lost transaction left in doubt."""
     yield from prepare(lane.context)
     token, misplaced = batch[0].token, [message for message in batch if message.elsewhere]
     if misplaced:
         moved = yield from _move_on(lane, misplaced, batch)
         batch = [message for message in batch if message not in moved]
     resting = (yield from _let_rest(lane, batch)) + (yield from _give_back(lane, batch))
-    aside = _with_followers([message for message in batch if message.problem], batch)
-    aside = [message for message in aside if message not in resting]
-    pending = [message for message in batch if message not in aside and message not in resting]
+    pending = [message for message in batch if message not in resting]
+    alone: list[Claimed] = []
     following: list[Claimed] = []
-    while pending or aside:
+    while pending or alone:
         if lane.stopping():
-            yield from release(lane, pending + aside)
+            yield from release(lane, pending + alone)
             break
-        group = yield from _with_body(lane, _next_group(pending, aside))
+        group = yield from _with_body(lane, _next_group(pending, alone))
         if group[0].elsewhere:  # its body is large, and was not here before
-            moved = yield from _move_on(lane, group, pending + aside)
+            moved = yield from _move_on(lane, group, pending + alone)
             pending = [message for message in pending if message not in moved]
-            aside = [message for message in aside if message not in moved]
+            alone = [message for message in alone if message not in moved]
             continue
-        outcome = yield from attempt(lane, group, ride=not pending and not aside)
-        lane.finished += outcome.finished
-        yield from _report_success(lane, group[: outcome.finished])
-        following = (yield from as_batch(lane, outcome.following)) if outcome.following else []
-        failed, rest = outcome.failed, group[outcome.finished :]
-        if failed is None:
-            pending[:0] = rest
-            lane.go_on()
-        elif isinstance(failed.error, ClaimLost):
-            mine = yield from still_ours(lane, group[0])
-            pending = [message for message in rest + pending if message.seq in mine]
-            aside = [message for message in aside if message.seq in mine]
-        elif len(group) == 1 or (failed.culprit and failed.culprit.external):
-            held = rest + pending
-            gone = yield from _settle_one(lane, failed.culprit or group[0], failed, held + aside)
-            pending = [message for message in held if message not in gone]
-            aside = [message for message in aside if message not in gone]
-        else:
-            lane.beware(kept=outcome.finished)
-            suspects = _suspects(failed, rest, pending)
-            aside = sorted(aside + suspects, key=lambda message: (message.place, message.seq))
-            pending = [message for message in rest + pending if message not in suspects]
+        attempted = yield from attempt(lane, group, pending + alone, ride=not pending and not alone)
+        if attempted.lost is not None:
+            pending, alone = yield from _after_loss(lane, group, attempted.lost, pending, alone)
+            continue
+        lane.finished += len(attempted.finished)
+        lane.go_on()
+        for handler in attempted.recovered:
+            yield from hasten(lane, handler)
+        following = (yield from as_batch(lane, attempted.following)) if attempted.following else []
+        gone = {*attempted.given_back, *attempted.alone}
+        pending = [message for message in (*attempted.rest, *pending) if message not in gone]
+        alone = _in_order({*alone, *attempted.alone} - {*attempted.given_back})
     let_go(lane, token)
     lane.active_at = lane.context.clock()
     return following
@@ -152,6 +142,27 @@ def _with_body(lane: Lane, group: list[Claimed]) -> Flow[list[Claimed]]:
     except StoreUnavailable as error:
         yield from undo(lane)
         return [replace(group[0], problem=error)]
+
+
+def _after_loss(
+    lane: Lane, group: list[Claimed], lost: Failed, pending: list[Claimed], alone: list[Claimed]
+) -> Flow[tuple[list[Claimed], list[Claimed]]]:
+    """Nothing of a group is committed; answers what runs next, and what runs alone."""
+    if isinstance(lost.error, ClaimLost):
+        mine = yield from still_ours(lane, group[0])
+        held = [message for message in group + pending if message.seq in mine]
+        return held, [message for message in alone if message.seq in mine]
+    culprit = group[0] if len(group) == 1 else lost.culprit
+    if culprit is None or (lost.infrastructure and len(group) > 1):  # perhaps one of them is at fault
+        doubtful = _with_followers(group, group + pending)
+        return [message for message in pending if message not in doubtful], _in_order({*alone, *doubtful})
+    gone = yield from _settle_one(lane, culprit, lost, [*group, *pending, *alone])
+    rest = [message for message in group + pending if message not in gone]
+    return rest, [message for message in alone if message not in gone]
+
+
+def _in_order(messages: Iterable[Claimed]) -> list[Claimed]:
+    return sorted(messages, key=lambda message: (message.place, message.seq))
 
 
 def _let_rest(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:
@@ -185,10 +196,10 @@ def _give_back(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:
     return theirs + behind
 
 
-def _next_group(pending: list[Claimed], aside: list[Claimed]) -> list[Claimed]:
+def _next_group(pending: list[Claimed], alone: list[Claimed]) -> list[Claimed]:
     """Take the messages that may share the next transaction."""
     if not pending:
-        return [aside.pop(0)]
+        return [alone.pop(0)]
     size = 1
     while size < len(pending) and pending[size].may_join(pending[0], size + 1):
         size += 1
@@ -197,42 +208,22 @@ def _next_group(pending: list[Claimed], aside: list[Claimed]) -> list[Claimed]:
     return group
 
 
-def _suspects(failed: Failed, group: list[Claimed], pending: list[Claimed]) -> list[Claimed]:
-    """Who must run alone after a group failed: the one that raised and what comes after it in its key, or everyone."""
-    named = [failed.culprit] if failed.culprit and not failed.infrastructure else group
-    return _with_followers(named, group + pending)
-
-
 def _with_followers(chosen: list[Claimed], among: list[Claimed]) -> list[Claimed]:
     """The chosen ones and whatever comes after one of them in its key."""
     return [message for message in among if message in chosen or any(message.follows(one) for one in chosen)]
 
 
-def _settle_one(lane: Lane, message: Claimed, failed: Failed, held: list[Claimed]) -> Flow[list[Claimed]]:
-    """A message failed, by itself: charge it, and give back what must not run now. Answers what is no longer held."""
-    yield from _charge(lane, message, failed)
+def _settle_one(lane: Lane, message: Claimed, lost: Failed, held: list[Claimed]) -> Flow[list[Claimed]]:
+    """Charge the one that was at fault, and give back what must not run now. Answers what is no longer held."""
+    if lost.infrastructure:
+        yield from postpone(lane, message, lost.error)
+    else:
+        yield from settle(lane, failure_of(message, lost.error))
     rest = [one for one in held if one is not message]
     followers = [one for one in rest if one.follows(message)]
     behind = _with_followers(followers + _held_back(rest, message.handler), rest)
     yield from release(lane, behind)
     return [message, *behind]
-
-
-def _charge(lane: Lane, message: Claimed, failed: Failed) -> Flow[None]:
-    """Charge a message, or try again soon where the database was at fault."""
-    if failed.infrastructure:
-        yield from postpone(lane, message, failed.error)
-        return
-    yield from settle(lane, message, failed.error)
-    breaker = message.handler.breaker if message.handler else None
-    if breaker and not message.problem and not isinstance(failed.error, Reject):
-        breaker.failed(failed.error)
-
-
-def _report_success(lane: Lane, group: list[Claimed]) -> Flow[None]:
-    for message in group:
-        if message.handler and message.handler.breaker and message.handler.breaker.succeeded():
-            yield from hasten(lane, message.handler)
 
 
 def _held_back(messages: list[Claimed], handler: Handler | None) -> list[Claimed]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,12 +19,9 @@ from onceward.flow import COMMIT, Call, Do, Flow, Outcome, Query
 from onceward.message import NO_HEADERS, Delivery, Draft, Message, moment
 from onceward.reference import Reference, split
 from onceward.registry import Handler, Subscription, key_at
-from onceward.retry import Again, Dead, RetryPolicy, VersionGap
+from onceward.retry import Again, Dead, RetryPolicy, VersionGap, decide
 from onceward.steps.context import Context
 from onceward.steps.read import data_of, find_key_again, whole_number
-
-WARY = 20
-"""For how many groups a lane remembers that one has failed."""
 
 
 def _nobody() -> None:
@@ -150,6 +148,8 @@ class Claimed:
         """Whether it may share the transaction that `first` begins, as the `size`-th message."""
         if self.handler is None or first.handler is None or self.absent or first.absent:
             return False  # a large body is fetched, run and forgotten before the next one
+        if self.problem or first.problem:
+            return False  # there is nothing to run
         if (self.handler.batch or first.handler.batch) and self.handler is not first.handler:
             return False
         return size <= min(self.handler.group, first.handler.group)
@@ -171,6 +171,15 @@ class Claimed:
         if self.handler is None:
             return RetryPolicy()
         return self.handler.retry
+
+    def decide(self, error: BaseException) -> Again | Dead:
+        """What its handler's policy says to a failed attempt."""
+        return decide(self.policy, error, attempt=self.attempts + 1, age=timedelta(seconds=self.age))
+
+    @property
+    def leaves_key(self) -> bool:
+        """Whether its key goes on without it when it is dead."""
+        return self.key_hash is not None and self.continues
 
     @property
     def external(self) -> bool:
@@ -194,9 +203,7 @@ class Lane:
     swept_idle: bool = False
     """The last look, from the very beginning, found nothing."""
     group: int = 1
-    """How many messages it claims at a time: fewer when a group fails, growing back while all goes well."""
-    wary: int = 0
-    """For how many groups to come it expects that one of them fails, and makes points to go back to."""
+    """How many messages it claims at a time."""
     largest_group: int = field(init=False)
     """The largest group any of its handlers wants."""
     counts: bool = field(init=False)
@@ -250,15 +257,8 @@ class Lane:
         return self.destination is not None
 
     def go_on(self) -> None:
-        """A group went well."""
+        """A claim went well: the next one may be larger, up to what its handlers want."""
         self.group = min(self.group + max(1, self.group // 10), self.largest_group)
-        self.wary = max(0, self.wary - 1)
-
-    def beware(self, *, kept: int) -> None:
-        """A group failed; where nothing of it could be kept, a smaller one loses less."""
-        self.wary = WARY
-        if not kept:
-            self.group = max(1, self.group * 3 // 4)
 
     def claim_less(self) -> None:
         """A claim was not answered in time: perhaps what it brings is too much at once."""
@@ -271,8 +271,10 @@ class Lane:
     def end_call(self, outcome: Outcome) -> Outcome:
         """A handler has ended; what `once` told it counts also when the handler swallowed it."""
         if self.needs_alone:
-            return Outcome(error=NeedsAlone())
-        return outcome if self.unknown is None else Outcome(error=OutcomeUnknown(self.unknown))
+            return replace(outcome, error=NeedsAlone(), infrastructure=False)
+        if self.unknown is not None:
+            return replace(outcome, error=OutcomeUnknown(self.unknown), infrastructure=False)
+        return outcome
 
     def token(self) -> int:
         """A fresh token, remembered until its rows are known to be gone."""

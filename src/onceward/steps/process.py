@@ -19,12 +19,13 @@ from onceward.errors import (
     StoreConflict,
     StoreError,
     StoreUnavailable,
+    TransactionEnded,
 )
 from onceward.flow import COMMIT, ROLLBACK, Call, Each, Flow, Outcome, Query, Request, Wait
 from onceward.message import Delivery, Failure, Message, Receipt
 from onceward.registry import Handler
 from onceward.retry import Again, Dead, decide, text_of
-from onceward.steps.attempt import result_texts, send_request, transaction_ended
+from onceward.steps.attempt import result_texts, send_request
 from onceward.steps.blob import prepare, put_away, put_sent, take_back
 from onceward.steps.context import Context, know_names, load_catalog
 from onceward.steps.handle import handle
@@ -278,7 +279,7 @@ def _finish_inline(lane: Lane, seq: int, mark: str, text: str | None, beside: li
         yield (*requests, Query("finish_inline", done), COMMIT)
     except GuardFailed:
         yield from _undo()
-        return transaction_ended()
+        return TransactionEnded()
     except (StoreError, ContractViolation) as error:
         yield from _undo()
         return error

@@ -19,8 +19,9 @@ from onceward.fingerprint import fingerprint, kind_of
 from onceward.flow import COMMIT, ROLLBACK, Flow, Query
 from onceward.message import Delivery, Message
 from onceward.registry import Handler
-from onceward.retry import Again, Dead, RetryPolicy, decide, text_of
+from onceward.retry import Again, Dead, RetryPolicy, text_of
 from onceward.steps.context import Context, once
+from onceward.steps.group import Failure, failure_of
 from onceward.steps.lane import About, Claimed, Lane
 from onceward.steps.read import KEY_FUNCTION
 
@@ -40,38 +41,54 @@ MOST_HASTENED = 1_000
 """In one transaction."""
 
 
-def settle(lane: Lane, message: Claimed, error: BaseException) -> Flow[None]:
-    """Charge the message with a failed attempt: again later, or dead."""
-    decision = decision_for(message, error)
-    # A dead message of a handler that continues no longer holds its key; that needs the key lock first.
-    detach = isinstance(decision, Dead) and message.key_hash is not None and message.continues
-    keys = [message.key_hash] if detach else []
+def settle(lane: Lane, failure: Failure) -> Flow[None]:
+    """Charge a message with a failed attempt, in a transaction of its own: again later, or dead."""
+    message = failure.message
+    keys = [message.key_hash] if failure.leaves_key else []
     yield lane.context.short()
-    if detach:
+    if keys:
         yield Query("lock_keys", {"key_hashes": keys})
         yield Query("advance", {"seqs": [message.seq]})
-    note = {"seq": message.seq, "worker": message.worker, "token": message.token}
-    rows = yield Query("settle", {**note, **columns(decision), "detach": detach})
+    rows = yield settle_query(failure)
     if not rows:  # another worker has it: nothing of this is true any more
         yield ROLLBACK
         return
-    if detach:
+    if keys:
         yield Query("promote", {"key_hashes": keys})
-    attempt = message.attempts + 1
-    story = attempt_row(
-        lane.context, message.seq, attempt=attempt, error=error, decision=decision, worker=message.worker
-    )
+    story = story_of(lane, failure)
     yield Query("add_attempt", story)
     yield COMMIT
-    message.failed = error, decision
+    tell(lane, failure, story)
+
+
+def settle_query(failure: Failure) -> Query:
+    """The statement that charges a message; where its key goes on without it, the key lock is held."""
+    message = failure.message
+    note = {"seq": message.seq, "worker": message.worker, "token": message.token}
+    return Query("settle", {**note, **columns(failure.decision), "detach": failure.leaves_key})
+
+
+def story_of(lane: Lane, failure: Failure) -> dict[str, Any]:
+    """The row of its failed attempt."""
+    message, error, decision = failure
+    attempt = message.attempts + 1
+    return attempt_row(
+        lane.context, message.seq, attempt=attempt, error=error, decision=decision, worker=message.worker
+    )
+
+
+def tell(lane: Lane, failure: Failure, story: dict[str, Any]) -> None:
+    """A failure is committed: the log says so, and whoever waits for the message may know."""
+    message = failure.message
+    message.failed = failure.error, failure.decision
     about = message.call.message if message.call else message.about
-    log_failure(lane.context, about, story, decision, message.policy)
+    log_failure(lane.context, about, story, failure.decision, message.policy)
 
 
 def postpone(lane: Lane, message: Claimed, error: BaseException) -> Flow[None]:
     """The database was at fault: try again, uncharged, each time later; not for ever, and not when it is too old."""
     if timedelta(seconds=message.age) >= (message.policy.max_age or UNCHARGED):
-        yield from settle(lane, message, error)
+        yield from settle(lane, failure_of(message, error))
         return
     # What the blob store's absence does to one message it does to all; other errors may come with this one alone.
     most = None if isinstance(error, BlobsUnavailable) else MOST_UNCHARGED
@@ -81,7 +98,7 @@ def postpone(lane: Lane, message: Claimed, error: BaseException) -> Flow[None]:
     if rows:
         message.failed = error, Again(timedelta(seconds=rows[0][1]))
     else:
-        yield from settle(lane, message, error)
+        yield from settle(lane, failure_of(message, error))
 
 
 def put_off(lane: Lane, messages: Sequence[Claimed], delay: float) -> Flow[None]:
@@ -113,8 +130,7 @@ def move(lane: Lane, message: Claimed) -> Flow[None]:
 def release(lane: Lane, messages: Sequence[Claimed]) -> Flow[None]:
     """Give messages back, uncharged."""
     if messages:
-        params = {"seqs": [m.seq for m in messages], "worker": messages[0].worker, "token": messages[0].token}
-        yield from once(lane.context, Query("release_some", params))
+        yield from once(lane.context, release_query(messages))
 
 
 def hasten(lane: Lane, handler: Handler) -> Flow[None]:
@@ -133,9 +149,10 @@ def hasten(lane: Lane, handler: Handler) -> Flow[None]:
     lane.ring()
 
 
-def decision_for(message: Claimed, error: BaseException) -> Again | Dead:
-    """What the handler's policy says."""
-    return decide(message.policy, error, attempt=message.attempts + 1, age=timedelta(seconds=message.age))
+def release_query(messages: Sequence[Claimed]) -> Query:
+    """The statement that gives messages back."""
+    note = {"worker": messages[0].worker, "token": messages[0].token}
+    return Query("release_some", {"seqs": [message.seq for message in messages], **note})
 
 
 def log_failure(

@@ -42,18 +42,29 @@ class Owned:
 
     call: _HandlerCall | None = None
     """The call that has it now."""
+    statements: int = 0
+    """How many it has sent."""
+    savepoints: int = 0
+    """How many it has made."""
     _before: Token[tuple[_HandlerCall, ...]]
 
     def hand_over(self) -> None:
         """A handler gets the connection."""
         call = _HandlerCall(self)
         self.__dict__["_before"] = _calls.set((*_calls.get(), call))
-        self.__dict__["call"] = call  # past the `__setattr__` of a connection that looks at what its handler sets
+        # Past the `__setattr__` of a connection that looks at what its handler sets.
+        self.__dict__.update(call=call, statements=0, savepoints=0)
 
     def take_back(self) -> None:
         """The handler has ended."""
         self.__dict__["call"] = None
         _calls.reset(self._before)
+
+    def sends(self, sql: str) -> None:
+        """The call sends a statement."""
+        self.__dict__["statements"] += 1
+        if _is_savepoint(sql):
+            self.__dict__["savepoints"] += 1
 
     @property
     def in_handler(self) -> bool:
@@ -70,6 +81,10 @@ class Owned:
                 "own. Use tx only until the handler returns, in its own thread or task; a helper thread needs the "
                 "handler's context: threading.Thread(target=contextvars.copy_context().run, args=(function,))"
             )
+
+
+def _is_savepoint(sql: str) -> bool:
+    return sql[:9].upper() == "SAVEPOINT"
 
 
 def outcome(call: Call, tx: Any, is_infrastructure: Judge) -> Outcome:

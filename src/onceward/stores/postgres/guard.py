@@ -1,29 +1,19 @@
-"""The `tx` of a handler on PostgreSQL: a psycopg connection that begins lazily and cannot end its transaction.
-
-Also here: what psycopg's errors mean to onceward.
-"""
+"""The `tx` of a handler on PostgreSQL: a psycopg connection that begins lazily and cannot end its transaction."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import psycopg
-from psycopg import errors as pg
 from psycopg import sql
 from psycopg.pq import TransactionStatus
 
 from onceward.deferred import Deferred
 from onceward.errors import (
     ContractViolation,
-    GuardFailed,
     HandlerTimeout,
-    RightsMissing,
-    StoreConflict,
-    StoreError,
-    StoreUnavailable,
-    TransactionAborted,
 )
 from onceward.stores.calls import Owned, refuse_transaction_control, remembered
 from onceward.stores.leftovers import Left
@@ -36,9 +26,6 @@ if TYPE_CHECKING:
     from onceward.stores import rehearsal as shown
 else:
     shown = Deferred("stores.rehearsal")
-
-_CONFLICT = (pg.SerializationFailure, pg.DeadlockDetected)
-_AWAY_STATES = ("08", "53", "57P", "25006", "25P03")
 
 
 _REPORTED = (b"client_encoding", b"DateStyle", b"IntervalStyle", b"TimeZone", b"session_authorization", b"is_superuser")
@@ -90,7 +77,9 @@ class Guard(Owned):
             self.notes.append(shown.Statement.of(_text(query), params))
         if self.overrun:
             raise HandlerTimeout("the handler has run longer than its timeout")
-        self.leave(_check(_text(query), self.setters))
+        text = _text(query)
+        self.leave(_check(text, self.setters))
+        self.sends(text)
         if self.armed is None and self.pgconn.transaction_status == TransactionStatus.IDLE:
             raise ContractViolation("the transaction has ended before the handler did")
 
@@ -235,7 +224,7 @@ class HandlerConnection(Guard, psycopg.Connection[Any]):
 
     @contextmanager
     def transaction(self, *args: Any, **kwargs: Any) -> Iterator[psycopg.Transaction]:
-        self.start()
+        self.start("SAVEPOINT")
         with super().transaction(*args, **kwargs) as nested:
             yield nested
 
@@ -318,7 +307,7 @@ class AsyncHandlerConnection(Guard, psycopg.AsyncConnection[Any]):
 
     @asynccontextmanager
     async def transaction(self, *args: Any, **kwargs: Any) -> AsyncIterator[psycopg.AsyncTransaction]:
-        await self.start()
+        await self.start("SAVEPOINT")
         async with super().transaction(*args, **kwargs) as nested:
             yield nested
 
@@ -345,56 +334,3 @@ class AsyncHandlerConnection(Guard, psycopg.AsyncConnection[Any]):
     async def __aenter__(self) -> Any:
         self.refuse("`async with tx:`, which commits at its end")
         return await super().__aenter__()
-
-
-def is_infrastructure(error: BaseException, connection: Any) -> bool:
-    """Whether the database was at fault rather than the message."""
-    if isinstance(error, _CONFLICT):
-        return True
-    if isinstance(error, StoreUnavailable | StoreConflict):
-        return True
-    return isinstance(error, psycopg.Error) and (bool(connection.closed) or _is_away(error))
-
-
-def _is_away(error: psycopg.Error) -> bool:
-    return (error.sqlstate or "").startswith(_AWAY_STATES)
-
-
-def translated(error: psycopg.Error, connection: Any) -> StoreError | ContractViolation:
-    """A driver error as one of ours."""
-    outdated = isinstance(error, pg.InvalidSqlStatementName) or "cached plan must not change result type" in str(error)
-    if outdated:  # a handler has discarded what was prepared, or a table has changed: from here on nothing is prepared
-        connection.prepare_threshold = None
-    if outdated or isinstance(error, _CONFLICT):
-        return StoreConflict(f"PostgreSQL rolled the transaction back: {_brief(error)}")
-    if isinstance(error, pg.LockNotAvailable | pg.QueryCanceled):
-        return StoreUnavailable(
-            f"PostgreSQL did not answer in time: {_brief(error)}. Perhaps another copy of the message is in progress"
-        )
-    if isinstance(error, pg.NotNullViolation) and error.diag.column_name == "messages":
-        return GuardFailed("a row is not in the state its writer believed")
-    if isinstance(error, pg.InFailedSqlTransaction):
-        return TransactionAborted(
-            "the handler swallowed a database error: PostgreSQL had aborted its transaction, so nothing of it could be "
-            "kept. Let the error out, or use a savepoint (`with tx.transaction():`) around the statement that may fail"
-        )
-    # Without a state it is the driver that gave up, such as on a pipeline that broke in the middle.
-    adrift = isinstance(error, psycopg.OperationalError) and error.sqlstate is None
-    if connection.closed or adrift or _is_away(error) or isinstance(error, psycopg.InterfaceError):
-        return StoreUnavailable(f"PostgreSQL cannot be reached: {_brief(error)}")
-    return refused(error)
-
-
-def refused(error: psycopg.Error) -> StoreError:
-    """The error for a statement that this server or this role does not allow."""
-    kind = RightsMissing if isinstance(error, pg.InsufficientPrivilege) else StoreError
-    return kind(f"PostgreSQL refused a statement: {_brief(error)}")
-
-
-def _brief(error: psycopg.Error) -> str:
-    return str(error).strip().split("\n")[0] or type(error).__name__
-
-
-def unreachable(error: BaseException, url: str) -> NoReturn:
-    """Raise for a connection that could not be made."""
-    raise StoreUnavailable(f"{url} cannot be reached: {str(error).strip() or type(error).__name__}") from error

@@ -32,7 +32,7 @@ from onceward.flow import (
 )
 from onceward.stores.calls import awaited_outcome, outcome
 from onceward.stores.leftovers import Left
-from onceward.stores.postgres.guard import is_infrastructure, translated
+from onceward.stores.postgres.failures import is_infrastructure, left_behind, translated
 from onceward.stores.postgres.statement import Asked, Statement
 from onceward.stores.postgres.wire import BEGIN, COMMIT, OWN_PLANS, RESET_ALL, send, send_async
 
@@ -124,7 +124,8 @@ class _PostgresSession:
         }
         # psycopg would send a BEGIN if this one were missing: the connection is never in autocommit mode, so that no
         # statement of a handler can be outside of a transaction.
-        return [(BEGIN, {}), (self._statements["begin_limits"], self._limits)]
+        opening: list[Asked] = [(BEGIN, {}), (self._statements["begin_limits"], self._limits)]
+        return [*opening, (self._statements["make_point"], {})] if begin.savepoint else opening
 
     def _open_transaction(self) -> bool:
         """Whether there is something to roll back; what has not begun never does."""
@@ -134,14 +135,24 @@ class _PostgresSession:
         self.connection.undone()
         return not self.idle
 
-    def _with_leftovers(self, outcome: Outcome) -> Outcome:
-        outcome.leaves = bool(self.connection.left)
-        return outcome
-
     @property
     def _is_spent(self) -> bool:
         """Whether a handler has left something on the connection that the next transaction must not meet."""
         return not self._joined and self.connection.is_spent
+
+    def _judged(self, outcome: Outcome) -> Outcome:
+        """What a handler did to its transaction: used it, left it aborted, or lost it. The driver knows."""
+        connection = self.connection
+        outcome.leaves = bool(connection.left)
+        outcome.touched, outcome.savepoints = connection.statements > 0, connection.savepoints
+        status = connection.pgconn.transaction_status
+        if status == TransactionStatus.INTRANS or connection.armed is not None:
+            return outcome
+        outcome.lost = status != TransactionStatus.INERROR
+        if outcome.error is None:
+            outcome.error = left_behind(status)
+            outcome.infrastructure = isinstance(outcome.error, StoreUnavailable)
+        return outcome
 
     def _is_infrastructure(self, error: BaseException) -> bool:
         return is_infrastructure(error, self.connection)
@@ -189,7 +200,7 @@ class PostgresSession(_PostgresSession):
             called = outcome(call, self.connection, self._is_infrastructure)
         finally:
             self.connection.take_back()
-        return self._with_leftovers(called)
+        return self._judged(called)
 
     def _rehearse(self, request: Rehearse) -> Rehearsal:
         notes = self.connection.notes = []
@@ -266,7 +277,7 @@ class AsyncPostgresSession(_PostgresSession):
             called = await awaited_outcome(call, self.connection, self._is_infrastructure)
         finally:
             self.connection.take_back()
-        return self._with_leftovers(called)
+        return self._judged(called)
 
     async def _rehearse(self, request: Rehearse) -> Rehearsal:
         notes = self.connection.notes = []

@@ -20,7 +20,8 @@ from onceward.errors import ConfigurationError
 from onceward.stores import migrate
 from onceward.stores.leftovers import Left
 from onceward.stores.postgres.bell import PostgresBell, Ringer
-from onceward.stores.postgres.guard import AsyncHandlerConnection, Guard, HandlerConnection, refused, unreachable
+from onceward.stores.postgres.failures import refused, unreachable
+from onceward.stores.postgres.guard import AsyncHandlerConnection, Guard, HandlerConnection
 from onceward.stores.postgres.leftovers import SETTERS
 from onceward.stores.postgres.session import AsyncPostgresSession, PostgresSession
 from onceward.stores.postgres.statement import Statement

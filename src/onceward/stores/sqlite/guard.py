@@ -29,6 +29,8 @@ def statement(sql: str) -> str:
     return _BEFORE.sub("", sql, count=1)
 
 
+SAVEPOINT = "SAVEPOINT onceward_point"
+"""As `make_point`: at the beginning of a group's transaction."""
 # What outlasts a transaction; a pragma that only asks does not.
 _LASTING = re.compile(
     r"PRAGMA\b(?!\s+(?:\w+\s*\.\s*)?(?:\w+_(?:x?info|list|check)\b|\w+\s*;?\s*\Z))"
@@ -108,6 +110,7 @@ class HandlerConnection(Owned, sqlite3.Connection):
             self.notes.append(shown.Statement.of(sql, parameters))
         if _check(sql):
             self.__dict__["is_changed"] = True
+        self.sends(sql)
         self.start()
         if not self.in_transaction:
             raise ContractViolation(
@@ -124,8 +127,10 @@ class HandlerConnection(Owned, sqlite3.Connection):
     def start(self) -> None:
         """BEGIN IMMEDIATE, unless the transaction has begun already."""
         if self.armed is not None:
-            limit, self.armed = self.armed.writer_limit, None
-            begin(own_cursor(self), limit)
+            opening, self.armed = self.armed, None
+            begin(own_cursor(self), opening.writer_limit)
+            if opening.savepoint:
+                own_cursor(self).execute(SAVEPOINT)
 
     def cursor(self, factory: Any = HandlerCursor) -> Any:
         if isinstance(factory, type) and not issubclass(factory, HandlerCursor):

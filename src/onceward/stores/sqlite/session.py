@@ -146,8 +146,7 @@ class SqliteSession:
             called = outcome(call, connection, self.is_infrastructure)
         finally:
             connection.take_back()
-        called.leaves = connection.is_changed
-        return called
+        return judged(called, connection)
 
     def is_infrastructure(self, error: BaseException) -> bool:
         """Whether the database was at fault rather than the message.
@@ -229,13 +228,13 @@ class AsyncSqliteSession:
         assert isinstance(connection, HandlerConnection)  # noqa: S101 - handlers never run on joined sessions
         connection.hand_over()
         try:
-            outcome = await awaited_outcome(call, self._tx, self._session.is_infrastructure)
+            called = await awaited_outcome(call, self._tx, self._session.is_infrastructure)
         finally:
             connection.take_back()
-        outcome.leaves = connection.is_changed
-        if isinstance(outcome.error, HandlerTimeout):
+        if isinstance(called.error, HandlerTimeout):
             connection.interrupt()  # the thread may still be busy with a statement nobody waits for
-        return outcome
+        # In the thread, and so behind that statement, which may take the transaction with it.
+        return await self._tx._execute(judged, called, connection) if connection.statements else called  # noqa: SLF001
 
     async def _reconnect(self) -> bool:
         await self.close()
@@ -266,6 +265,16 @@ def _only_rollback(action: int, operation: str | None, *_: str | None) -> int:
 
 def _no_other() -> StoreUnavailable:
     return StoreUnavailable("a handler has left its connection changed, and the database cannot be opened anew")
+
+
+def judged(outcome: Outcome, connection: HandlerConnection) -> Outcome:
+    """What a handler did to its transaction: used it, or lost it."""
+    outcome.touched, outcome.savepoints = connection.statements > 0, connection.savepoints
+    outcome.leaves = connection.is_changed
+    if connection.armed is None and not connection.in_transaction:
+        outcome.lost = True
+        outcome.error = outcome.error or _rolled_back()
+    return outcome
 
 
 def _rolled_back() -> TransactionAborted:

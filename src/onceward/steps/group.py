@@ -1,0 +1,143 @@
+"""A group: the messages that share a transaction, and what stands of each of them while it runs.
+
+Invariant: every message of the group is in exactly one place: still to run, standing (its handler has returned),
+failed, to be given back, or to be run again alone. Going back to a savepoint undoes only what used the transaction
+since then: those messages are to run again, and no others. Messages of one key never overtake each other: whoever
+follows one that failed or runs alone later goes with it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from onceward.errors import NeedsAlone
+from onceward.registry import Handler
+from onceward.retry import Again, Dead, Reject
+from onceward.steps.lane import Claimed
+
+SPACING = 10
+"""After so many messages that used the transaction a savepoint is made: each costs a round trip, and without one a
+failure runs as many again. Those are quick ones, for"""
+SLOW = 0.001
+"""a handler that took longer than this may have called somebody: it gets a savepoint of its own."""
+MOST_SAVEPOINTS = 50
+"""In one transaction, those of handlers included: beyond 64 PostgreSQL becomes slow for everyone."""
+
+
+class Failure(NamedTuple):
+    """A message whose handler failed, and what becomes of it."""
+
+    message: Claimed
+    error: BaseException
+    decision: Again | Dead
+
+    @property
+    def leaves_key(self) -> bool:
+        """Whether it is dead and its key goes on without it; that needs the key lock."""
+        return isinstance(self.decision, Dead) and self.message.leaves_key
+
+
+class Group:
+    """What stands of a group."""
+
+    def __init__(self, messages: list[Claimed]) -> None:
+        self._waiting = deque(_parts(messages))
+        self.standing: list[Claimed] = []
+        self.failures: list[Failure] = []
+        self.given_back: list[Claimed] = []
+        self.alone: list[Claimed] = []
+        self.recovered: list[Handler] = []
+        """Their circuits were open, and a message has gone through."""
+        self.results: dict[int, str] = {}
+        self._since: list[Claimed] = []
+        """Those that used the transaction since the last savepoint."""
+        self.savepoints = 0
+        self._is_split = False
+        """A batch has failed, so one of its messages will: each gets a savepoint."""
+        self.shares = len(messages) > 1
+
+    @property
+    def rest(self) -> list[Claimed]:
+        """What is still to run."""
+        return [message for part in self._waiting for message in part]
+
+    def next(self) -> list[Claimed]:
+        """The messages of the next call; none where the group is at its end."""
+        while self._waiting:
+            part = [message for message in self._waiting.popleft() if not self._goes_along(message)]
+            if part:
+                return part
+        return []
+
+    def leave(self, held: Iterable[Claimed]) -> None:
+        """The group ends: what is still to run, or held beside it, goes along where it must not run now either."""
+        self._waiting = deque([message] for message in self.rest if not self._goes_along(message))
+        for message in held:
+            self._goes_along(message)
+
+    def _goes_along(self, message: Claimed) -> bool:
+        """Whether it follows one that has failed or is put aside, or its handler has paused; then it goes with it."""
+        if not (self.failures or self.alone or self.given_back):  # the usual case, asked for every message
+            return False
+        if any(message.follows(one) for one in self.alone):
+            self.alone.append(message)
+            return True
+        ahead = [*(failure.message for failure in self.failures), *self.given_back]
+        is_paused = message.handler is not None and message.handler.is_paused
+        if is_paused or any(message.follows(one) for one in ahead):
+            self.given_back.append(message)
+            return True
+        return False
+
+    def stands(self, part: list[Claimed], *, touched: bool) -> None:
+        """A handler has returned."""
+        self.standing += part
+        for message in part:
+            if message.handler and message.handler.breaker and message.handler.breaker.succeeded():
+                self.recovered.append(message.handler)
+        if touched:
+            self._since += part
+
+    def wants_savepoint(self, seconds: float) -> bool:
+        """Whether what was just run, for so long, is to be kept whatever comes after it."""
+        is_due = seconds > SLOW or len(self._since) >= (1 if self._is_split else SPACING)
+        return bool(self._waiting and self._since) and is_due
+
+    def saved(self) -> None:
+        """A savepoint was made: what stands, stands whatever fails."""
+        self._since = []
+        self.savepoints += 1
+
+    def undone(self) -> None:
+        """Back at the savepoint: what used the transaction since then runs again, before what comes next."""
+        for message in reversed(self._since):
+            self.standing.remove(message)
+            self.results.pop(message.seq, None)
+            self._waiting.appendleft([message])
+        self._since = []
+
+    def fails(self, part: list[Claimed], error: BaseException, *, infrastructure: bool) -> None:
+        """A handler has failed: it is settled with the others; a batch is tried again one by one."""
+        if len(part) > 1:
+            self._waiting.extendleft([message] for message in reversed(part))
+            self._is_split = True
+        elif infrastructure or isinstance(error, NeedsAlone):
+            self.alone += part
+        else:
+            self.failures.append(failure_of(part[0], error))
+
+
+def failure_of(message: Claimed, error: BaseException) -> Failure:
+    """A failed message, as its handler's policy wants it; its circuit knows of it."""
+    breaker = message.handler.breaker if message.handler else None
+    if breaker and not message.problem and not isinstance(error, Reject):
+        breaker.failed(error)
+    return Failure(message, error, message.decide(error))
+
+
+def _parts(messages: list[Claimed]) -> list[list[Claimed]]:
+    """The messages that share one call: each its own, except for a handler that takes them all."""
+    first = messages[0].handler
+    return [messages] if first and first.batch else [[message] for message in messages]
