@@ -46,14 +46,17 @@ class Envelope:
 
     def message(self, arrival: Arrival) -> Arguments:
         """What `receive` takes; always acceptable."""
-        headers = {name.lower(): value for name, value in arrival.headers.items()}
-        headers.pop(HEADER, None)  # a stranger's reference to a body is nothing that we have written
+        headers = _headers(arrival)
         try:
             found = self._named(arrival, headers)
             Delivery.of(**found)
         except InvalidMessage as error:
             return self._unidentified(arrival, headers, str(error))
         return found
+
+    def refused(self, arrival: Arrival, reason: str) -> Arguments:
+        """What `receive` takes instead of a message that the database refuses: for a person to look at."""
+        return self._unidentified(arrival, _headers(arrival), reason)
 
     def _named(self, arrival: Arrival, headers: Mapping[str, str]) -> Arguments:
         event, body = _cloud_event(arrival, headers)
@@ -88,6 +91,12 @@ class Envelope:
             "body": arrival.body,
             "headers": {**headers, REASON: reason[:300]},
         }
+
+
+def _headers(arrival: Arrival) -> dict[str, str]:
+    headers = {name.lower(): value for name, value in arrival.headers.items()}
+    headers.pop(HEADER, None)  # a stranger's reference to a body is nothing that we have written
+    return headers
 
 
 def _at(path: str, body: bytes, headers: Mapping[str, str]) -> str | None:

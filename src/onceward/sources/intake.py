@@ -1,7 +1,8 @@
 """Taking in: from a broker into the inbox, a batch at a time, each committed before it is accepted.
 
 Invariant: every delivery ends in exactly one of accepted (after its commit), released, or left with a connection that
-is closed. While the database is away nothing more is read: the batch in hand waits for it.
+is closed. While the database is away nothing more is read: the batch in hand waits for it. A message that the database
+refuses holds up the others for a moment only, and is kept under another name.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
 
-from onceward.errors import StoreError
+from onceward.errors import StoreConflict, StoreError, StoreUnavailable
 from onceward.message import Arguments, Receipt
 from onceward.pace import Pace
 from onceward.sources.envelope import Envelope
@@ -25,6 +26,8 @@ log = logging.getLogger("onceward")
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 WAIT_SECONDS = 1.0
+REFUSALS = 2
+"""So often a message is refused by the database before it is kept for a person."""
 
 
 class Receiver(Protocol):
@@ -91,22 +94,44 @@ class Intake:
     async def _stored(self, inbox: Receiver, arrivals: Sequence[Arrival], stopping: asyncio.Event) -> int:
         """How many of them, from the first on, are committed: all, unless a stop comes while the store is away."""
         messages = [self.envelope.message(arrival) for arrival in arrivals]
-        done, pause = 0, FIRST_PAUSE
+        done, refusals, alone, pause = 0, 0, self.inline, FIRST_PAUSE
         while done < len(messages):
+            part = messages[done : done + 1] if alone else messages
             try:
-                if self.inline:
-                    await asyncio.to_thread(lambda message=messages[done]: inbox.process(**message))  # type: ignore[misc]
-                    done += 1
-                else:
-                    await asyncio.to_thread(inbox.receive_many, messages)
-                    done = len(messages)
+                await asyncio.to_thread(self._store, inbox, arrivals[done], part, refusals)
             except StoreError as error:
                 if stopping.is_set():
                     return done
+                if not isinstance(error, StoreUnavailable | StoreConflict):
+                    refusals += alone
+                    if not alone:  # it may be the fault of one of them
+                        alone = True
+                        continue
                 log.warning("%s waits for the database, %.1f s: %s", self.source.name, pause, error)
                 await wait(stopping, pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
+            else:
+                done, refusals, pause = done + len(part), 0, FIRST_PAUSE
         return done
+
+    def _store(self, inbox: Receiver, arrival: Arrival, messages: Sequence[Arguments], refusals: int) -> None:
+        """Commit messages; one that was refused too often is stored without its handler, or else without its names.
+
+        Where even that is refused, it is the database that is at fault, and the message waits for it.
+        """
+        if refusals < REFUSALS and self.inline:
+            inbox.process(**messages[0])
+            return
+        try:
+            inbox.receive_many(messages)
+        except (StoreUnavailable, StoreConflict):
+            raise
+        except StoreError as error:
+            if refusals < REFUSALS:
+                raise
+            inbox.receive_many([self.envelope.refused(arrival, str(error))])
+            what = "the database refuses message %r of %s, which is kept as unhandled under its position: %s"
+            log.error(what, messages[0]["id"], self.source.name, error)  # noqa: TRY400 - the traceback says nothing
 
 
 Reading = Callable[[asyncio.Event], Coroutine[Any, Any, None]]

@@ -1,0 +1,75 @@
+"""What the database refuses of one message holds up no other: neither its source nor its worker (D20)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import cast
+
+import pytest
+
+from onceward.identity import UNIDENTIFIED
+from onceward.sources.envelope import Envelope
+from onceward.sources.intake import Intake, Receiver
+from onceward.sources.protocol import Arrival
+from tests.contract.harness import TYPE, Shop
+
+
+def refuse(shop: Shop, table: str, column: str, part: str) -> None:
+    """Let the database refuse rows of one of the tables in which a text has this part."""
+    table = f"{shop.prefix}{table}"
+    if shop.dialect == "postgres":
+        shop.sql(f"ALTER TABLE {table} ADD CONSTRAINT refusal CHECK (position('{part}' in {column}) = 0)")
+    else:
+        shop.sql(
+            f"CREATE TRIGGER refusal BEFORE INSERT ON {table} WHEN instr(new.{column}, '{part}') > 0 "
+            "BEGIN SELECT RAISE(ABORT, 'refused'); END"
+        )
+
+
+class Broker:
+    """Delivers one batch, and ends the reading when there is no more."""
+
+    name, redelivery, positions = "broker", timedelta(days=1), True
+
+    def __init__(self, *ids: str) -> None:
+        self.stopping = asyncio.Event()
+        self.accepted: list[str] = []
+        self._left = [Arrival(b'{"key": 1}', {}, name, f"at {name}", name, TYPE) for name in ids]
+
+    async def open(self) -> None:
+        """It is there."""
+
+    async def next(self, limit: int, seconds: float) -> list[Arrival]:  # noqa: ARG002 - those of a source
+        batch, self._left = self._left[:limit], self._left[limit:]
+        if not batch:
+            self.stopping.set()
+        return batch
+
+    async def accept(self, arrivals: Sequence[Arrival]) -> None:
+        self.accepted += [arrival.handle for arrival in arrivals]
+
+    async def release(self, arrivals: Sequence[Arrival]) -> None:
+        raise AssertionError(f"{len(arrivals)} deliveries were given back")
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.mark.parametrize("inline", [False, True])
+def test_a_message_that_cannot_be_stored_does_not_block_its_source(
+    shop: Shop, caplog: pytest.LogCaptureFixture, *, inline: bool
+) -> None:
+    """It is kept under its position, for a person; those around it are stored as ever, in their order."""
+    shop.handle(key="key")
+    refuse(shop, "body", "id", "refused")
+    broker, inbox = Broker("m1", "refused", "m2", "m3"), cast("Receiver", shop.inbox)
+    asyncio.run(Intake(broker, Envelope("broker"), inline=inline).run(inbox, broker.stopping))
+    assert broker.accepted == ["m1", "refused", "m2", "m3"]
+    shop.drain()
+    assert shop.effects() == ["m1", "m2", "m3"]
+    (kept,) = shop.inbox.messages(type=UNIDENTIFIED)
+    assert "refuse" in shop.story(kept.seq).headers["onceward-reason"]
+    assert "'refused' of broker" in caplog.text
+    shop.inbox.discard(kept.seq, reason="test")
