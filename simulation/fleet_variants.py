@@ -63,10 +63,10 @@ FLEET: tuple[Variant, ...] = (
     ),
     Variant(
         "the catalog's version is a counter",
-        ("left out", "nameless", "effect without ledger"),
+        ("left out", "loss", "nameless", "effect without ledger"),
         edits={"touch_catalog": ("random() & 9007199254740991", "version + 1")},
         theme=replace(FAILOVER, faults={**FAILOVER.faults, "failover": 0.02, "crash": 0.0}),
-        seed=254,
+        seed=0,
     ),
     Variant(
         "a worker number is given again",
