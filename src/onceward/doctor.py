@@ -114,6 +114,9 @@ def _guarantees(inbox: Inbox) -> Iterator[Finding]:
         what = f"{one.handler} ({one.type} for {one.consumer}): {one.level}"
         if one.is_broken:
             yield Finding("error", f"{what}, and {one.declared} is declared", "; ".join(one.reasons))
+        elif one.is_observed:
+            advice = "write its effects through tx, call others through message.once, or send"
+            yield Finding("warning", f"{what}: {'; '.join(one.reasons)}", advice)
         elif one.level == "weaker":
             yield Finding("warning", f"{what}: {guarantees.MEANINGS[one.level]}", "; ".join(one.reasons))
         else:

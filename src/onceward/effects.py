@@ -57,6 +57,7 @@ def _step(lane: Lane, message: Message, name: str, call: Callable[[], Any], *, i
 
 
 def _check(lane: Lane, store: Store, name: str, is_idle: Callable[[], bool]) -> None:
+    lane.called_once = True
     if not lane.alone:
         lane.needs_alone = True
         raise NeedsAlone

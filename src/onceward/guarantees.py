@@ -38,17 +38,23 @@ class Guarantee:
     level: Promise
     declared: Promise | None
     reasons: tuple[str, ...]
+    is_observed: bool = False
+    """It is less than it could be only because of what the handler was seen to do: told, and no reason not to start."""
 
     @property
     def is_broken(self) -> bool:
         """Whether the program declares more than is true."""
+        if self.is_observed:
+            return False
         return self.declared is not None and LEVELS.index(self.level) < LEVELS.index(self.declared)
 
 
 def in_force(desk: Desk) -> list[Guarantee]:
     """What holds for each handler of this process."""
     common = [*_store(desk), *_retention(desk)]
-    return [_of(handler, common) for handler in desk.context.registry]
+    (rows,) = perform(desk.store, lambda: once(desk.context, Query("apart")))
+    apart = {(consumer, kind) for consumer, kind in rows}
+    return [_of(handler, common, apart) for handler in desk.context.registry]
 
 
 def check(desk: Desk) -> None:
@@ -56,7 +62,7 @@ def check(desk: Desk) -> None:
     found = in_force(desk)
     for one in found:
         why = f" ({'; '.join(one.reasons)})" if one.reasons else ""
-        level = logging.INFO if one.level != "weaker" else logging.WARNING
+        level = logging.WARNING if one.level == "weaker" or one.is_observed else logging.INFO
         log.log(level, "%s of %s for %s: %s%s", one.handler, one.type, one.consumer, one.level, why)
     broken = [one for one in found if one.is_broken]
     if broken:
@@ -67,13 +73,19 @@ def check(desk: Desk) -> None:
         )
 
 
-def _of(handler: Handler, common: list[str]) -> Guarantee:
+def _of(handler: Handler, common: list[str], apart: set[tuple[str, str]]) -> Guarantee:
     level: Promise = "at-least-once" if handler.external else "exactly-once"
     reasons = ["its effect is outside of the database"] if handler.external else []
+    seen, told = handler.use.is_apart, (handler.consumer, handler.type) in apart
+    is_observed = not handler.external and not common and (told if seen is None else seen)
+    if is_observed:
+        level = "at-least-once"
+        reasons = ["it finishes messages without a statement through tx: what it does elsewhere a crash repeats"]
     if common:
         level = "weaker"
     name = "the relay" if handler.external else handler.name
-    return Guarantee(name, handler.consumer, handler.type, level, handler.guarantee, (*common, *reasons))
+    why = (*common, *reasons)
+    return Guarantee(name, handler.consumer, handler.type, level, handler.guarantee, why, is_observed)
 
 
 def _store(desk: Desk) -> Iterator[str]:

@@ -33,6 +33,32 @@ PATH = "a field, a dotted path, header:NAME"
 """What `key=` and `sequence=` may be."""
 
 
+APART = 3
+"""After so many messages without a use of their transaction a handler is taken to have its effects elsewhere."""
+
+
+@dataclass(slots=True)
+class Use:
+    """Whether a handler has its effects where they are applied exactly once, as far as this process has seen."""
+
+    through_tx: bool = False
+    """It has used its transaction at least once; or sent, or called through `message.once`."""
+    apart: set[int] = field(default_factory=set)
+    """The first messages that it has finished without that."""
+    saved: bool | None = None
+    """What of it is in the database."""
+
+    def add(self, messages: Sequence[Message]) -> bool:
+        """It has finished messages without that; answers whether these were enough to tell."""
+        self.apart.update(message.seq for message in messages)  # a group that fails runs again, and counts once
+        return len(self.apart) >= APART
+
+    @property
+    def is_apart(self) -> bool | None:
+        """Whether its effects are elsewhere; None while that is not known."""
+        return False if self.through_tx else (True if len(self.apart) >= APART else None)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Handler:
     """A function and the rules under which it runs."""
@@ -71,6 +97,7 @@ class Handler:
     """Where it may send to, if not anywhere; the registry's own set."""
     forgets_failures: bool = False
     """A failure leaves nothing behind: `process` raises it, and the caller comes again under the same id."""
+    use: Use = field(default_factory=Use)
     is_async: bool = field(init=False)
 
     def __post_init__(self) -> None:

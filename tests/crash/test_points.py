@@ -230,6 +230,8 @@ AFTER_A_FAULT = {"noted", "poll_state", "stored_since"}
 REPORTS = {
     *(
         "ahead",
+        "apart",
+        "note_use",
         "audit",
         "begin_limits",
         "blocked_keys",

@@ -31,6 +31,7 @@ from onceward.steps.group import MOST_SAVEPOINTS, Group
 from onceward.steps.lane import Claimed, Lane
 from onceward.steps.receive import READY, Target, record
 from onceward.steps.settle import release, release_query, settle, settle_query, story_of, tell
+from onceward.steps.use import note_use
 
 
 class Failed(NamedTuple):
@@ -148,6 +149,7 @@ def _call(lane: Lane, part: list[Claimed]) -> Flow[Outcome]:
     for draft in drafts:
         draft.end()
     outcome = lane.end_call(outcome)
+    note_use(lane, first.handler, outcome, fresh)
     if outcome.error is None and any(draft.deliveries for draft in drafts):
         put = yield from put_sent(lane.context, fresh)
         return outcome if put.error is None else replace(outcome, error=put.error, infrastructure=put.infrastructure)

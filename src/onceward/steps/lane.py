@@ -227,6 +227,8 @@ class Lane:
     """The transaction of the message that runs now also receives it, so it has begun before the handler did."""
     unknown: str | None = None
     """The handler that runs now met an effect whose outcome nobody knows."""
+    called_once: bool = False
+    """The handler that runs now has called something through `message.once`."""
     needs_alone: bool = False
     """The handler that runs now was told to run alone."""
     wants_alone: bool = False
@@ -266,7 +268,7 @@ class Lane:
 
     def begin_call(self) -> None:
         """A handler starts."""
-        self.unknown, self.needs_alone = None, False
+        self.unknown, self.needs_alone, self.called_once = None, False, False
 
     def end_call(self, outcome: Outcome) -> Outcome:
         """A handler has ended; what `once` told it counts also when the handler swallowed it."""

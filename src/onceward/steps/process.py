@@ -43,6 +43,7 @@ from onceward.steps.receive import (
     targets,
 )
 from onceward.steps.settle import attempt_row, columns, log_failure
+from onceward.steps.use import note_use
 
 
 def process(lane: Lane, delivery: Delivery, *, is_async: bool) -> Flow[dict[str, Receipt]]:
@@ -230,6 +231,7 @@ def _run(lane: Lane, call: Call) -> Flow[Outcome]:
     if message.draft:
         message.draft.end()
     outcome = lane.end_call(outcome)
+    note_use(lane, call.handler, outcome, [message])
     if outcome.error is not None:
         return outcome
     put = yield from put_sent(lane.context, [message])

@@ -100,6 +100,7 @@ def check_window(context: Context, source: str, window: timedelta) -> None:
 
 def upkeep(context: Context, sweep: Sweep) -> Flow[int]:
     """Take a turn at upkeep if it is due; one process at a time has it, and it is short."""
+    yield from save_uses(context)
     every = context.settings.upkeep
     if every is None:
         return 0
@@ -110,6 +111,16 @@ def upkeep(context: Context, sweep: Sweep) -> Flow[int]:
     except ConfigurationError as error:  # another program has declared a later source since this one started
         log.error("nothing is pruned: %s", error)  # noqa: TRY400 - the traceback says nothing
     return 0  # nothing that a lane should wake up for
+
+
+def save_uses(context: Context) -> Flow[None]:
+    """Write down, once for each handler, whether it has its effects elsewhere: for a doctor in another process."""
+    for handler in context.registry:
+        is_apart = handler.use.is_apart
+        if is_apart is not None and is_apart != handler.use.saved:
+            which = {"consumer": handler.consumer, "type": handler.type, "apart": is_apart}
+            yield from once(context, Query("note_use", which))
+            handler.use.saved = is_apart
 
 
 def prune(context: Context, sweep: Sweep, *, seconds: float | None = None) -> Flow[bool]:

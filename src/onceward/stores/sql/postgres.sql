@@ -93,6 +93,16 @@ UPDATE {prefix}subscription SET retired = true WHERE id = ANY(%(subscriptions)b:
 SELECT seq FROM {prefix}queue
 WHERE subscription = ANY(%(subscriptions)b::integer[]) AND seq > %(after)s ORDER BY seq LIMIT %(limit)s
 
+-- name: note_use
+-- Whether the handler of a type has its effects elsewhere, for people. That it uses its transaction is never taken back. A handful of rows.
+UPDATE {prefix}subscription SET apart = %(apart)s::boolean
+WHERE type = %(type)s AND consumer = (SELECT id FROM {prefix}name WHERE name = %(consumer)s)
+  AND (apart IS NULL OR (apart AND NOT %(apart)s::boolean))
+
+-- name: apart
+-- Whose handlers have their effects elsewhere. A handful of rows.
+SELECT n.name, s.type FROM {prefix}subscription s JOIN {prefix}name n ON n.id = s.consumer WHERE s.apart
+
 -- name: receive
 -- Guard: unique (consumer, source, id); a duplicate is an insert that changed nothing. Numbers are drawn in arrival order,
 -- rows are inserted in id order, so that batches which overlap cannot deadlock. Inserts nothing under an outdated catalog (outgoing

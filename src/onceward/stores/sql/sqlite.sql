@@ -79,6 +79,16 @@ UPDATE {prefix}subscription SET retired = 1 WHERE id IN (SELECT value FROM json_
 SELECT seq FROM {prefix}queue
 WHERE subscription IN (SELECT value FROM json_each(:subscriptions)) AND seq > :after ORDER BY seq LIMIT :limit
 
+-- name: note_use
+-- Whether the handler of a type has its effects elsewhere, for people. That it uses its transaction is never taken back. A handful of rows.
+UPDATE {prefix}subscription SET apart = :apart
+WHERE type = :type AND consumer = (SELECT id FROM {prefix}name WHERE name = :consumer)
+  AND (apart IS NULL OR (apart AND NOT :apart))
+
+-- name: apart
+-- Whose handlers have their effects elsewhere. A handful of rows.
+SELECT n.name, s.type FROM {prefix}subscription s JOIN {prefix}name n ON n.id = s.consumer WHERE s.apart
+
 -- name: receive
 -- Guard: unique (consumer, source, id); a duplicate is an insert that changed nothing, and then changes() keeps the other two
 -- from inserting. The body's rowid is its seq, so last_insert_rowid() stays the new number. Inserts nothing under an outdated catalog (outgoing

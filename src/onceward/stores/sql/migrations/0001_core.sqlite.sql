@@ -26,6 +26,8 @@ CREATE TABLE {prefix}subscription (
     aggregate    text,
     -- It gets no further messages; the row stays for those that it has.
     retired      integer NOT NULL DEFAULT 0,
+    -- Whether its handler was seen to finish messages without using its transaction; null until that is known.
+    apart        integer,
     UNIQUE (consumer, type)
 );
 
