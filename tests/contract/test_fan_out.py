@@ -309,12 +309,14 @@ def test_handlers_that_collide_are_refused_at_registration(shop: Shop) -> None:
 
 
 def test_an_unknown_version_is_dead_with_a_clear_error(shop: Shop) -> None:
-    """R20: never half-read; others go on."""
+    """R20: never half-read; others go on. D28: newer ones only when their retry policy gives up."""
     shop.handle(version=2)
     for version in (1, 2, 3):
         shop.receive(f"v{version}", version=version)
     assert shop.process("v4", version=4).finished is False
     shop.drain()
+    assert [shop.status(f"v{version}") for version in (1, 3, 4)] == ["dead", "retrying", "retrying"]
+    shop.finish()
     assert shop.effects() == ["v2"]
     for version in (1, 3, 4):
         assert shop.status(f"v{version}") == "dead"

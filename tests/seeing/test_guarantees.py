@@ -36,7 +36,7 @@ def test_what_is_in_force_is_said_per_handler(sqlite_url: str, caplog: pytest.Lo
         inbox.migrate()
         inbox.on("paid", guarantee="exactly-once")(nothing)
         inbox.sink("default", InboxSink(inbox, source="self"))
-        assert levels(inbox) == {"paid": "exactly-once", "*": "at-least-once"}
+        assert levels(inbox) == {"paid": "exactly-once", "default": "at-least-once"}
         found = {finding.what.partition(":")[0]: finding.level for finding in examine(inbox)}
         assert found["nothing (paid for default)"] == "ok"
         worker = threading.Thread(target=inbox.run)
