@@ -80,7 +80,7 @@ class LiteDatabase:
         self.epoch = 0
         self._sessions: list[LiteSession] = []
         sqlite3.Cursor(self._probe).execute("BEGIN IMMEDIATE")
-        migrate.apply("sqlite", PREFIX, lambda sql: self._run(sql.replace(*schema) if schema[0] else sql))
+        migrate.apply("sqlite", PREFIX, "sqlite://", lambda sql: self._run(sql.replace(*schema) if schema[0] else sql))
         self._run(EFFECTS)
         self._run("COMMIT")
 

@@ -45,13 +45,13 @@ def examine(inbox: Inbox, *, program: bool | None = None) -> list[Finding]:
     """Everything the doctor has to say. `program` says whether the handlers are here to be compared with."""
     has_handlers = len(inbox.context.registry) > 0
     try:
-        inbox.store.check_schema()
+        newer = inbox.store.check_schema()
     except ConfigurationError as error:
         what, _, advice = str(error).partition("; ")
         return [Finding("error", what, advice)]
     stats = inbox.stats()
     return [
-        Finding("ok", f"the tables {inbox.store.prefix}* are there and of the version this onceward needs"),
+        Finding("ok", f"the tables {inbox.store.prefix}* are there and {_version(newer)}"),
         *_store(inbox),
         *_handlers(inbox, program=has_handlers if program is None else program),
         *_guarantees(inbox),
@@ -65,6 +65,12 @@ def examine(inbox: Inbox, *, program: bool | None = None) -> list[Finding]:
         *_sources(inbox),
         *_blobs(inbox),
     ]
+
+
+def _version(newer: list[str]) -> str:
+    if not newer:
+        return "of the version this onceward needs"
+    return f"newer than this onceward, which works with them: {', '.join(newer)}"
 
 
 def _store(inbox: Inbox) -> Iterator[Finding]:

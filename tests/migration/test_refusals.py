@@ -81,12 +81,12 @@ def test_an_inbox_that_was_refused_works_after_migrating(inbox: Inbox) -> None:
 
 
 def test_tables_of_another_version_are_refused(store_url: str) -> None:
-    """R35: older ones name the command, newer ones say to upgrade; nothing is stored."""
+    """R35: older ones name the command, newer ones say what to deploy (test_newer.py); nothing is stored."""
     with Inbox(store_url) as first:
         first.migrate()
     for change, words in (
         ("DELETE FROM onceward_migration", "onceward migrate --store"),
-        ("INSERT INTO onceward_migration (version, name) VALUES (9999, 'future')", "upgrade onceward"),
+        ("INSERT INTO onceward_migration VALUES (9999, 'future', 'after')", "deploy the onceward that has 9999_future"),
     ):
         run(store_url, change)
         for entry in ("receive", "process", "drain", "stats", "areceive", "adrain"):

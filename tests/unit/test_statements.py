@@ -89,7 +89,7 @@ def test_the_time_is_that_of_the_moment(dialect: str) -> None:
     for name, statements in load(dialect, "p_").items():
         stale = re.search(r"\bnow\(|CURRENT_TIMESTAMP|transaction_timestamp|datetime\(", " ".join(statements))
         assert stale is None, name
-    for _, _, statements in migrations(dialect, "p_"):
+    for _, _, _, statements in migrations(dialect, "p_"):
         assert not re.search(r"DEFAULT (now|CURRENT|\(datetime)", " ".join(statements))
 
 
@@ -98,7 +98,7 @@ def test_a_ledger_row_is_never_changed(dialect: str) -> None:
     """Inserted once and in one table: a duplicate costs no dead row, and no border between parts hides one."""
     for name, statements in load(dialect, "p_").items():
         assert not re.search(r"UPDATE p_ledger\b", " ".join(statements)), name
-    tables = " ".join(statement for _, _, statements in migrations(dialect, "p_") for statement in statements)
+    tables = " ".join(statement for one in migrations(dialect, "p_") for statement in one.statements)
     assert "UNIQUE (consumer, source, id)" in tables
     ledger = next(table for table in tables.split("CREATE TABLE ") if table.startswith("p_ledger"))
     assert "PARTITION" not in ledger.upper()
@@ -143,8 +143,8 @@ def test_every_statement_that_is_asked_for_exists() -> None:
 def test_migrations_are_numbered_without_gaps(dialect: str) -> None:
     """1, 2, 3, each with statements that create tables under the prefix."""
     known = migrations(dialect, "p_")
-    assert [number for number, _, _ in known] == list(range(1, len(known) + 1))
-    for _, name, statements in known:
+    assert [one.version for one in known] == list(range(1, len(known) + 1))
+    for _, name, _, statements in known:
         assert re.fullmatch(r"\w+", name)
         assert statements
         assert not any("{prefix}" in statement or "--" in statement for statement in statements)
@@ -154,7 +154,7 @@ def test_migrations_are_numbered_without_gaps(dialect: str) -> None:
 def test_both_dialects_have_the_same_migrations() -> None:
     """A version means the same in each database."""
     one, other = (migrations(dialect, "p_") for dialect in DIALECTS)
-    assert [(number, name) for number, name, _ in one] == [(number, name) for number, name, _ in other]
+    assert [each[:3] for each in one] == [each[:3] for each in other]
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -162,16 +162,16 @@ def test_migrations_as_text_are_the_ones_that_are_applied(dialect: str) -> None:
     """Whoever owns the schema may run the printed text instead: it holds the same statements in the same order."""
     run: list[str] = []
 
-    def execute(statement: str) -> list[tuple[int]]:
+    def execute(statement: str) -> list[tuple[int, str, str]]:
         run.append(statement)
-        return [(0,)]
+        return []
 
-    applied = migrate.apply(dialect, "p_", execute)
-    assert applied == [f"{number:04d}_{name}" for number, name, _ in migrations(dialect, "p_")]
+    applied = migrate.apply(dialect, "p_", "url", execute)
+    assert applied == [f"{one.version:04d}_{one.name}" for one in migrations(dialect, "p_")]
     text = migrate.as_text(dialect, "p_")
     place = -1
     for statement in run:
-        if statement != migrate.version_query("p_"):
+        if statement != migrate.applied_query("p_"):
             assert (place := text.find(statement + ";", place + 1)) >= 0, statement
 
 
@@ -179,11 +179,11 @@ def test_a_current_schema_needs_nothing() -> None:
     """Applying again finds the newest version and changes nothing but the bookkeeping table it looks for."""
     run: list[str] = []
 
-    def execute(statement: str) -> list[tuple[int]]:
+    def execute(statement: str) -> list[tuple[int, str, str]]:
         run.append(statement)
-        return [(migrate.newest("sqlite", "p_"),)]
+        return [(migrate.newest("sqlite", "p_"), "upkeep", "before")]
 
-    assert migrate.apply("sqlite", "p_", execute) == []
+    assert migrate.apply("sqlite", "p_", "url", execute) == []
     assert len(run) == 2
 
 

@@ -28,10 +28,13 @@ def migrate(target: Target, *, only_print: bool, as_json: bool) -> None:
             sql = inbox.migration_sql()
             print_json({"sql": sql}) if as_json else click.echo(sql, nl=False)
             return
-        applied = inbox.migrate()
+        applied, newer = inbox.migrate(), inbox.store.check_schema()
         if as_json:
-            print_json({"applied": applied})
+            print_json({"applied": applied, "newer": newer})
         elif applied:
             say(f"{masked(inbox.url)}: applied {', '.join(applied)}")
+        elif newer:
+            names = ", ".join(newer)
+            say(f"{masked(inbox.url)}: nothing to do; newer than this onceward, which works with it: {names}")
         else:
             say(f"{masked(inbox.url)}: up to date, nothing to do")

@@ -1,17 +1,21 @@
 """Versioned tables: numbered SQL files, applied in order, each in the transaction that records it.
 
 Invariant: the version row is written in the same transaction as the tables, under a lock that only one migrator
-holds, so two at once are safe and a failure leaves nothing half done.
+holds, so two at once are safe and a failure leaves nothing half done. With it stands whether older code goes on
+working (`deploy`), so that code can be rolled back without touching the tables.
 """
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from onceward.errors import ConfigurationError, SchemaMissing, SchemaOutdated
-from onceward.stores.statements import migrations
+from onceward.stores.statements import Migration, migrations
+
+log = logging.getLogger("onceward")
 
 DEFAULT_PREFIX = "onceward_"
 _PASSWORD = re.compile(r"((?:password|sslpassword)=)[^&\s]*", re.IGNORECASE)
@@ -19,45 +23,57 @@ _PASSWORD = re.compile(r"((?:password|sslpassword)=)[^&\s]*", re.IGNORECASE)
 Execute = Callable[[str], list[Any]]
 
 
-def version_query(prefix: str) -> str:
-    """Reads the newest applied version."""
-    return f"SELECT coalesce(max(version), 0) FROM {prefix}migration"
+def applied_query(prefix: str) -> str:
+    """Reads what was applied: version, name, deploy."""
+    return f"SELECT version, name, deploy FROM {prefix}migration ORDER BY version"
 
 
 def _bookkeeping(prefix: str) -> str:
-    return f"CREATE TABLE IF NOT EXISTS {prefix}migration (version integer PRIMARY KEY, name text NOT NULL)"
+    return (
+        f"CREATE TABLE IF NOT EXISTS {prefix}migration (version integer PRIMARY KEY, name text NOT NULL, "
+        "deploy text NOT NULL CHECK (deploy IN ('before', 'after')))"
+    )
 
 
-def _record(prefix: str, version: int, name: str) -> str:
-    return f"INSERT INTO {prefix}migration (version, name) VALUES ({version}, '{name}')"
+def _record(prefix: str, one: Migration) -> str:
+    return f"INSERT INTO {prefix}migration (version, name, deploy) VALUES ({one.version}, '{one.name}', '{one.deploy}')"
 
 
-def apply(dialect: str, prefix: str, execute: Execute) -> list[str]:
+def apply(dialect: str, prefix: str, url: str, execute: Execute) -> list[str]:
     """Apply what is missing; the caller has begun a transaction and holds the lock."""
     execute(_bookkeeping(prefix))
-    current = execute(version_query(prefix))[0][0]
+    found = execute(applied_query(prefix))
+    _newer(dialect, prefix, url, found)
     applied = []
-    for version, name, statements in migrations(dialect, prefix):
-        if version > current:
-            execute(_record(prefix, version, name))
-            for statement in statements:
+    for one in migrations(dialect, prefix):
+        if one.version > _version(found):
+            execute(_record(prefix, one))
+            for statement in one.statements:
                 execute(statement)
-            applied.append(f"{version:04d}_{name}")
+            applied.append(_full_name(one.version, one.name))
     return applied
 
 
 def as_text(dialect: str, prefix: str) -> str:
     """Every migration as SQL text, the same statements `apply` runs."""
     lines = [f"-- onceward tables for {dialect}; run in one transaction", _bookkeeping(prefix) + ";"]
-    for version, name, statements in migrations(dialect, prefix):
-        lines += ["", f"-- {version:04d}_{name}", _record(prefix, version, name) + ";"]
-        lines += [statement + ";" for statement in statements]
+    for one in migrations(dialect, prefix):
+        lines += ["", f"-- {_full_name(one.version, one.name)}", _record(prefix, one) + ";"]
+        lines += [statement + ";" for statement in one.statements]
     return "\n".join(lines) + "\n"
 
 
 def newest(dialect: str, prefix: str) -> int:
     """The version this onceward needs."""
-    return migrations(dialect, prefix)[-1][0]
+    return migrations(dialect, prefix)[-1].version
+
+
+def _version(applied: Sequence[tuple[int, str, str]]) -> int:
+    return max((version for version, _, _ in applied), default=0)
+
+
+def _full_name(version: int, name: str) -> str:
+    return f"{version:04d}_{name}"
 
 
 def missing(url: str, prefix: str) -> SchemaMissing:
@@ -72,19 +88,34 @@ def _command(url: str, prefix: str) -> str:
     return f"onceward migrate --store '{masked(url)}'" + ("" if prefix == DEFAULT_PREFIX else f" --prefix {prefix}")
 
 
-def check(dialect: str, prefix: str, url: str, version: int) -> None:
-    """Refuse tables of another version."""
-    wanted = newest(dialect, prefix)
+def check(dialect: str, prefix: str, url: str, applied: Sequence[tuple[int, str, str]]) -> list[str]:
+    """Refuse tables that this code cannot work with; answers the migrations that it does not know and can live with."""
+    version, wanted = _version(applied), newest(dialect, prefix)
     if version < wanted:
         raise SchemaOutdated(
             f"the onceward tables in {masked(url)} have version {version}, this onceward needs {wanted}; "
             f"update them with: {_command(url, prefix)}"
         )
-    if version > wanted:
-        raise SchemaOutdated(
-            f"the onceward tables in {masked(url)} have version {version}, newer than the {wanted} this onceward "
-            "knows; upgrade onceward"
+    newer = _newer(dialect, prefix, url, applied)
+    if newer:
+        log.info(
+            "the onceward tables in %s are newer than this onceward, which works with them: %s",
+            masked(url),
+            ", ".join(newer),
         )
+    return newer
+
+
+def _newer(dialect: str, prefix: str, url: str, applied: Sequence[tuple[int, str, str]]) -> list[str]:
+    """The applied migrations that this code does not know; raises if one of them needs code that does."""
+    wanted = newest(dialect, prefix)
+    unknown = {_full_name(version, name): deploy for version, name, deploy in applied if version > wanted}
+    if needed := ", ".join(name for name, deploy in unknown.items() if deploy != "before"):
+        raise SchemaOutdated(
+            f"the onceward tables in {masked(url)} were changed by {needed}, which this onceward does not know and "
+            f"cannot work with; deploy the onceward that has {needed}"
+        )
+    return list(unknown)
 
 
 def check_encoding(url: str, encoding: str | None) -> None:

@@ -110,8 +110,8 @@ class Store(Protocol):
     def migration_sql(self) -> str:
         """All migrations as text, for whoever owns the schema."""
 
-    def check_schema(self) -> None:
-        """Raise `SchemaMissing` or `SchemaOutdated`, naming the command to run."""
+    def check_schema(self) -> list[str]:
+        """Raise `SchemaMissing` or `SchemaOutdated`, with what to do; answers newer migrations that do no harm."""
 
     def findings(self, destinations: int = 0, /) -> Sequence[tuple[str, str, str]]:
         """What the doctor should know: (level, what is so, what to do). A process publishes to so many destinations."""

@@ -9,8 +9,10 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 _SECTION = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+_DEPLOY = re.compile(r"-- deploy: (before|after)\n")
 _COMMENT = re.compile(r"^\s*--[^\n]*\n?", re.MULTILINE)
 # Up to a semicolon at the end of a line; one inside the body of a function ends nothing.
 _STATEMENT = re.compile(r"(?:\$\$.*?\$\$|;(?!\s*(?:\n|\Z))|[^;$]|\$)+", re.DOTALL)
@@ -32,15 +34,28 @@ def load(dialect: str, prefix: str, schema: str = "") -> dict[str, tuple[str, ..
     return {name: _statements(body, prefix) for name, body in zip(parts[::2], parts[1::2], strict=True)}
 
 
+class Migration(NamedTuple):
+    """One numbered file. `deploy` says whether code that does not know it goes on working: `before` yes, `after` no."""
+
+    version: int
+    name: str
+    deploy: str
+    statements: tuple[str, ...]
+
+
 @cache
-def migrations(dialect: str, prefix: str) -> tuple[tuple[int, str, tuple[str, ...]], ...]:
-    """The numbered migrations of a dialect: version, name, statements."""
+def migrations(dialect: str, prefix: str) -> tuple[Migration, ...]:
+    """The numbered migrations of a dialect."""
     found = []
     for file in (_SQL / "migrations").iterdir():
         number, _, rest = file.name.partition("_")
         if rest.endswith(f".{dialect}.sql"):
             text = file.read_text(encoding="utf-8")
-            found.append((int(number), rest.removesuffix(f".{dialect}.sql"), _statements(text, prefix)))
+            header = _DEPLOY.match(text)
+            if header is None:
+                raise ValueError(f"{file.name} does not begin with `-- deploy: before` or `-- deploy: after`")
+            name = rest.removesuffix(f".{dialect}.sql")
+            found.append(Migration(int(number), name, header[1], _statements(text, prefix)))
     return tuple(sorted(found))
 
 

@@ -80,7 +80,7 @@ class PostgresStore:
         self._statements: dict[str, Statement] = {}
         """Known once it is known in which schema the tables are."""
         self._lock = threading.Lock()
-        self._checked = False
+        self._newer: list[str] | None = None
         self._forget()
 
     def _forget(self) -> None:
@@ -280,7 +280,9 @@ class PostgresStore:
                 migrate.check_encoding(self.url, connection.info.parameter_status("server_encoding"))
                 connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # to see what the one before did
                 connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"{self.prefix}migration"])
-                return migrate.apply(self.dialect, self.prefix, lambda sql: _rows(connection.execute(sql.encode())))
+                return migrate.apply(
+                    self.dialect, self.prefix, self.url, lambda sql: _rows(connection.execute(sql.encode()))
+                )
         except psycopg.OperationalError as error:
             unreachable(error, migrate.masked(self.url))
         except psycopg.Error as error:
@@ -289,13 +291,13 @@ class PostgresStore:
     def migration_sql(self) -> str:
         return migrate.as_text(self.dialect, self.prefix)
 
-    def check_schema(self) -> None:
-        if self._checked:
-            return
+    def check_schema(self) -> list[str]:
+        if self._newer is not None:
+            return self._newer
         try:
             with self._plain() as connection:
                 migrate.check_encoding(self.url, connection.info.parameter_status("server_encoding"))
-                version = connection.execute(migrate.version_query(self.prefix).encode()).fetchall()[0][0]
+                applied = connection.execute(migrate.applied_query(self.prefix).encode()).fetchall()
                 schema = connection.execute(_SCHEMA, [f"{self.prefix}migration"]).fetchall()[0][0]
         except pg.UndefinedTable:
             raise migrate.missing(self.url, self.prefix) from None
@@ -303,10 +305,10 @@ class PostgresStore:
             unreachable(error, migrate.masked(self.url))
         except psycopg.Error as error:
             raise refused(error) from error
-        migrate.check(self.dialect, self.prefix, self.url, version)
         named = load(self.dialect, self.prefix, schema.replace("%", "%%"))
         self._statements = {name: Statement.of(name, parts[0]) for name, parts in named.items()}
-        self._checked = True
+        self._newer = migrate.check(self.dialect, self.prefix, self.url, applied)
+        return self._newer
 
     def findings(self, destinations: int = 0, /) -> Sequence[tuple[str, str, str]]:
         self.check_schema()

@@ -42,7 +42,7 @@ class SqliteStore:
         self._idle_async: dict[Any, list[AsyncSqliteSession]] = {}
         self._lock = threading.Lock()
         self._pid = os.getpid()
-        self._checked = False
+        self._newer: list[str] | None = None
         self._bells: set[FileBell] = set()
         # A database in memory lives as long as somebody has it open.
         self._anchor = self._plain() if self._uri else None
@@ -204,7 +204,7 @@ class SqliteStore:
             if not self._uri:
                 connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("BEGIN IMMEDIATE")
-            applied = migrate.apply(self.dialect, self.prefix, lambda sql: connection.execute(sql).fetchall())
+            applied = migrate.apply(self.dialect, self.prefix, self.url, lambda sql: connection.execute(sql).fetchall())
             connection.execute("COMMIT")
         except sqlite3.Error as error:
             raise translated(error) from error
@@ -215,22 +215,22 @@ class SqliteStore:
     def migration_sql(self) -> str:
         return migrate.as_text(self.dialect, self.prefix)
 
-    def check_schema(self) -> None:
-        if self._checked:
-            return
+    def check_schema(self) -> list[str]:
+        if self._newer is not None:
+            return self._newer
         if not self._uri and not self.path.exists():
             raise migrate.missing(self.url, self.prefix)
         connection = self._plain()
         try:
-            version = connection.execute(migrate.version_query(self.prefix)).fetchone()[0]
+            applied = connection.execute(migrate.applied_query(self.prefix)).fetchall()
         except sqlite3.Error as error:
             if "no such table" in str(error):
                 raise migrate.missing(self.url, self.prefix) from None
             raise translated(error) from error
         finally:
             connection.close()
-        migrate.check(self.dialect, self.prefix, self.url, version)
-        self._checked = True
+        self._newer = migrate.check(self.dialect, self.prefix, self.url, applied)
+        return self._newer
 
     def findings(self, _destinations: int = 0, /) -> Sequence[tuple[str, str, str]]:
         found = [("ok", f"SQLite {sqlite3.sqlite_version}, journal WAL, synchronous FULL", "")]
