@@ -16,7 +16,7 @@ from onceward.errors import BlobsUnavailable, ConfigurationError
 from onceward.flow import Query
 from onceward.inbox import Inbox
 from onceward.reference import new_name
-from onceward.registry import OUTBOX
+from onceward.registry import OUTBOX, Subscription
 from onceward.report import Stats
 from onceward.sources.protocol import BrokerUnavailable, Shared
 from onceward.steps.blob import know_folder
@@ -140,9 +140,9 @@ def _keys(inbox: Inbox) -> Iterator[Finding]:
             "correct key= of the handler, or the sender",
         )
     spaces: dict[tuple[str, str | None], dict[str, str]] = {}
-    for _, consumer, _, kind, path, by_function, _, _, aggregate in _ask(inbox, "subscriptions"):
-        if path is not None or by_function:
-            spaces.setdefault((consumer, aggregate), {})[kind] = path or "a function"
+    for one in (Subscription(*row) for row in _ask(inbox, "subscriptions")):
+        if not one.retired and (one.key_path is not None or one.key_function):
+            spaces.setdefault((one.consumer, one.aggregate), {})[one.type] = one.key_path or "a function"
     for (consumer, _), paths in sorted(spaces.items(), key=str):
         if len(set(paths.values())) > 1:
             types = ", ".join(f"{kind} ({path})" for kind, path in sorted(paths.items()))
