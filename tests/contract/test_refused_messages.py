@@ -9,21 +9,23 @@ from typing import cast
 
 import pytest
 
+from onceward import Message, RetryPolicy
 from onceward.identity import UNIDENTIFIED
 from onceward.sources.envelope import Envelope
 from onceward.sources.intake import Intake, Receiver
 from onceward.sources.protocol import Arrival
-from tests.contract.harness import TYPE, Shop
+from tests.contract.behaviour import Steps, wrote
+from tests.contract.harness import SOURCE, TYPE, Shop
 
 
 def refuse(shop: Shop, table: str, column: str, part: str) -> None:
     """Let the database refuse rows of one of the tables in which a text has this part."""
-    table = f"{shop.prefix}{table}"
+    table, name = f"{shop.prefix}{table}", f"refusal_{column}"
     if shop.dialect == "postgres":
-        shop.sql(f"ALTER TABLE {table} ADD CONSTRAINT refusal CHECK (position('{part}' in {column}) = 0)")
+        shop.sql(f"ALTER TABLE {table} ADD CONSTRAINT {name} CHECK (position('{part}' in {column}) = 0)")
     else:
         shop.sql(
-            f"CREATE TRIGGER refusal BEFORE INSERT ON {table} WHEN instr(new.{column}, '{part}') > 0 "
+            f"CREATE TRIGGER {name} BEFORE INSERT ON {table} WHEN instr(new.{column}, '{part}') > 0 "
             "BEGIN SELECT RAISE(ABORT, 'refused'); END"
         )
 
@@ -73,3 +75,27 @@ def test_a_message_that_cannot_be_stored_does_not_block_its_source(
     assert "refuse" in shop.story(kept.seq).headers["onceward-reason"]
     assert "'refused' of broker" in caplog.text
     shop.inbox.discard(kept.seq, reason="test")
+
+
+@pytest.mark.parametrize("part", ["→", "its text could not be stored"])
+def test_a_failure_that_cannot_be_stored_does_not_stop_the_worker(shop: Shop, part: str) -> None:
+    """It is charged without its text; where that is refused too, it is put off. Those beside it are done."""
+    refuse(shop, "attempt", "error", part)
+    if part != "→":
+        refuse(shop, "attempt", "traceback", "→")
+
+    def picky(message: Message) -> Steps:
+        yield wrote(message)
+        if message.id == "bad":
+            raise RuntimeError("a → b")
+
+    shop.handle(behaviour=picky, retry=RetryPolicy(attempts=1))
+    for name in ("m1", "bad", "m2"):
+        shop.receive(name)
+    shop.drain()
+    assert sorted(shop.effects()) == ["m1", "m2"]
+    (bad,) = shop.inbox.messages(source=SOURCE, type=TYPE)[1:2]
+    if part == "→":
+        assert (bad.status, bad.error) == ("dead", "RuntimeError: its text could not be stored")
+    else:
+        assert (bad.status, bad.attempts) == ("retrying", 0)

@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import replace
 
-from onceward.errors import ClaimLost, StoreConflict, StoreError, StoreUnavailable, VersionUnknown
+from onceward.errors import ClaimLost, RightsMissing, StoreConflict, StoreError, StoreUnavailable, VersionUnknown
 from onceward.flow import Flow, Query, Wait
 from onceward.registry import Handler
 from onceward.steps.attempt import Failed, attempt, forget_claims, reconnect, still_ours, undo
@@ -121,7 +121,13 @@ def handle(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:
 def _move_on(lane: Lane, messages: list[Claimed], held: list[Claimed]) -> Flow[list[Claimed]]:
     """Move messages to where they belong in the order; then give back what comes after them, here or there."""
     for message in messages:
-        yield from move(lane, message)
+        try:
+            yield from move(lane, message)
+        except (StoreConflict, StoreUnavailable, RightsMissing):
+            raise
+        except StoreError as error:  # it belongs to this message alone
+            yield from undo(lane)
+            yield from settle(lane, failure_of(message, error))
     behind = [one for one in held if one not in messages and any(_is_behind(one, moved) for moved in messages)]
     yield from release(lane, behind)
     return messages + behind
@@ -136,10 +142,12 @@ def _is_behind(one: Claimed, moved: Claimed) -> bool:
 
 
 def _with_body(lane: Lane, group: list[Claimed]) -> Flow[list[Claimed]]:
-    """A group that is about to run; one whose body does not come in time is put off, and the others go on."""
+    """A group that is about to run; one whose body does not come is put off or charged, and the others go on."""
     try:
         return (yield from fetched(lane, group))
-    except StoreUnavailable as error:
+    except (StoreConflict, RightsMissing):
+        raise
+    except StoreError as error:
         yield from undo(lane)
         return [replace(group[0], problem=error)]
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from onceward.errors import BlobsUnavailable
+from onceward.errors import BlobsUnavailable, RightsMissing, StoreConflict, StoreError, StoreUnavailable
 from onceward.fingerprint import fingerprint, kind_of
 from onceward.flow import COMMIT, ROLLBACK, Flow, Query
 from onceward.message import Delivery, Message
@@ -42,7 +42,29 @@ MOST_HASTENED = 1_000
 
 
 def settle(lane: Lane, failure: Failure) -> Flow[None]:
-    """Charge a message with a failed attempt, in a transaction of its own: again later, or dead."""
+    """Charge a message with a failed attempt, in a transaction of its own: again later, or dead.
+
+    A text that the database refuses is left out; where it refuses even that, the message is put off, uncharged: what
+    belongs to one message must not end the work on the others.
+    """
+    story, message = story_of(lane, failure), failure.message
+    refusal: StoreError | None = None
+    for told in (story, _without_text(story)):
+        try:
+            yield from _settle(lane, failure, told)
+        except (StoreUnavailable, StoreConflict, RightsMissing):
+            raise
+        except StoreError as error:
+            refusal = error
+            yield ROLLBACK
+        else:
+            return
+    yield from put_off(lane, [message], LONGEST_UNCHARGED)
+    message.failed = failure.error, Again(timedelta(seconds=LONGEST_UNCHARGED))
+    log.error("message #%d failed, and the database refuses to store that; it is tried again: %s", message.seq, refusal)
+
+
+def _settle(lane: Lane, failure: Failure, story: dict[str, Any]) -> Flow[None]:
     message = failure.message
     keys = [message.key_hash] if failure.leaves_key else []
     yield lane.context.short()
@@ -55,7 +77,6 @@ def settle(lane: Lane, failure: Failure) -> Flow[None]:
         return
     if keys:
         yield Query("promote", {"key_hashes": keys})
-    story = story_of(lane, failure)
     yield Query("add_attempt", story)
     yield COMMIT
     tell(lane, failure, story)
@@ -222,6 +243,13 @@ def attempt_row(  # noqa: PLR0913 - the columns of the row
         "code_version": context.code_version,
         "fingerprint": fingerprint(text),
     }
+
+
+def _without_text(story: dict[str, Any]) -> dict[str, Any]:
+    """The story of an attempt whose text the database refuses."""
+    kind = ascii(kind_of(story["error"])).strip("'")
+    text = f"{kind}: its text could not be stored"
+    return {**story, "error": text, "traceback": "", "fingerprint": fingerprint(text)}
 
 
 def storable(text: str) -> str:
