@@ -5,11 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from onceward import Message
-from onceward.steps import claim, lane
+from onceward.steps import claim, lane, subscribe
 from tests.contract.behaviour import Steps, wrote
 from tests.contract.harness import Shop
 
 LARGE = 300_000
+
+
+def telling(message: Message) -> Steps:
+    yield wrote(message, f"{len(message.body)} {message.data['number']}")
 
 
 def test_large_bodies_are_fetched_one_by_one(shop: Shop, monkeypatch: Any) -> None:
@@ -21,9 +25,6 @@ def test_large_bodies_are_fetched_one_by_one(shop: Shop, monkeypatch: Any) -> No
         brought.append(sum(len(value) for value in row if isinstance(value, bytes)))
         return claimed(by, token, row, *more)
 
-    def telling(message: Message) -> Steps:
-        yield wrote(message, f"{len(message.body)} {message.data['number']}")
-
     monkeypatch.setattr(claim, "claimed", watched)
     shop.handle(behaviour=telling, key="key")
     for number in range(6):
@@ -33,3 +34,24 @@ def test_large_bodies_are_fetched_one_by_one(shop: Shop, monkeypatch: Any) -> No
     assert [note.split()[1] for (note,) in shop.sql("SELECT note FROM effects")] == list("012345")
     assert sum(int(note.split()[0]) > LARGE for _, note in shop.notes()) == 3
     assert max(brought) < LARGE
+
+
+def test_large_bodies_are_placed_one_by_one(shop: Shop, monkeypatch: Any) -> None:
+    """Nor with the fan-out of the start, for the same reason; each consumer has its copy, in order."""
+    planned: list[int] = []
+    whole = subscribe._whole
+
+    def watched(rows: list[tuple[Any, ...]]) -> Any:
+        kept = yield from whole(rows)
+        planned.append(sum(len(row[subscribe.BODY]) for row in kept))
+        return kept
+
+    monkeypatch.setattr(subscribe, "_whole", watched)
+    for number in range(6):
+        filling = "x" * LARGE if number in {0, 2, 3} else ""
+        shop.receive(f"m{number}", data={"key": 1, "number": number, "filling": filling})
+    worker = shop.another()
+    worker.handle(consumer="billing", behaviour=telling, key="key")
+    assert worker.drain() == 6
+    assert [note.split()[1] for (note,) in shop.sql("SELECT note FROM effects")] == list("012345")
+    assert max(planned) < 2 * LARGE

@@ -22,7 +22,7 @@ def refuse(shop: Shop, table: str, column: str, part: str) -> None:
     """Let the database refuse rows of one of the tables in which a text has this part."""
     table, name = f"{shop.prefix}{table}", f"refusal_{column}"
     if shop.dialect == "postgres":
-        shop.sql(f"ALTER TABLE {table} ADD CONSTRAINT {name} CHECK (position('{part}' in {column}) = 0)")
+        shop.sql(f"ALTER TABLE {table} ADD CONSTRAINT {name} CHECK (position('{part}' in {column}) = 0) NOT VALID")
     else:
         shop.sql(
             f"CREATE TRIGGER {name} BEFORE INSERT ON {table} WHEN instr(new.{column}, '{part}') > 0 "
@@ -99,3 +99,15 @@ def test_a_failure_that_cannot_be_stored_does_not_stop_the_worker(shop: Shop, pa
         assert (bad.status, bad.error) == ("dead", "RuntimeError: its text could not be stored")
     else:
         assert (bad.status, bad.attempts) == ("retrying", 0)
+
+
+def test_an_unhandled_message_that_cannot_be_placed_does_not_stop_the_worker(shop: Shop) -> None:
+    """It stays unhandled; those around it get their rows."""
+    for name in ("m1", "refused", "m2"):
+        shop.receive(name)
+    refuse(shop, "body", "id", "refused")
+    worker = shop.another()
+    worker.handle(consumer="billing")
+    worker.drain()
+    assert sorted(worker.effects()) == ["m1", "m2"]
+    assert [row.id for row in shop.inbox.messages(status="unhandled")] == ["refused"]

@@ -73,7 +73,7 @@ class TestFanOut:
         script = Script({**look("paid", "unknown"), "unhandled": [waiting_row(4)]})
         assert script.run(fan_out(here)) == 1
         assert done(script) == "begin unhandled_types unhandled lock_keys adopt set_body_key promote commit"
-        assert script.params("unhandled") == [{"types": ["paid"], "subscriptions": []}]
+        assert script.params("unhandled") == [{"types": ["paid"], "subscriptions": [], "limit": 100}]
         number = identity.key_hash("p_", SERVICE, "7")
         assert script.params("adopt") == [
             {"seq": 4, "subscription": 1, "unplaced": None, "key_hash": number, "sequence": None}
@@ -168,6 +168,19 @@ class TestFanOut:
         script = Script({**look(), "unhandled": [waiting_row()], place: failure})
         with pytest.raises((StoreUnavailable, StoreConflict)):
             script.run(fan_out(here))
+
+    def test_one_that_is_too_much_is_made_smaller(self) -> None:
+        """D19: what it brings takes longer than a statement may; the same again would for ever."""
+        here, limits = context(handler()), []
+        late = StoreUnavailable("canceling statement due to statement timeout")
+        for _ in range(2):
+            script = Script({**look(), "unhandled": late})
+            with pytest.raises(StoreUnavailable):
+                script.run(fan_out(here))
+            limits += [one["limit"] for one in script.params("unhandled")]
+        script = Script({**look(), "unhandled": [waiting_row(4)]})
+        assert script.run(fan_out(here)) == 1
+        assert [*limits, *(one["limit"] for one in script.params("unhandled"))] == [100, 50, 25]
 
 
 class Ledger:
@@ -306,7 +319,7 @@ class TestFanOutOfOddMessages:
         row = (*waiting_row(9, consumer=mail.consumer_id)[:-2], mail.id, None)
         script = Script({**look(), "unhandled_types": Turns([("paid", mail.id)], []), "unhandled": [row]})
         assert script.run(fan_out(here)) == 1
-        assert script.params("unhandled") == [{"types": [], "subscriptions": [mail.id]}]
+        assert script.params("unhandled") == [{"types": [], "subscriptions": [mail.id], "limit": 100}]
         (adopted,) = script.params("adopt")
         assert (adopted["unplaced"], adopted["key_hash"]) == (None, identity.key_hash("p_", "mail", "7"))
         assert script.params("receive") == []

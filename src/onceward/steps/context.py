@@ -13,6 +13,8 @@ from onceward.flow import COMMIT, Begin, Flow, Query, Request
 from onceward.registry import OUTBOX, Handler, Registry, Subscription
 from onceward.settings import Settings
 
+MOST_PLACED = 100
+"""So many unhandled messages are placed in one transaction."""
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 
@@ -73,6 +75,10 @@ class Context:
     """What the command line calls this inbox, where it knows."""
     placing_at: float = float("-inf")
     """When a lane may fan out next because a message waits for it."""
+    placing_limit: int = MOST_PLACED
+    """How many are placed in one transaction: fewer after one that was not answered in time."""
+    unplaceable: set[int] = field(default_factory=set)
+    """Unhandled messages whose placing the database refused: the log has named them."""
     clock: Callable[[], float] = time.monotonic
     large: LargeBodies = field(default_factory=LargeBodies)
     """Where bodies are that are too large for a row."""

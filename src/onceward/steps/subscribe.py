@@ -7,12 +7,15 @@ placed (`park`): it may be of the same key.
 
 from __future__ import annotations
 
+import logging
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from onceward import identity, payload
-from onceward.flow import COMMIT, Each, Flow, Query
+from onceward.errors import RightsMissing, StoreConflict, StoreError, StoreUnavailable
+from onceward.flow import COMMIT, ROLLBACK, Each, Flow, Query
 from onceward.message import NO_HEADERS, Delivery
-from onceward.steps.context import Context, know_numbers, load_catalog
+from onceward.steps.context import MOST_PLACED, Context, know_numbers, load_catalog
 from onceward.steps.read import finds_key
 from onceward.steps.receive import (
     READY,
@@ -25,9 +28,14 @@ from onceward.steps.receive import (
     targets,
 )
 
+log = logging.getLogger("onceward")
+
 PAUSE = 0.25
 """For how many seconds a claim leaves a message alone that came after one which is not placed."""
 
+
+BODY = 7
+"""Where a row of an unhandled message has its body."""
 
 TRIES = 5
 """How often in a row the catalog may turn out to be outdated."""
@@ -38,10 +46,23 @@ def fan_out(context: Context, *, seconds: float | None = None) -> Flow[int]:
 
     It goes on until none is left that can be placed, or for so many seconds.
     """
-    placed = vain = 0
+    placed, vain, careful = 0, 0, False
     until = None if seconds is None else context.clock() + seconds
     while vain < TRIES and (until is None or context.clock() < until):
-        found, moved = yield from _place_some(context)
+        try:
+            found, moved = yield from _place_some(context, careful=careful)
+        except StoreUnavailable:  # perhaps so many are too much at once
+            context.placing_limit = max(1, context.placing_limit // 2)
+            raise
+        except (StoreConflict, RightsMissing):
+            raise
+        except StoreError:
+            if careful:
+                raise
+            yield ROLLBACK
+            careful = True  # it may be the fault of one of them
+            continue
+        context.placing_limit = min(MOST_PLACED, context.placing_limit * 2)
         placed += moved
         if not found:
             break
@@ -56,8 +77,11 @@ def place_soon(context: Context) -> Flow[None]:
         yield from fan_out(context, seconds=PAUSE)
 
 
-def _place_some(context: Context) -> Flow[tuple[int, int]]:
-    """Place the next ones; answers how many there were, and how many are placed: none under an outdated catalog."""
+def _place_some(context: Context, *, careful: bool) -> Flow[tuple[int, int]]:
+    """Place the next ones; answers how many there were, and how many are placed: none under an outdated catalog.
+
+    Carefully, one that the database refuses stays where it is, and the others are placed.
+    """
     yield context.short()
     version, waiting = yield (Query("catalog"), Query("unhandled_types"))
     wanted = _placeable(context, waiting)
@@ -68,21 +92,31 @@ def _place_some(context: Context) -> Flow[tuple[int, int]]:
     if not any(wanted.values()):
         yield COMMIT
         return 0, 0
-    rows = yield Query("unhandled", wanted)
+    rows = yield from _whole((yield Query("unhandled", {**wanted, "limit": context.placing_limit})))
     yield from know_numbers(context.cache, (number for row in rows for number in (row[1], row[8])))
     moves = [_plan(context, row) for row in rows]
     keys = sorted({key_hash for move in moves for key_hash in move.key_hashes})
     if keys:
         yield Query("lock_keys", {"key_hashes": keys})
-    moved = 0
+    made: list[bool | None] = []
     for move in moves:
-        moved += yield from _make(context, move)
+        made += [(yield from (_try if careful else _make)(context, move))]
     if keys:  # whatever waits behind a row that has gone, or has moved back in its key, goes on
         yield Query("promote", {"key_hashes": keys})
     yield COMMIT
-    if moved < len(rows):  # under an outdated catalog nothing is copied; the next round has a newer one
+    if False in made:  # under an outdated catalog nothing is copied; the next round has a newer one
         yield from load_catalog(context, context.cache)
-    return len(rows), moved
+    return len(made) - made.count(None), made.count(True)
+
+
+def _whole(rows: list[tuple[Any, ...]]) -> Flow[list[tuple[Any, ...]]]:
+    """The first rows with their bodies; one whose body is large is placed by itself: many would fill the memory."""
+    small = list(takewhile(lambda row: row[BODY] is not None, rows))
+    if small or not rows:
+        return small
+    seq, first = rows[0][0], rows[0]
+    ((body,),) = yield Query("body_of", {"seq": seq})
+    return [(*first[:BODY], body or b"", *first[BODY + 1 :])]
 
 
 def _placeable(context: Context, waiting: list[tuple[str, int | None]]) -> dict[str, list[Any]]:
@@ -156,6 +190,21 @@ def _make(context: Context, move: Move) -> Flow[bool]:
         named = {"key": move.own.key, "aggregate": move.own.aggregate, "key_from": None}
         yield Query("set_body_key", {"seq": move.seq, **named})
     return True
+
+
+def _try(context: Context, move: Move) -> Flow[bool | None]:
+    """The same, where one of several is refused by the database: None if it is this one, which stays unhandled."""
+    yield Query("make_point")
+    try:
+        return (yield from _make(context, move))
+    except (StoreUnavailable, StoreConflict, RightsMissing):
+        raise
+    except StoreError as error:
+        yield Query("back_to_point")
+        if move.seq not in context.unplaceable:
+            context.unplaceable.add(move.seq)
+            log.error("message #%d stays unhandled, the database refuses its row: %s", move.seq, error)  # noqa: TRY400
+        return None
 
 
 def _copy(context: Context, move: Move, target: Target) -> Flow[int | None]:

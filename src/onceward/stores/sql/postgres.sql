@@ -350,7 +350,7 @@ RETURNING q.seq, q.subscription, q.key_hash, q.place, q.sequence, q.attempts, b.
           extract(epoch FROM clock_timestamp() - b.received_at)::float8
 
 -- name: body_of
--- The large body of a claimed message, when its turn has come. By the primary key.
+-- The large body of a message, when its turn has come to run or to be placed. By the primary key.
 SELECT body FROM {prefix}body WHERE seq = %(seq)s
 
 -- name: ready_beyond
@@ -613,20 +613,20 @@ SELECT w.type, s.id FROM waiting w JOIN {prefix}subscription s ON s.type = w.typ
 -- name: unhandled
 -- Guard: rows locked, state still unhandled. Waits for another fan-out instead of passing it by: the rows it makes come first in their keys.
 -- The ledger row too, so that no case of quarantine is opened under a number that goes. Relies on queue_unhandled: what others wait for is
--- not looked at.
+-- not looked at. A larger body stays behind, to be fetched by itself (body_of).
 WITH next AS MATERIALIZED (
     SELECT f.seq FROM (
         SELECT n.seq FROM unnest(%(types)b::text[]) AS t (type) CROSS JOIN LATERAL (
             SELECT seq FROM {prefix}queue
-            WHERE state = 'unhandled' AND type = t.type AND subscription IS NULL ORDER BY coalesce(sequence, seq) LIMIT 100) AS n
+            WHERE state = 'unhandled' AND type = t.type AND subscription IS NULL ORDER BY coalesce(sequence, seq) LIMIT %(limit)s) AS n
         UNION ALL
         SELECT n.seq FROM {prefix}subscription s CROSS JOIN LATERAL (
             SELECT seq FROM {prefix}queue
-            WHERE state = 'unhandled' AND type = s.type AND subscription = s.id ORDER BY coalesce(sequence, seq) LIMIT 100) AS n
+            WHERE state = 'unhandled' AND type = s.type AND subscription = s.id ORDER BY coalesce(sequence, seq) LIMIT %(limit)s) AS n
         WHERE s.id = ANY(%(subscriptions)b::integer[])
-    ) AS f ORDER BY f.seq LIMIT 100
+    ) AS f ORDER BY f.seq LIMIT %(limit)s
 )
-SELECT q.seq, b.source, b.id, b.type, b.version, b.key, b.headers, b.body, l.consumer, l.id, l.hash, q.place, q.subscription, b.position
+SELECT q.seq, b.source, b.id, b.type, b.version, b.key, b.headers, CASE WHEN octet_length(b.body) <= 262144 THEN b.body END, l.consumer, l.id, l.hash, q.place, q.subscription, b.position
 FROM next JOIN {prefix}queue q USING (seq) JOIN {prefix}body b USING (seq) JOIN {prefix}ledger l USING (seq)
 WHERE q.state = 'unhandled'
 ORDER BY q.seq

@@ -283,7 +283,7 @@ FROM {prefix}queue q JOIN {prefix}body b ON b.seq = q.seq
 WHERE q.worker = :worker AND q.token = :token
 
 -- name: body_of
--- The large body of a claimed message, when its turn has come. By the primary key.
+-- The large body of a message, when its turn has come to run or to be placed. By the primary key.
 SELECT body FROM {prefix}body WHERE seq = :seq
 
 -- name: ready_beyond
@@ -522,18 +522,18 @@ SELECT w.type, s.id FROM waiting w JOIN {prefix}subscription s ON s.type = w.typ
     WHERE q.state = 'unhandled' AND q.type = w.type AND q.subscription = s.id)
 
 -- name: unhandled
--- Relies on queue_unhandled: what others wait for is not looked at.
-SELECT q.seq, b.source, b.id, b.type, b.version, b.key, b.headers, b.body, l.consumer, l.id, l.hash, q.place, q.subscription, b.position
+-- Relies on queue_unhandled: what others wait for is not looked at. A larger body stays behind, to be fetched by itself (body_of).
+SELECT q.seq, b.source, b.id, b.type, b.version, b.key, b.headers, CASE WHEN length(b.body) <= 262144 THEN b.body END, l.consumer, l.id, l.hash, q.place, q.subscription, b.position
 FROM {prefix}queue q JOIN {prefix}body b ON b.seq = q.seq JOIN {prefix}ledger l ON l.seq = q.seq
 WHERE q.seq IN (
     SELECT n.seq FROM json_each(:types) t JOIN {prefix}queue n ON n.seq IN (
         SELECT seq FROM {prefix}queue INDEXED BY {prefix}queue_unhandled
-        WHERE state = 'unhandled' AND type = t.value AND subscription IS NULL ORDER BY coalesce(sequence, seq) LIMIT 100)
+        WHERE state = 'unhandled' AND type = t.value AND subscription IS NULL ORDER BY coalesce(sequence, seq) LIMIT :limit)
     UNION ALL
     SELECT n.seq FROM json_each(:subscriptions) j JOIN {prefix}subscription s ON s.id = j.value JOIN {prefix}queue n ON n.seq IN (
         SELECT seq FROM {prefix}queue INDEXED BY {prefix}queue_unhandled
-        WHERE state = 'unhandled' AND type = s.type AND subscription = s.id ORDER BY coalesce(sequence, seq) LIMIT 100)
-    ORDER BY 1 LIMIT 100)
+        WHERE state = 'unhandled' AND type = s.type AND subscription = s.id ORDER BY coalesce(sequence, seq) LIMIT :limit)
+    ORDER BY 1 LIMIT :limit)
 ORDER BY q.seq
 
 -- name: adopt
