@@ -101,6 +101,20 @@ def test_a_failure_that_cannot_be_stored_does_not_stop_the_worker(shop: Shop, pa
         assert (bad.status, bad.attempts) == ("retrying", 0)
 
 
+def test_an_inline_failure_that_cannot_be_stored_is_stored_without_its_text(shop: Shop) -> None:
+    """Else its caller would get an error, and its sender would send it for ever."""
+    refuse(shop, "attempt", "error", "→")
+
+    def failing(message: Message) -> Steps:
+        yield wrote(message)
+        raise RuntimeError("a → b")
+
+    shop.handle(behaviour=failing, retry=RetryPolicy(attempts=1))
+    assert shop.process("bad").finished is False
+    assert (shop.status("bad"), shop.error("bad")) == ("dead", "RuntimeError: its text could not be stored")
+    assert shop.effects() == []
+
+
 def test_an_unhandled_message_that_cannot_be_placed_does_not_stop_the_worker(shop: Shop) -> None:
     """It stays unhandled; those around it get their rows."""
     for name in ("m1", "refused", "m2"):

@@ -42,7 +42,7 @@ from onceward.steps.receive import (
     stored_since,
     targets,
 )
-from onceward.steps.settle import attempt_row, columns, log_failure
+from onceward.steps.settle import attempt_row, columns, log_failure, written
 from onceward.steps.use import note_use
 
 
@@ -309,25 +309,29 @@ def _store_failed(
         row["key_hash"] = None
     shared = {**READY, **columns(decision), "attempts": 1, "catalog": context.cache.catalog.version}
     keys = [target.key_hash] if leaves and target.key_hash is not None else []
-    yield context.short()
-    if keys:
-        yield Query("lock_keys", {"key_hashes": keys})
-    fresh = yield Each("receive", [row], shared)
-    stored = fresh[0][1] if fresh else (yield from _requeue_own(row, decision, seq))
-    if stored is not None:
-        if leaves and target.sequence is not None:
-            applied = _applied(target)
-            yield Query("advance_inline", applied)
+    story = attempt_row(context, seq, attempt=1, error=error, decision=decision, worker=lane.worker())
+
+    def store(told: dict[str, Any]) -> Flow[int | None]:
+        yield context.short()
         if keys:
-            yield Query("promote", {"key_hashes": keys})
-        story = attempt_row(context, stored, attempt=1, error=error, decision=decision, worker=lane.worker())
-        yield Query("add_attempt", story)
-        yield Query("keep_effects", {"seq": seq, "stored": stored})
+            yield Query("lock_keys", {"key_hashes": keys})
+        fresh = yield Each("receive", [row], shared)
+        stored = fresh[0][1] if fresh else (yield from _requeue_own(row, decision, seq))
+        if stored is not None:
+            if leaves and target.sequence is not None:
+                yield Query("advance_inline", _applied(target))
+            if keys:
+                yield Query("promote", {"key_hashes": keys})
+            yield Query("add_attempt", {**told, "seq": stored})
+            yield Query("keep_effects", {"seq": seq, "stored": stored})
         yield COMMIT
-        log_failure(context, delivery, story, decision, handler.retry)
-        return _failed(lane, stored, error, decision)
-    yield COMMIT
-    return (yield from _known_receipt(lane, delivery, row))
+        return stored
+
+    stored = yield from written(story, store)
+    if stored is None:
+        return (yield from _known_receipt(lane, delivery, row))
+    log_failure(context, delivery, {**story, "seq": stored}, decision, handler.retry)
+    return _failed(lane, stored, error, decision)
 
 
 def _requeue_own(row: dict[str, Any], decision: Again | Dead, seq: int) -> Flow[int | None]:

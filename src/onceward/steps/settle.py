@@ -10,9 +10,10 @@ import logging
 import os
 import random
 import traceback as tracebacks
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from onceward.errors import BlobsUnavailable, RightsMissing, StoreConflict, StoreError, StoreUnavailable
 from onceward.fingerprint import fingerprint, kind_of
@@ -26,6 +27,7 @@ from onceward.steps.lane import About, Claimed, Lane
 from onceward.steps.read import KEY_FUNCTION
 
 log = logging.getLogger("onceward")
+T = TypeVar("T")
 
 MAX_ERROR = 2_000
 MAX_TRACEBACK = 8_000
@@ -47,21 +49,28 @@ def settle(lane: Lane, failure: Failure) -> Flow[None]:
     A text that the database refuses is left out; where it refuses even that, the message is put off, uncharged: what
     belongs to one message must not end the work on the others.
     """
-    story, message = story_of(lane, failure), failure.message
-    refusal: StoreError | None = None
-    for told in (story, _without_text(story)):
-        try:
-            yield from _settle(lane, failure, told)
-        except (StoreUnavailable, StoreConflict, RightsMissing):
-            raise
-        except StoreError as error:
-            refusal = error
-            yield ROLLBACK
-        else:
-            return
-    yield from put_off(lane, [message], LONGEST_UNCHARGED)
-    message.failed = failure.error, Again(timedelta(seconds=LONGEST_UNCHARGED))
-    log.error("message #%d failed, and the database refuses to store that; it is tried again: %s", message.seq, refusal)
+    message = failure.message
+    try:
+        yield from written(story_of(lane, failure), partial(_settle, lane, failure))
+    except (StoreUnavailable, StoreConflict, RightsMissing):
+        raise
+    except StoreError as error:
+        yield ROLLBACK
+        yield from put_off(lane, [message], LONGEST_UNCHARGED)
+        message.failed = failure.error, Again(timedelta(seconds=LONGEST_UNCHARGED))
+        what = "message #%d failed, and the database refuses to store that; it is tried again: %s"
+        log.error(what, message.seq, error)  # noqa: TRY400 - the traceback says nothing
+
+
+def written(story: dict[str, Any], write: Callable[[dict[str, Any]], Flow[T]]) -> Flow[T]:
+    """Write the story of a failed attempt; where the database refuses it, without its text."""
+    try:
+        return (yield from write(story))
+    except (StoreUnavailable, StoreConflict, RightsMissing):
+        raise
+    except StoreError:
+        yield ROLLBACK
+        return (yield from write(_without_text(story)))
 
 
 def _settle(lane: Lane, failure: Failure, story: dict[str, Any]) -> Flow[None]:
