@@ -824,6 +824,25 @@ class TestBatch:
         assert finished(script) == [[1, 3]]
         assert [one["seq"] for one in script.params("settle")] == [2]
 
+    def test_one_that_takes_too_long_together_is_not_tried_together_again(self) -> None:
+        """The group's time is over when it fails; its messages run alone, each as a list of one."""
+        here = holding(self.TOGETHER, settings=Settings(group_time=timedelta(0)))
+        here.context.clock = Clock(step=0.001)
+        late = Outcome(error=HandlerTimeout("too long"), touched=True)
+        script = Script(answers(call=Turns(late, FINE)))
+        script.run(handle(here, self.some(1, 2, 3)))
+        calls = [[one.seq for one in request.message] for request in script.all(Call)]
+        assert calls == [[1, 2, 3], [1], [2], [3]]
+        assert script.params("settle") == []
+
+    def test_nobody_is_blamed_for_a_transaction_that_several_have_lost(self) -> None:
+        """Each runs alone, and only the one that does it again is charged."""
+        lost = Outcome(error=ContractViolation("ended"), touched=True, lost=True)
+        here, script = holding(self.TOGETHER), Script(answers(call=Turns(lost, FINE, lost, FINE)))
+        script.run(handle(here, self.some(1, 2, 3)))
+        assert finished(script) == [[1], [3]]
+        assert [one["seq"] for one in script.params("settle")] == [2]
+
     def test_it_does_not_share_with_others(self) -> None:
         """A transaction of its own kind."""
         here, script = holding(BY, self.TOGETHER), Script(answers())

@@ -111,11 +111,12 @@ def _run(lane: Lane, group: Group) -> Flow[Failed | None]:
         outcome = yield from _call(lane, part)
         failure = outcome.error if outcome.error is not None else _keep_results(part, outcome.value, group.results)
         away = outcome.infrastructure and not part[0].external  # a sink's database is not ours
+        culprit = part[0] if len(part) == 1 else None
         own += outcome.savepoints
         now = lane.context.clock()
         try:
             if outcome.lost or (failure is not None and not group.shares and away):
-                return Failed(failure or TransactionEnded(), part[0], away)
+                return Failed(failure or TransactionEnded(), culprit, away)
             if failure is None:
                 group.stands(part, touched=outcome.touched)
                 if group.wants_savepoint(now - began):
@@ -129,7 +130,7 @@ def _run(lane: Lane, group: Group) -> Flow[Failed | None]:
                 group.fails(part, failure, infrastructure=away)
         except (StoreError, ContractViolation) as error:  # the transaction was ended, or the connection is gone
             away = isinstance(error, StoreConflict | StoreUnavailable)
-            return Failed(error, None if away else part[0], infrastructure=away)
+            return Failed(error, None if away else culprit, infrastructure=away)
         if outcome.leaves or now - started > patience or own + group.savepoints >= MOST_SAVEPOINTS:
             break
     return None
