@@ -365,14 +365,15 @@ SELECT max(seq) FROM (
 HAVING count(*) > 0 AND EXISTS (SELECT FROM {prefix}worker WHERE id = %(worker)s)
 
 -- name: keyless
--- The newest messages that have no key although their handler wants one, by type; not what was erased or forgotten. Walks the ledger's
--- primary key backwards.
+-- The newest messages that have no key although their handler wants one, by type; not what was erased or forgotten, nor what is dead: that
+-- did not run out of order. Walks the ledger's primary key backwards.
 SELECT b.type, c.name, s.key_path, count(*)
 FROM (SELECT seq, consumer FROM {prefix}ledger ORDER BY seq DESC LIMIT %(newest)s) AS l
 JOIN {prefix}body b ON b.seq = l.seq
 JOIN {prefix}name c ON c.id = l.consumer
 JOIN {prefix}subscription s ON s.consumer = l.consumer AND s.type = b.type
 WHERE b.key IS NULL AND b.body IS NOT NULL AND (s.key_path IS NOT NULL OR s.key_function)
+  AND NOT EXISTS (SELECT FROM {prefix}queue q WHERE q.seq = l.seq AND q.state = 'dead')
 GROUP BY 1, 2, 3 ORDER BY 1, 2
 
 -- name: suspects
