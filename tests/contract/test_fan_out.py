@@ -11,6 +11,7 @@ import pytest
 
 from onceward import ConfigurationError, Settings
 from onceward.flow import Query, run_sync
+from onceward.identity import UNIDENTIFIED
 from onceward.message import Delivery
 from onceward.steps.receive import receive
 from onceward.steps.subscribe import fan_out
@@ -71,6 +72,17 @@ def test_a_message_nobody_handles_stays_and_is_reported(shop: Shop) -> None:
     assert shop.inbox.stats().unhandled == 2
     assert [row.id for row in shop.inbox.messages(status="unhandled")] == ["m2", "m1"]
     assert shop.receive("m1", "order.refunded").status == "duplicate"
+
+
+def test_a_message_nobody_handles_holds_no_key(shop: Shop) -> None:
+    """D14: only what its consumer will get may be of a key; what waits for a person would hold every key for ever."""
+    shop.receive("stray", UNIDENTIFIED)
+    shop.receive("other", "order.refunded")
+    shop.handle(key="k")
+    shop.receive("m1", data={"k": "a"})
+    shop.drain()
+    assert shop.effects() == ["m1"]
+    assert shop.process("m2", data={"k": "a"}).finished
 
 
 def test_an_unhandled_message_is_adopted_by_the_first_who_knows_it(shop: Shop) -> None:
