@@ -221,12 +221,12 @@ def works(shop: Shop, message_id: str) -> bool:
 def test_an_error_of_the_database_in_the_handler_stores_nothing(shop: Shop) -> None:
     """R13, R23: not the message's fault, so it is not charged: the caller keeps it and tries again."""
 
-    def locked() -> sqlite3.OperationalError:
-        error = sqlite3.OperationalError("database is locked")
-        error.sqlite_errorcode = sqlite3.SQLITE_BUSY
+    def broken() -> sqlite3.OperationalError:
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode = sqlite3.SQLITE_IOERR
         return error
 
-    error = locked if shop.dialect == "sqlite" else psycopg.errors.DeadlockDetected
+    error = broken if shop.dialect == "sqlite" else psycopg.errors.DeadlockDetected
     shop.handle(behaviour=stumbling(error, runs=2))  # once more than it is repeated
     with pytest.raises(StoreUnavailable):
         shop.process("m1")
