@@ -41,6 +41,8 @@ class Observer:
         self._claiming: set[Any] = set()
         self._finishing: set[Any] = set()
         """Their transactions have finished messages and are not committed."""
+        self._given_back: dict[Any, set[int]] = {}
+        """The messages whose notes their transactions have taken off: a claim that rides along may take them anew."""
         self._leaving: dict[Any, list[int]] = {}
         self._redriven: set[int] = set()
         self._forgotten: set[tuple[str, bytes]] = set()
@@ -131,6 +133,7 @@ class Observer:
         self._claiming.discard(session)
         self._placing.forget(session)
         self._finishing.discard(session)
+        self._given_back.pop(session, None)
 
     def refused(self, part: Any, error: Exception) -> None:
         """A request was answered with an error of the database itself."""
@@ -148,6 +151,7 @@ class Observer:
 
     def _committed(self, session: Any) -> None:
         self._finishing.discard(session)
+        self._given_back.pop(session, None)
         self.history.departed += self._leaving.pop(session, [])
         self._placing.committed(session, self.step)
         if session in self._claiming:
@@ -158,9 +162,9 @@ class Observer:
         name = part.name
         self._placing.performed(session, part, answer, self.step)
         if name in FENCED:
-            self._fenced(name, part, answer)
+            self._fenced(session, part, answer)
         if name in CLAIMS and answer:
-            self._claimed(part, answer)
+            self._claimed(session, part, answer)
             self._claiming.add(session)
             if began:
                 self.sometimes("claim rides with a finish")
@@ -178,22 +182,23 @@ class Observer:
         elif session in self._finishing:
             self.sometimes("failure settled with its group")
 
-    def _fenced(self, name: str, part: Query, answer: Any) -> None:
+    def _fenced(self, session: Any, part: Query, answer: Any) -> None:
         """A guarded write took place: was the row really ours, by what is committed?"""
-        params = part.params
+        name, params = part.name, part.params
         touched = params["seqs"] if name == "finish" else [row[0] for row in answer]
         if not touched:
             return
         tokens = set(params["tokens"]) if name == "release" else {params["token"]}
         ours = {note[3] for note in self._database.notes() if note[1] == params["worker"] and note[2] in tokens}
+        self._given_back.setdefault(session, set()).update(ours.intersection(touched))
         for seq in touched:
             if seq not in ours:
                 self.history.misdeeds.append(("old token", f"{name} of message {seq} without its note"))
 
-    def _claimed(self, part: Query, answer: Any) -> None:
-        noted = {
-            note[3] for note in self._database.notes() if note[1:3] != (part.params["worker"], part.params["token"])
-        }
+    def _claimed(self, session: Any, part: Query, answer: Any) -> None:
+        mine = (part.params["worker"], part.params["token"])
+        noted = {note[3] for note in self._database.notes() if note[1:3] != mine}
+        noted -= self._given_back.get(session, set())
         for row in answer:
             if row[0] in noted:
                 self.history.misdeeds.append(("stolen note", f"message {row[0]} was claimed while it was noted"))
