@@ -264,7 +264,7 @@ class Inbox(Entrance, Sending, Upkeep):
     def _taking_in(self, deliveries: Sequence[Delivery]) -> Callable[[], Flow[list[Receipt]]]:
         return repeatable(lambda since: self._take_in(deliveries, since), self._context.clock)
 
-    def _take_in(self, deliveries: Sequence[Delivery], since: float) -> Flow[list[Receipt]]:
+    def _take_in(self, deliveries: Sequence[Delivery], since: float | None) -> Flow[list[Receipt]]:
         yield from self.introduce({delivery.type for delivery in deliveries})
         return (yield from receive(self._context, self._context.cache, deliveries, since=since))
 

@@ -131,7 +131,7 @@ class Inline:
             await self._store.async_close()
 
     def _trying(self, lane: Lane, delivery: Delivery, *, is_async: bool) -> Callable[[], Flow[Processed]]:
-        def one_try(since: float) -> Flow[Processed]:
+        def one_try(since: float | None) -> Flow[Processed]:
             lane.since = since
             return self._step(lane, delivery, is_async=is_async)
 

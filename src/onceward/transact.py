@@ -19,13 +19,13 @@ T = TypeVar("T")
 Performer = Callable[[Any], Any]
 
 
-def repeatable(step: Callable[[float], Flow[T]], clock: Callable[[], float]) -> Callable[[], Flow[T]]:
-    """A step that is told, when it is repeated, how many seconds ago its first try began; the first is told 0."""
+def repeatable(step: Callable[[float | None], Flow[T]], clock: Callable[[], float]) -> Callable[[], Flow[T]]:
+    """A step that is told, when it is repeated, when by the clock its first try began; the first is told None."""
     tries: list[float] = []
 
     def one_try() -> Flow[T]:
         tries.append(clock())
-        return step(tries[-1] - tries[0])
+        return step(tries[0] if len(tries) > 1 else None)
 
     return one_try
 

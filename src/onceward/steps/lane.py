@@ -233,8 +233,8 @@ class Lane:
     """The handler that runs now was told to run alone."""
     wants_alone: bool = False
     """A suspect waits, and this lane has asked the others to let it run alone."""
-    since: float = 0.0
-    """It works inline, for the second time: the first try, whose answer was lost, began so many seconds ago."""
+    since: float | None = None
+    """It works inline, for the second time: the first try, whose answer was lost, began then, by the clock."""
     owner: int = 0
     """The worker number under which the open tokens were written."""
     raised: BaseException | None = None

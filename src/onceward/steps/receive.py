@@ -63,11 +63,11 @@ class Known(NamedTuple):
 
 
 def receive(
-    context: Context, cache: Cache, deliveries: Sequence[Delivery], *, joined: bool = False, since: float = 0.0
+    context: Context, cache: Cache, deliveries: Sequence[Delivery], *, joined: bool = False, since: float | None = None
 ) -> Flow[list[Receipt]]:
     """Store deliveries in one transaction, `joined` in the caller's; answers a receipt for each, in their order.
 
-    `since`: this is a repetition, and the first try, whose answer was lost, began so many seconds ago.
+    `since`: this is a repetition, and the first try, whose answer was lost, began then, by the clock.
     """
     yield from know_names(context, cache, {context.service, *(delivery.source for delivery in deliveries)})
     deliveries = yield from sight(context, cache, deliveries)
@@ -94,7 +94,7 @@ def _store(  # noqa: PLR0913, PLR0917 - the parts of `receive`
     deliveries: Sequence[Delivery],
     indexes: list[int],
     receipts: dict[int, Receipt],
-    since: float = 0.0,
+    since: float | None = None,
 ) -> Flow[None]:
     own: set[int] = set()
     names = {context.service, *(deliveries[index].source for index in indexes)}
@@ -224,12 +224,13 @@ def look_up(context: Context, records: Sequence[Mapping[str, Any]]) -> Flow[dict
     return known_by_ordinal(rows)
 
 
-def stored_since(context: Context, found: Sequence[tuple[Delivery, Known]], since: float) -> Flow[set[int]]:
+def stored_since(context: Context, found: Sequence[tuple[Delivery, Known]], since: float | None) -> Flow[set[int]]:
     """What a repetition takes for its own: stored since its first try began, byte for byte. No copy is counted then."""
-    same = [known.seq for delivery, known in found if since and known.is_same(delivery)]
-    if not same:
+    same = [known.seq for delivery, known in found if known.is_same(delivery)]
+    if since is None or not same:
         return set()
-    (rows,) = yield from once(context, Query("stored_since", {"seqs": same, "seconds": since}))
+    seconds = context.clock() - since  # now, for this try has taken its time too
+    (rows,) = yield from once(context, Query("stored_since", {"seqs": same, "seconds": seconds}))
     return {seq for (seq,) in rows}
 
 
