@@ -24,6 +24,8 @@ FIRST_WAIT = 0.05
 """How many seconds the first try waits for callers' transactions. Those that want to begin wait behind it; so each try
 waits twice as long as the one before, up to `lock_wait`, and comes as much later."""
 LONGEST_PAUSE = 30.0
+MOST_TRIES = 6
+"""So often it is tried in a row while only others that introduce themselves are in the way."""
 
 Wanted = dict[tuple[str, str], dict[str, Any]]
 
@@ -56,9 +58,15 @@ def subscribe(context: Context, cache: Cache) -> Flow[None]:
     consumers = {handler.consumer for handler in context.registry if not handler.external}
     yield from know_names(context, cache, {context.service, OUTBOX, *consumers})
     missing = _missing(context, cache.catalog)
-    if missing:
-        if not (yield from _write(context, missing)):
+    while missing and not (yield from _write(context, missing)):
+        holders = yield from _holders(context)
+        yield from load_catalog(context, cache)
+        missing = _missing(context, cache.catalog)
+        if missing and (holders or context.introduction.tries >= MOST_TRIES):
+            _note_pending(context, missing, holders)
             return
+        # Nobody stores with tx=: another thread or program was introducing itself, and has perhaps written the same.
+    if missing:
         yield from load_catalog(context, cache)
     context.introduction.pending, context.introduction.tries = frozenset(), 0
 
@@ -115,20 +123,20 @@ def _columns(  # noqa: PLR0913 - the columns of the row
 
 
 def _write(context: Context, missing: Mapping[tuple[str, str], dict[str, Any]]) -> Flow[bool]:
-    """Write subscriptions; False while callers' transactions are in the way, and then it is noted."""
+    """Write subscriptions; False while others are in the way."""
     if not (yield from lock_catalog(context, context.introduction)):
-        context.introduction.pending = frozenset(missing)
-        log.warning(
-            "not subscribed yet: %s. %s",
-            ", ".join(f"{consumer} to {kind}" for consumer, kind in sorted(missing)),
-            (yield from in_the_way(context)),
-        )
         return False
     for _, row in sorted(missing.items()):
         yield Query("subscribe", row)
     yield Query("touch_catalog", {"crash": False})
     yield COMMIT
     return True
+
+
+def _note_pending(context: Context, missing: Collection[tuple[str, str]], holders: list[Any]) -> None:
+    context.introduction.pending = frozenset(missing)
+    names = ", ".join(f"{consumer} to {kind}" for consumer, kind in sorted(missing))
+    log.warning("not subscribed yet: %s. %s", names, _told(holders))
 
 
 def lock_catalog(context: Context, state: Introduction) -> Flow[bool]:
@@ -148,7 +156,15 @@ def lock_catalog(context: Context, state: Introduction) -> Flow[bool]:
 
 def in_the_way(context: Context) -> Flow[str]:
     """A sentence about the transactions that hold the catalog."""
+    return _told((yield from _holders(context)))
+
+
+def _holders(context: Context) -> Flow[list[Any]]:
     (rows,) = yield from once(context, Query("catalog_holders"))
+    return rows
+
+
+def _told(rows: list[Any]) -> str:
     if not rows:
         return "The transactions in the way have ended; it is tried again"
     holders = [f"pid {pid} ({name or 'without application_name'}, open for {age:.0f} s)" for pid, name, age in rows]
