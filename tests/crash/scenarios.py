@@ -122,17 +122,22 @@ def _receive_many(service: Service, tell: Tell) -> None:
         tell(one["id"], receipt)
 
 
-def _receive_in_own_transaction(service: Service, _: Tell) -> None:
+def _in_own_transaction(service: Service, store: Callable[[Any], object]) -> None:
     """The caller's row and the message are one commit; a caller that finds its row does nothing again."""
     with service.inbox.transaction() as tx:
         if not tx.execute("SELECT 1 FROM effect WHERE id = 'own'").fetchall():
             columns = "consumer, source, id, attempt, pid"
             tx.execute(f"INSERT INTO effect ({columns}) VALUES ('caller', 'caller', 'own', 1, 1)")
-            service.inbox.receive(tx=tx, **M1)
+            store(tx)
+
+
+def _receive_in_own_transaction(service: Service, _: Tell) -> None:
+    _in_own_transaction(service, lambda tx: service.inbox.receive(tx=tx, **M1))
 
 
 def _own_row_comes_with_the_message(ground: Ground) -> None:
-    assert ground.number("SELECT count(*) FROM effect WHERE id = 'own'") == len(ground.statuses())
+    stored = len(ground.statuses()) + len(ground.outgoing())
+    assert ground.number("SELECT count(*) FROM effect WHERE id = 'own'") == stored
 
 
 def _finished_m1(stage: Stage) -> None:
@@ -162,8 +167,15 @@ def _unhandled(stage: Stage) -> None:
     assert set(stage.ground.statuses().values()) == {"unhandled"}
 
 
+def _unhandled_and_large(stage: Stage) -> None:
+    with Service(stage.ground.url, handlers=False) as bare:
+        bare.inbox.receive(**message("p1", "pair", filling=TOO_LONG))
+
+
 # Handling
 
+TOO_LONG = "x" * 2**18
+"""A body with this is not brought by a claim, but fetched when its turn has come."""
 GROUP = [message(f"m{n}") for n in range(1, 6)]
 GROUP_ENDS = ends("done", *(one["id"] for one in GROUP))
 TWO_KEYS = [keyed("a", 1), keyed("b", 1), keyed("a", 2), keyed("b", 2), keyed("a", 3)]
@@ -174,6 +186,36 @@ REJECTED = message("m1", do={"reject": True})
 FLAWED_GROUP = [message("m1"), message("m2", do={"raise": 1}), message("m3")]
 FLAWED_TWICE = [message("m1"), *(message(name, do={"raise": 1}) for name in ("m2", "m3")), message("m4")]
 FLAWED_KEY = [keyed("a", 1, do={"raise": 1}), keyed("a", 2), keyed("a", 3)]
+
+
+FRAIL = [message("m1", "frail", do={"raise": 1}), message("m2", "frail")]
+"""The first fails, and what its handler depends on is back with the second: the first need not wait any longer."""
+
+
+def _staged(stage: Stage) -> None:
+    """A version that only the release before knows, which still has a worker that lives."""
+    context = stage.service.inbox.context
+    stage.service.receive(**message("m1", "staged"))
+    perform(stage.service.inbox.store, lambda: register(context, process="old", host="here", pid=1, inline=False))
+
+
+def _redrive_what_came_too_late(service: Service) -> None:
+    """Where the new release ran when the old one was gone, it is dead until somebody who knows it redrives it."""
+    service.inbox.redrive(type="staged", actor="operator")
+
+
+def _grown(stage: Stage) -> None:
+    """Who received these could not upcast the first one, so it has no key, and the second one has."""
+    stage.service.drain()
+    with Service(stage.ground.url, handlers=False) as bare:
+        bare.receive(**message("g1", "grown", user="a", position=1))
+        bare.receive(**message("g2", "grown", account="a", position=2), version=2)
+    assert stage.ground.rows("SELECT id FROM onceward_body WHERE key IS NULL") == [("g1",)]
+
+
+def _moved_once(ground: Ground) -> None:
+    assert ground.rows("SELECT action FROM onceward_audit") == [("move",)]
+    assert ground.rows("SELECT DISTINCT key FROM onceward_body") == [("a",)]
 
 
 def _drains_warily(service: Service, _: Tell) -> None:
@@ -287,6 +329,11 @@ def _send(service: Service, _: Tell) -> None:
     service.drain()
 
 
+def _send_in_own_transaction(service: Service, _: Tell) -> None:
+    _in_own_transaction(service, lambda tx: service.inbox.send("note", {"text": "hello"}, id="out1", tx=tx))
+    service.drain()
+
+
 def _say_what_happened(service: Service) -> None:
     """What a person does about an effect whose outcome nobody knows: look at the other side."""
     for effect in service.inbox.effects():
@@ -388,6 +435,16 @@ def _quarantined(stage: Stage) -> None:
     assert stage.service.receive(**FORGED).status == "mismatch"
 
 
+def _renamed(stage: Stage) -> None:
+    """The same bytes came under the same id, and under another type."""
+    _finished_m1(stage)
+    assert stage.service.receive(**{**M1, "type": "bulk"}).status == "mismatch"
+
+
+def _keep_first(service: Service, _: Tell) -> None:
+    service.inbox.keep_first(source=SOURCE, type="bulk", reason="a test", actor="operator")
+
+
 def _resolves(resolution: Any) -> Callable[[Service, Tell], None]:
     def act(service: Service, _: Tell) -> None:
         for case in service.inbox.quarantine():
@@ -409,7 +466,8 @@ def _case_is_gone(ground: Ground) -> None:
 
 
 def _accepted_id() -> str:
-    return f"m1#{hashlib.sha256(payload.encode(FORGED['data'])).hexdigest()}"
+    digest = hashlib.sha256(payload.encode(FORGED["data"])).hexdigest()
+    return f"m1#{digest}.{identity.type_hash(FORGED['type'], 1) % 2**64:016x}"
 
 
 # Polled APIs
@@ -497,8 +555,12 @@ SCENARIOS: dict[str, Scenario] = {
         _receive_in_own_transaction, ends("done", "m1"), kinds=("sync",), always=_own_row_comes_with_the_message
     ),
     "fan out": Scenario(drains, LATE_ENDS, _unhandled),
+    "fan out a large one": Scenario(
+        drains, {**ends("done", "p1"), **ends("done", "p1", consumer="audit")}, _unhandled_and_large
+    ),
     "handle one": Scenario(drains, ends("done", "m1"), has(M1)),
     "handle a group": Scenario(drains, GROUP_ENDS, has(*GROUP)),
+    "fetch a body": Scenario(drains, ends("done", "m1", "m2"), has(message("m1", filling=TOO_LONG), message("m2"))),
     "handle secrets": Scenario(
         drains, ends("done", "m1", "m2"), has(message("m1", "secret"), message("m2", "secret")), check=_bodies_are_gone
     ),
@@ -518,6 +580,11 @@ SCENARIOS: dict[str, Scenario] = {
         drains, ends("done", "a1", "a2", "a3"), has(*FLAWED_KEY), errors={"a1": 1}, always=_in_order
     ),
     "postpone": Scenario(drains, ends("done", "m1"), has(message("m1", do={"unavailable": True}))),
+    "hasten": Scenario(drains, ends("done", "m1", "m2"), has(*FRAIL), errors={"m1": 1}),
+    "leave to others": Scenario(
+        drains, ends("done", "m1"), _staged, errors=None, aftercare=_redrive_what_came_too_late
+    ),
+    "move to its key": Scenario(drains, ends("done", "g1", "g2"), _grown, check=_moved_once),
     "stop in the middle": Scenario(
         drains, ends("done", *(one["id"] for one in STOPPING)), has(*STOPPING), numbers={"group": 2}
     ),
@@ -564,6 +631,14 @@ SCENARIOS: dict[str, Scenario] = {
         processes(SENDER), ends("done", "m1"), check=published(2), always=_sent_with_its_cause, relay=True
     ),
     "send": Scenario(_send, {}, kinds=("sync",), check=published(1), relay=True),
+    "send in own transaction": Scenario(
+        _send_in_own_transaction,
+        {},
+        kinds=("sync",),
+        check=published(1),
+        always=_own_row_comes_with_the_message,
+        relay=True,
+    ),
     "once": Scenario(
         drains,
         ends("done", "m1"),
@@ -603,6 +678,7 @@ SCENARIOS: dict[str, Scenario] = {
     "quarantine: keep first": Scenario(
         _resolves("keep-first"), ends("done", "m1"), _quarantined, ("sync",), check=_audited
     ),
+    "quarantine: keep first of a type": Scenario(_keep_first, ends("done", "m1"), _renamed, ("sync",), check=_audited),
     "quarantine: accept as new": Scenario(
         _resolves("accept-as-new"),
         ends("done", "m1", _accepted_id()),

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
-from onceward import Inbox, Message, Receipt, Reject, Retry, RetryPolicy, Settings, StoreUnavailable
+from onceward import Circuit, Inbox, Message, Receipt, Reject, Retry, RetryPolicy, Settings, StoreUnavailable
 from onceward.message import Arguments
 from tests.crash.points import FUSE
 
@@ -32,6 +32,9 @@ Kind = Literal["sync", "async"]
 KINDS: tuple[Kind, Kind] = ("sync", "async")
 
 POLICY = RetryPolicy(attempts=3, first=timedelta(0))
+LATER = RetryPolicy(attempts=3, first=timedelta(seconds=0.3))
+WARY = Circuit(failures=1, pause=timedelta(microseconds=1))
+"""Open after each failure, and over when anybody looks."""
 SOURCE = "shop"
 AUDIT = "audit"
 _COLUMNS = "consumer, source, id, account, position, attempt, pid"
@@ -149,6 +152,12 @@ class Service:
         on("counted", key="account", retry=POLICY, sequence="position")(handler)
         on("bulk", retry=POLICY, batch=True)(batch)
         on("secret", retry=POLICY, keep_body=False)(handler)
+        on("frail", retry=LATER, circuit=WARY)(handler)
+        on("grown", key="account", retry=POLICY, version=2)(handler)
+        self.inbox.upcast("grown", 1)(lambda data: {**data, "account": data["user"]})
+        on("staged", retry=POLICY, version=2)(handler)
+        if not self._orders.victim:  # the release before
+            on("staged", retry=POLICY)(handler)
         on("pair", retry=POLICY)(handler)
         on("pair", retry=POLICY, consumer=AUDIT)(handler)
         on("foreign", retry=POLICY, consumer=AUDIT)(handler)
