@@ -375,6 +375,15 @@ class TestFailure:
         assert finished(script) == [[1, 2, 3]]
         assert [one["seq"] for one in script.params("settle")] == [4]
 
+    def test_a_transaction_that_could_not_begin_is_charged_to_nobody(self) -> None:
+        """The database refused its first savepoint, so there is none to go back to; each runs again alone."""
+        script = Script(
+            answers(back_to_point=StoreError("no such savepoint"), call=outcomes(m1=[INFRASTRUCTURE, FINE]))
+        )
+        script.run(handle(holding(), batch(1, 2)))
+        assert finished(script) == [[1], [2]]
+        assert script.params("settle") == script.params("postpone") == []
+
     @pytest.mark.usefixtures("_often")
     def test_a_connection_lost_at_a_savepoint(self) -> None:
         """Nothing was committed, so all of it runs again, each by itself."""

@@ -129,7 +129,7 @@ def _run(lane: Lane, group: Group) -> Flow[Failed | None]:
                     group.undone()
                 group.fails(part, failure, infrastructure=away)
         except (StoreError, ContractViolation) as error:  # the transaction was ended, or the connection is gone
-            away = isinstance(error, StoreConflict | StoreUnavailable)
+            away = away or isinstance(error, StoreConflict | StoreUnavailable)
             return Failed(error, None if away else culprit, infrastructure=away)
         if outcome.leaves or now - started > patience or own + group.savepoints >= MOST_SAVEPOINTS:
             break
