@@ -25,7 +25,7 @@ from bench.race import take_part
 GROUP, NOTED = 100, 500
 """How many messages share a transaction, and how many are noted in one, as by onceward's workers here."""
 
-_READY = "state = 'ready' AND token IS NULL AND NOT solo AND NOT outgoing"
+_READY = "state = 'ready' AND token IS NULL AND suspect = 0 AND NOT outgoing"
 
 
 def sqlite(path: str) -> None:

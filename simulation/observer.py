@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from simulation.tasks import Task
 
 FENCED = {"finish", "settle", "postpone", "put_off", "release", "release_some"}
-CLAIMS = {"claim", "claim_outgoing", "claim_solo"}
+CLAIMS = {"claim", "claim_outgoing", "claim_suspects"}
 Look = Callable[["Task", Any, Any, Any], None]
 Factory = Callable[[Call], "Script"]
 
@@ -49,7 +49,7 @@ class Observer:
         self._looks: dict[str, Look] = {
             "receive_inline": self._receive_inline,
             "park": self._park,
-            "claim_solo": self._claim_solo,
+            "claim_suspects": self._claim_suspects,
             "promote": self._promote,
             "add_attempt": self._attempt,
             "add_audit": self._audit,
@@ -282,7 +282,7 @@ class Observer:
             waits = session.peek_state(seq) == "waiting"
             self.sometimes("parked" if waits else "stepped back behind a later one")
 
-    def _claim_solo(self, _task: Task, _session: Any, _part: Query, answer: Any) -> None:
+    def _claim_suspects(self, _task: Task, _session: Any, _part: Query, answer: Any) -> None:
         if answer:
             self.sometimes("suspect runs alone")
 

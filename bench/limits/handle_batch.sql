@@ -12,7 +12,7 @@ INSERT INTO onceward_run (worker, token, code_version, finished_at, first_seq, l
 SELECT :client_id, :last, 'limit', clock_timestamp(), min(seq), max(seq), array_agg(seq), count(*) FROM done HAVING count(*) > 0;
 WITH mine AS MATERIALIZED (
     SELECT seq FROM onceward_queue
-    WHERE state = 'ready' AND token IS NULL AND NOT solo AND NOT outgoing
+    WHERE state = 'ready' AND token IS NULL AND suspect = 0 AND NOT outgoing
     ORDER BY seq LIMIT 500 FOR UPDATE SKIP LOCKED
 )
 UPDATE onceward_queue q SET worker = :client_id, token = :token

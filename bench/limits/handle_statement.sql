@@ -1,7 +1,7 @@
 -- pgbench: the same as handle.sql in one statement, so that each message costs one round trip.
 WITH next AS MATERIALIZED (
     SELECT seq FROM onceward_queue
-    WHERE state = 'ready' AND token IS NULL AND NOT solo AND NOT outgoing
+    WHERE state = 'ready' AND token IS NULL AND suspect = 0 AND NOT outgoing
     ORDER BY seq LIMIT 1 FOR UPDATE SKIP LOCKED
 ), done AS (
     DELETE FROM onceward_queue q USING next WHERE q.seq = next.seq RETURNING q.seq

@@ -245,7 +245,7 @@ def _in_order(ground: Ground) -> None:
 def _suspects(stage: Stage) -> None:
     """Two messages that must run alone, as after the death of a process that held both."""
     has(message("m1"), message("m2"))(stage)
-    stage.ground.change("UPDATE onceward_queue SET solo = true")
+    stage.ground.change("UPDATE onceward_queue SET suspect = 1")
 
 
 def _bodies_are_gone(ground: Ground) -> None:

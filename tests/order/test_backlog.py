@@ -46,7 +46,7 @@ def _multiply(shop: Shop) -> None:
     )
     shop.sql(
         f"INSERT INTO {p}queue SELECT 100000 + g, subscription, key_hash, 100000 + g, sequence, outgoing,"
-        " destination, state, due_at, worker, token, attempts, crashes, solo " + more.format("queue")
+        " destination, state, due_at, worker, token, attempts, crashes, suspect " + more.format("queue")
     )
     shop.sql(f"SELECT setval('{p}seq', 200000)")
     shop.sql(f"ANALYZE {p}queue")
@@ -124,7 +124,7 @@ def test_what_is_in_hand_is_found_by_its_number(crowded: Shop) -> None:
             assert found["indexes"] == {"queue_pkey"}, statement
 
 
-SMALL = ("queue_ready", "queue_outgoing", "queue_outgoing_due", "queue_due", "queue_solo", "queue_noted")
+SMALL = ("queue_ready", "queue_outgoing", "queue_outgoing_due", "queue_due", "queue_suspect", "queue_noted")
 """Indexes that hold only what is due, noted or suspect, so that reading all of one is cheap."""
 FIRST = ("queue_unhandled",)
 """Of which the first entry is read, or the first of each type: by min(type), EXISTS and LIMIT 1."""
@@ -134,7 +134,7 @@ ONE_KEY = ("queue_key (key_hash=?", "queue_waiting (key_hash=?", "INTEGER PRIMAR
 @pytest.mark.parametrize(
     "name",
     [
-        *("claim", "claim_outgoing", "claim_solo", "awaiting", "suspects", "ready_beyond"),
+        *("claim", "claim_outgoing", "claim_suspects", "awaiting", "suspects", "ready_beyond"),
         *("park", "promote", "key_has_rows"),
     ],
 )

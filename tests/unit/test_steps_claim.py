@@ -345,10 +345,10 @@ class TestSuspect:
     def test_it_is_claimed_alone(self) -> None:
         """One row, with the process to itself, until it is let go."""
         here = self.sweeping()
-        script = Script({"suspects": [(1,)], "claim_solo": [claim_row(5)]})
+        script = Script({"suspects": [(1,)], "claim_suspects": [claim_row(5)]})
         (one,) = script.run(next_batch(here))
-        assert script.story == [LOOKED, "begin claim_solo park commit"]
-        assert script.params("claim_solo") == [
+        assert script.story == [LOOKED, "begin claim_suspects park commit"]
+        assert script.params("claim_suspects") == [
             {"worker": WORKER, "token": 1, "subscriptions": [1], "destination": None}
         ]
         assert (one.seq, here.open_tokens, here.wants_alone) == (5, {1}, True)
@@ -362,7 +362,7 @@ class TestSuspect:
         gate = Gate()
         gate.enter("another")
         here = self.sweeping(gate)
-        script = Script({"suspects": [(1,)], "claim_solo": [claim_row(5)]})
+        script = Script({"suspects": [(1,)], "claim_suspects": [claim_row(5)]})
         assert script.run(next_batch(here)) == []
         assert script.story == [LOOKED]
         assert here.wants_alone
@@ -383,9 +383,9 @@ class TestSuspect:
         assert not here.gate.closed
 
         here = self.sweeping()
-        script = Script({"suspects": [(1,)], "claim_solo": [], "claim": [claim_row(1)]})
+        script = Script({"suspects": [(1,)], "claim_suspects": [], "claim": [claim_row(1)]})
         assert [one.seq for one in script.run(next_batch(here))] == [1]
-        assert script.story == [LOOKED, "begin claim_solo park commit", CLAIMED]
+        assert script.story == [LOOKED, "begin claim_suspects park commit", CLAIMED]
         assert here.open_tokens == {2}
         assert not here.gate.closed
 
@@ -393,13 +393,13 @@ class TestSuspect:
         """Order holds for suspects too."""
         here = self.sweeping()
         script = Script(
-            {"suspects": [(1,)], "claim_solo": [claim_row(5, hashed=77)], "park": [(5, "waiting")], "claim": []}
+            {"suspects": [(1,)], "claim_suspects": [claim_row(5, hashed=77)], "park": [(5, "waiting")], "claim": []}
         )
         assert script.run(next_batch(here)) == []
-        assert script.story[:2] == [LOOKED, "begin claim_solo park commit"]
+        assert script.story[:2] == [LOOKED, "begin claim_suspects park commit"]
         assert here.open_tokens == set()
 
-    @pytest.mark.parametrize("place", ["claim_solo", "commit"])
+    @pytest.mark.parametrize("place", ["claim_suspects", "commit"])
     def test_without_an_answer_it_stays_open_and_alone(self, place: str) -> None:
         """Perhaps it is noted: nobody else may hold a note."""
         here = self.sweeping()
@@ -409,8 +409,8 @@ class TestSuspect:
             looked[0], before = True, looked[0]
             return Lost() if before else []
 
-        failure = {"commit": commit} if place == "commit" else {"claim_solo": Lost()}
-        script = Script({"suspects": [(1,)], "claim_solo": [claim_row(5)], **failure})
+        failure = {"commit": commit} if place == "commit" else {"claim_suspects": Lost()}
+        script = Script({"suspects": [(1,)], "claim_suspects": [claim_row(5)], **failure})
         with pytest.raises(StoreUnavailable):
             script.run(next_batch(here))
         assert here.open_tokens == {1}

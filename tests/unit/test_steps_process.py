@@ -542,7 +542,7 @@ class TestCareful:
         assert run(here, script, one) == {SERVICE: Receipt("accepted", 5, finished=True, result=1)}
         assert script.story == ["begin receive commit", "begin call finish commit", "begin known commit"]
         (row,) = script.params("receive")
-        assert (row["state"], row["worker"], row["token"], row["solo"]) == ("ready", WORKER, 1, True)
+        assert (row["state"], row["worker"], row["token"], row["suspect"]) == ("ready", WORKER, 1, 1)
         assert script.params("finish")[0]["seqs"] == [5]
         assert here.open_tokens == set()
 
@@ -572,7 +572,7 @@ class TestCareful:
         assert rung == ["ring"]
         assert script.story == ["begin receive commit"]
         (row,) = script.params("receive")
-        assert (row["worker"], row["token"], row["solo"]) == (None, None, False)
+        assert (row["worker"], row["token"], row["suspect"]) == (None, None, 0)
         assert here.open_tokens == set()
 
     @pytest.mark.parametrize("key", [None, "order"])

@@ -89,12 +89,12 @@ class TestNew:
             "cause": None,
             "unplaced": None,
         }
-        assert (row["state"], row["worker"], row["token"], row["attempts"], row["solo"]) == (
+        assert (row["state"], row["worker"], row["token"], row["attempts"], row["suspect"]) == (
             "ready",
             None,
             None,
             0,
-            False,
+            0,
         )
 
     def test_every_consumer_gets_a_row(self) -> None:

@@ -120,9 +120,11 @@ class TestLife:
             if waits[0] == 2:
                 gate.leave("another")
 
-        script = Script(answers(suspects=Turns([(1,)], [(1,)], [(1,)], [(0,)]), claim_solo=[claim_row(5)], wait=wait))
+        script = Script(
+            answers(suspects=Turns([(1,)], [(1,)], [(1,)], [(0,)]), claim_suspects=[claim_row(5)], wait=wait)
+        )
         assert script.run(work(here)) == 1
-        assert script.story[:6] == [LOOKED, "wait", LOOKED, "wait", LOOKED, "begin claim_solo park commit"]
+        assert script.story[:6] == [LOOKED, "wait", LOOKED, "wait", LOOKED, "begin claim_suspects park commit"]
         assert script.story[6] == "begin call finish commit", "nothing rides while it is alone"
         assert is_left(here)
 
@@ -132,7 +134,7 @@ class TestLife:
         script = Script(
             answers(
                 suspects=Turns([(0,)], [(1,)], [(1,)], [(0,)]),
-                claim_solo=Turns([claim_row(5, hashed=70)], [claim_row(6)], []),
+                claim_suspects=Turns([claim_row(5, hashed=70)], [claim_row(6)], []),
                 park=[(5, "waiting")],
             )
         )
@@ -204,7 +206,7 @@ class TestTrouble:
     def test_a_stop_while_it_wanted_to_be_alone(self) -> None:
         """Nobody waits at the gate for one that is gone."""
         here = living(stop=Stop(after=3))
-        lost = answers(suspects=[(1,)], claim_solo=Lost(), reconnect=False)
+        lost = answers(suspects=[(1,)], claim_suspects=Lost(), reconnect=False)
         with pytest.raises(StoreUnavailable, match="stopped while the database was away"):
             Script(lost).run(work(here))
         assert here.gate.enter("another")
@@ -268,11 +270,11 @@ def test_any_life_ends_well(
     behaviour: dict[int, list[Behaviour]],
     faults: list[Fault],
     traits: tuple[int, int],
-    solo: set[int],
+    suspects: set[int],
 ) -> None:
     """Any handlers and any faults: each effect at most once, in order per key; all that could be done is done."""
     here = living(group=traits[0], group_time=timedelta(minutes=1))
-    world = World(here, keys, behaviour=behaviour, faults=faults, solo=tuple(solo))
+    world = World(here, keys, behaviour=behaviour, faults=faults, suspects=tuple(suspects))
     with savepoints(traits[1]):
         world.script.run(work(here, until_idle=True))
     check(world, here)

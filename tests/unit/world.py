@@ -28,7 +28,7 @@ ANSWERED = (
     "commit",
     "rollback",
     "claim",
-    "claim_solo",
+    "claim_suspects",
     "suspects",
     "park",
     "noted",
@@ -57,7 +57,7 @@ class Row:
     worker: int | None = None
     token: int | None = None
     attempts: int = 0
-    solo: bool = False
+    suspect: bool = False
 
 
 @dataclass
@@ -79,9 +79,9 @@ class World:
         *,
         behaviour: dict[int, list[Behaviour]] | None = None,
         faults: list[Fault] | None = None,
-        solo: tuple[int, ...] = (),
+        suspects: tuple[int, ...] = (),
     ) -> None:
-        self.state = State({seq: Row(seq, key, solo=seq in solo) for seq, key in enumerate(keys, start=1)})
+        self.state = State({seq: Row(seq, key, suspect=seq in suspects) for seq, key in enumerate(keys, start=1)})
         self.keys = dict(enumerate(keys, start=1))
         self.lane = lane
         self.workers = {1}
@@ -184,9 +184,9 @@ class World:
 
     # Statements
 
-    def _free(self, *, solo: bool) -> list[Row]:
+    def _free(self, *, suspect: bool) -> list[Row]:
         rows = (row for row in self.state.queue.values() if row.state in ("ready", "retry"))
-        return sorted((row for row in rows if row.token is None and row.solo is solo), key=lambda row: row.seq)
+        return sorted((row for row in rows if row.token is None and row.suspect is suspect), key=lambda row: row.seq)
 
     def _take(self, rows: list[Row], params: Any) -> list[Any]:
         if params["worker"] not in self.workers:
@@ -196,14 +196,14 @@ class World:
         return [claim_row(row.seq, hashed=row.key, attempts=row.attempts) for row in rows]
 
     def _claim(self, request: Query) -> list[Any]:
-        free = [row for row in self._free(solo=False) if row.state == "retry" or row.seq >= request.params["floor"]]
+        free = [row for row in self._free(suspect=False) if row.state == "retry" or row.seq >= request.params["floor"]]
         return self._take(free[: request.params["limit"]], request.params)
 
-    def _claim_solo(self, request: Query) -> list[Any]:
-        return self._take(self._free(solo=True)[:1], request.params)
+    def _claim_suspects(self, request: Query) -> list[Any]:
+        return self._take(self._free(suspect=True)[:1], request.params)
 
     def _suspects(self, _: Query) -> list[Any]:
-        return [(bool(self._free(solo=True)),)]
+        return [(bool(self._free(suspect=True)),)]
 
     def _mine(self, params: Any) -> list[Row]:
         tokens = params.get("tokens", [params.get("token")])

@@ -91,7 +91,7 @@ def _claim_suspect(lane: Lane) -> Flow[list[Claimed]]:
         return []
     token = lane.token()
     lane.owner = lane.worker()
-    query = Query("claim_solo", {"worker": lane.owner, "token": token, **_wanted(lane)})
+    query = Query("claim_suspects", {"worker": lane.owner, "token": token, **_wanted(lane)})
     taken = yield from take(lane, [lane.context.short()], query)
     lane.wants_alone = bool(taken.kept or taken.more)  # behind one that was parked there may be another
     return (yield from as_batch(lane, taken))

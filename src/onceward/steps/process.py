@@ -374,7 +374,7 @@ def _store_and_handle(lane: Lane, delivery: Delivery, target: Target, *, careful
         yield Wait(0.005)
     lane.owner, token = lane.worker(), lane.token()
     shared = {**READY, "catalog": context.cache.catalog.version}
-    noted = {**shared, "worker": lane.owner, "token": token, "solo": careful}
+    noted = {**shared, "worker": lane.owner, "token": token, "suspect": int(careful)}
     yield context.short()
     # After a crash order needs the claim's own rules. Else what is the first of its key while the key is locked is ours
     # as if it were claimed: whatever comes later finds it there.

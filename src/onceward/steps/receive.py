@@ -27,7 +27,7 @@ READY: dict[str, Any] = {
     "attempts": 0,
     "worker": None,
     "token": None,
-    "solo": False,
+    "suspect": 0,
     "outgoing": False,
 }
 

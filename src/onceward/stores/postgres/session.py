@@ -45,7 +45,7 @@ else:
 _NEED_NO_PLAN = frozenset(["make_point", "back_to_point", "finish_inline", "commit"])
 """Statements that read no table, so that no plan of theirs can age; one is all that PostgreSQL takes after an error."""
 
-_CLAIMS = frozenset(["claim", "claim_outgoing", "claim_solo"])
+_CLAIMS = frozenset(["claim", "claim_outgoing", "claim_suspects"])
 
 
 class _PostgresSession:

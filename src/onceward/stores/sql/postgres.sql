@@ -131,12 +131,12 @@ WITH input AS MATERIALIZED (
     FROM input JOIN fresh USING (seq)
 ), queued AS (
     INSERT INTO {prefix}queue (seq, subscription, key_hash, place, sequence, outgoing, destination, state, due_at, worker,
-                               token, attempts, solo, type)
+                               token, attempts, suspect, type)
     SELECT seq, subscription, key_hash, coalesce(place, seq), sequence, %(outgoing)s::boolean,
            CASE WHEN %(outgoing)s::boolean THEN coalesce(destination, 'default') END,
            CASE WHEN unplaced IS NULL THEN %(state)s::text ELSE 'unhandled' END,
            clock_timestamp() + make_interval(secs => %(delay)s::float8),
-           %(worker)s::bigint, %(token)s::bigint, %(attempts)s::integer, %(solo)s::boolean,
+           %(worker)s::bigint, %(token)s::bigint, %(attempts)s::integer, %(suspect)s::integer,
            unplaced
     FROM input JOIN fresh USING (seq)
 )
@@ -253,12 +253,12 @@ WITH me AS MATERIALIZED (
     SELECT id FROM {prefix}worker WHERE id = %(worker)s FOR KEY SHARE
 ), due AS MATERIALIZED (
     SELECT seq, key_hash FROM {prefix}queue
-    WHERE due_at IS NOT NULL AND token IS NULL AND NOT solo AND NOT outgoing AND due_at <= statement_timestamp()
+    WHERE due_at IS NOT NULL AND token IS NULL AND suspect = 0 AND NOT outgoing AND due_at <= statement_timestamp()
       AND subscription = ANY(%(subscriptions)b::integer[])
     ORDER BY due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 ), fresh AS MATERIALIZED (
     SELECT seq, key_hash FROM {prefix}queue
-    WHERE state = 'ready' AND token IS NULL AND NOT solo AND NOT outgoing AND seq >= %(floor)s
+    WHERE state = 'ready' AND token IS NULL AND suspect = 0 AND NOT outgoing AND seq >= %(floor)s
       AND subscription = ANY(%(subscriptions)b::integer[])
     ORDER BY seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 ), picked AS MATERIALIZED (
@@ -281,12 +281,12 @@ WITH me AS MATERIALIZED (
     SELECT id FROM {prefix}worker WHERE id = %(worker)s FOR KEY SHARE
 ), due AS MATERIALIZED (
     SELECT seq, key_hash, due_at FROM {prefix}queue
-    WHERE due_at IS NOT NULL AND token IS NULL AND NOT solo AND outgoing AND due_at <= statement_timestamp()
+    WHERE due_at IS NOT NULL AND token IS NULL AND suspect = 0 AND outgoing AND due_at <= statement_timestamp()
       AND destination = %(destination)s AND subscription = ANY(%(subscriptions)b::integer[])
     ORDER BY due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 ), fresh AS MATERIALIZED (
     SELECT seq, key_hash FROM {prefix}queue
-    WHERE state = 'ready' AND token IS NULL AND NOT solo AND outgoing AND seq >= %(floor)s
+    WHERE state = 'ready' AND token IS NULL AND suspect = 0 AND outgoing AND seq >= %(floor)s
       AND destination = %(destination)s AND subscription = ANY(%(subscriptions)b::integer[])
     ORDER BY seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 ), picked AS MATERIALIZED (
@@ -306,12 +306,12 @@ RETURNING q.seq, q.subscription, q.key_hash, q.place, q.sequence, q.attempts, b.
           extract(epoch FROM clock_timestamp() - b.received_at)::float8
 
 -- name: awaiting
--- Which of these destinations have a message that may be published now. Relies on queue_outgoing, queue_outgoing_due and queue_solo.
+-- Which of these destinations have a message that may be published now. Relies on queue_outgoing, queue_outgoing_due and queue_suspect.
 SELECT place.name FROM unnest(%(destinations)b::text[]) AS place (name)
-WHERE EXISTS (SELECT FROM {prefix}queue WHERE state = 'ready' AND token IS NULL AND NOT solo AND outgoing AND destination = place.name)
-   OR EXISTS (SELECT FROM {prefix}queue WHERE due_at IS NOT NULL AND token IS NULL AND NOT solo AND outgoing
+WHERE EXISTS (SELECT FROM {prefix}queue WHERE state = 'ready' AND token IS NULL AND suspect = 0 AND outgoing AND destination = place.name)
+   OR EXISTS (SELECT FROM {prefix}queue WHERE due_at IS NOT NULL AND token IS NULL AND suspect = 0 AND outgoing
                 AND destination = place.name AND due_at <= statement_timestamp())
-   OR EXISTS (SELECT FROM {prefix}queue WHERE solo AND token IS NULL AND destination = place.name
+   OR EXISTS (SELECT FROM {prefix}queue WHERE suspect > 0 AND token IS NULL AND destination = place.name
                 AND (state = 'ready' OR due_at <= statement_timestamp()))
 
 -- name: hasten
@@ -321,20 +321,20 @@ WHERE EXISTS (SELECT FROM {prefix}queue WHERE state = 'ready' AND token IS NULL 
 UPDATE {prefix}queue SET due_at = clock_timestamp()
 WHERE seq IN (
     SELECT q.seq FROM {prefix}queue q
-    WHERE q.due_at IS NOT NULL AND q.token IS NULL AND NOT q.solo AND q.outgoing = %(outgoing)s::boolean
+    WHERE q.due_at IS NOT NULL AND q.token IS NULL AND q.suspect = 0 AND q.outgoing = %(outgoing)s::boolean
       AND q.due_at > clock_timestamp() AND q.state = 'retry'
       AND q.subscription = ANY(%(subscriptions)b::integer[]) AND q.destination IS NOT DISTINCT FROM %(destination)s::text
       AND (SELECT a.error NOT LIKE 'Retry:%%' FROM {prefix}attempt a WHERE a.seq = q.seq ORDER BY a.id DESC LIMIT 1)
     ORDER BY q.due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED)
 RETURNING seq
 
--- name: claim_solo
--- As claim, for one message that was in flight when a process died; its process holds no other note. Relies on queue_solo.
+-- name: claim_suspects
+-- As claim, for one message that was in flight when a process died; its process holds no other note. Relies on queue_suspect.
 WITH me AS MATERIALIZED (
     SELECT id FROM {prefix}worker WHERE id = %(worker)s FOR KEY SHARE
 ), picked AS MATERIALIZED (
     SELECT seq, key_hash FROM {prefix}queue
-    WHERE solo AND token IS NULL
+    WHERE suspect > 0 AND token IS NULL
       AND (state = 'ready' OR due_at <= statement_timestamp())
       AND subscription = ANY(%(subscriptions)b::integer[]) AND destination IS NOT DISTINCT FROM %(destination)s::text
     ORDER BY seq LIMIT 1 FOR UPDATE SKIP LOCKED
@@ -358,7 +358,7 @@ SELECT body FROM {prefix}body WHERE seq = %(seq)s
 -- (inline work holds its key while its handler runs). No row: nothing is ready, or the worker's own row is gone. Relies on queue_ready.
 SELECT max(seq) FROM (
     SELECT seq FROM {prefix}queue
-    WHERE state = 'ready' AND token IS NULL AND NOT solo AND NOT outgoing AND seq >= %(floor)s
+    WHERE state = 'ready' AND token IS NULL AND suspect = 0 AND NOT outgoing AND seq >= %(floor)s
       AND subscription = ANY(%(subscriptions)b::integer[])
     ORDER BY seq LIMIT %(limit)s
 ) AS looked_at
@@ -377,10 +377,10 @@ WHERE b.key IS NULL AND b.body IS NOT NULL AND (s.key_path IS NOT NULL OR s.key_
 GROUP BY 1, 2, 3 ORDER BY 1, 2
 
 -- name: suspects
--- Whether a message waits that must run alone. Relies on queue_solo.
+-- Whether a message waits that must run alone. Relies on queue_suspect.
 SELECT EXISTS (
     SELECT FROM {prefix}queue
-    WHERE solo AND token IS NULL AND (state = 'ready' OR due_at <= statement_timestamp())
+    WHERE suspect > 0 AND token IS NULL AND (state = 'ready' OR due_at <= statement_timestamp())
       AND subscription = ANY(%(subscriptions)b::integer[]) AND destination IS NOT DISTINCT FROM %(destination)s::text)
 
 -- name: park
@@ -581,9 +581,9 @@ FROM {prefix}queue q JOIN {prefix}subscription s ON s.id = q.subscription
 WHERE q.worker = %(worker)s AND q.token IS NOT NULL ORDER BY q.seq FOR UPDATE OF q
 
 -- name: take_over
--- Guard: the worker row is locked by this transaction. Alone: charged, and dead at the limit; several: nobody is charged, all become solo.
+-- Guard: the worker row is locked by this transaction. Alone: charged, and dead at the limit; several: nobody is charged, all become suspects.
 UPDATE {prefix}queue
-SET worker = NULL, token = NULL, solo = true, crashes = crashes + %(charge)s,
+SET worker = NULL, token = NULL, suspect = 1, crashes = crashes + %(charge)s,
     state = CASE WHEN crashes + %(charge)s >= %(crash_limit)s THEN 'dead' ELSE state END,
     due_at = CASE WHEN crashes + %(charge)s >= %(crash_limit)s THEN NULL ELSE due_at END
 WHERE worker = %(worker)s AND token IS NOT NULL

@@ -103,11 +103,11 @@ INSERT INTO {prefix}body (seq, source, id, type, version, key, key_from, aggrega
 SELECT last_insert_rowid(), :source, :id, :type, :version, :key, :key_from, :aggregate, :position, :headers, :body, :destination, :cause, :now
 WHERE changes() > 0;
 INSERT INTO {prefix}queue (seq, subscription, key_hash, place, sequence, outgoing, destination, state, due_at, worker, token,
-                           attempts, solo, type)
+                           attempts, suspect, type)
 SELECT last_insert_rowid(), :subscription, :key_hash, coalesce(:place, last_insert_rowid()), :sequence, :outgoing,
        CASE WHEN :outgoing THEN coalesce(:destination, 'default') END,
        CASE WHEN :unplaced IS NULL THEN :state ELSE 'unhandled' END,
-       :now + CAST(:delay * 1000000 AS integer), :worker, :token, :attempts, :solo, :unplaced
+       :now + CAST(:delay * 1000000 AS integer), :worker, :token, :attempts, :suspect, :unplaced
 WHERE changes() > 0
 
 -- name: receive_inline
@@ -207,13 +207,13 @@ SET worker = :worker, token = :token, state = CASE state WHEN 'waiting' THEN 're
 WHERE EXISTS (SELECT 1 FROM {prefix}worker WHERE id = :worker) AND seq IN (
     SELECT seq FROM (
         SELECT seq FROM {prefix}queue
-        WHERE due_at IS NOT NULL AND token IS NULL AND NOT solo AND NOT outgoing AND due_at <= :now
+        WHERE due_at IS NOT NULL AND token IS NULL AND suspect = 0 AND NOT outgoing AND due_at <= :now
           AND subscription IN (SELECT value FROM json_each(:subscriptions))
         ORDER BY due_at LIMIT :limit)
     UNION ALL
     SELECT seq FROM (
         SELECT seq FROM {prefix}queue
-        WHERE state = 'ready' AND token IS NULL AND NOT solo AND NOT outgoing AND seq >= :floor
+        WHERE state = 'ready' AND token IS NULL AND suspect = 0 AND NOT outgoing AND seq >= :floor
           AND subscription IN (SELECT value FROM json_each(:subscriptions))
         ORDER BY seq LIMIT :limit)
     LIMIT :limit);
@@ -231,13 +231,13 @@ WHERE EXISTS (SELECT 1 FROM {prefix}worker WHERE id = :worker) AND seq IN (
     SELECT seq FROM (
         SELECT seq, row_number() OVER (ORDER BY due_at) AS turn FROM (
             SELECT seq, due_at FROM {prefix}queue
-            WHERE due_at IS NOT NULL AND token IS NULL AND NOT solo AND outgoing AND due_at <= :now
+            WHERE due_at IS NOT NULL AND token IS NULL AND suspect = 0 AND outgoing AND due_at <= :now
               AND destination = :destination AND subscription IN (SELECT value FROM json_each(:subscriptions))
             ORDER BY due_at LIMIT :limit)
         UNION ALL
         SELECT seq, row_number() OVER (ORDER BY seq) FROM (
             SELECT seq FROM {prefix}queue
-            WHERE state = 'ready' AND token IS NULL AND NOT solo AND outgoing AND seq >= :floor
+            WHERE state = 'ready' AND token IS NULL AND suspect = 0 AND outgoing AND seq >= :floor
               AND destination = :destination AND subscription IN (SELECT value FROM json_each(:subscriptions))
             ORDER BY seq LIMIT :limit)
     ) ORDER BY turn LIMIT :limit);
@@ -247,12 +247,12 @@ FROM {prefix}queue q JOIN {prefix}body b ON b.seq = q.seq
 WHERE q.worker = :worker AND q.token = :token
 
 -- name: awaiting
--- Which of these destinations have a message that may be published now. Relies on queue_outgoing, queue_outgoing_due and queue_solo.
+-- Which of these destinations have a message that may be published now. Relies on queue_outgoing, queue_outgoing_due and queue_suspect.
 SELECT place.value FROM json_each(:destinations) AS place
-WHERE EXISTS (SELECT 1 FROM {prefix}queue WHERE state = 'ready' AND token IS NULL AND NOT solo AND outgoing AND destination = place.value)
-   OR EXISTS (SELECT 1 FROM {prefix}queue WHERE due_at IS NOT NULL AND token IS NULL AND NOT solo AND outgoing
+WHERE EXISTS (SELECT 1 FROM {prefix}queue WHERE state = 'ready' AND token IS NULL AND suspect = 0 AND outgoing AND destination = place.value)
+   OR EXISTS (SELECT 1 FROM {prefix}queue WHERE due_at IS NOT NULL AND token IS NULL AND suspect = 0 AND outgoing
                 AND destination = place.value AND due_at <= :now)
-   OR EXISTS (SELECT 1 FROM {prefix}queue WHERE solo AND token IS NULL AND destination = place.value
+   OR EXISTS (SELECT 1 FROM {prefix}queue WHERE suspect > 0 AND token IS NULL AND destination = place.value
                 AND (state = 'ready' OR due_at <= :now))
 
 -- name: hasten
@@ -261,20 +261,20 @@ WHERE EXISTS (SELECT 1 FROM {prefix}queue WHERE state = 'ready' AND token IS NUL
 UPDATE {prefix}queue SET due_at = :now
 WHERE seq IN (
     SELECT q.seq FROM {prefix}queue q
-    WHERE q.due_at IS NOT NULL AND q.token IS NULL AND NOT q.solo AND q.outgoing = :outgoing
+    WHERE q.due_at IS NOT NULL AND q.token IS NULL AND q.suspect = 0 AND q.outgoing = :outgoing
       AND q.due_at > :now AND q.state = 'retry' AND q.destination IS :destination
       AND q.subscription IN (SELECT value FROM json_each(:subscriptions))
       AND (SELECT a.error NOT LIKE 'Retry:%' FROM {prefix}attempt a WHERE a.seq = q.seq ORDER BY a.id DESC LIMIT 1)
     ORDER BY q.due_at LIMIT :limit)
 RETURNING seq
 
--- name: claim_solo
--- As claim, for one message that was in flight when a process died; its process holds no other note. Relies on queue_solo.
+-- name: claim_suspects
+-- As claim, for one message that was in flight when a process died; its process holds no other note. Relies on queue_suspect.
 UPDATE {prefix}queue
 SET worker = :worker, token = :token, state = CASE state WHEN 'waiting' THEN 'retry' ELSE state END
 WHERE EXISTS (SELECT 1 FROM {prefix}worker WHERE id = :worker) AND seq IN (
     SELECT seq FROM {prefix}queue
-    WHERE solo AND token IS NULL AND (state = 'ready' OR due_at <= :now)
+    WHERE suspect > 0 AND token IS NULL AND (state = 'ready' OR due_at <= :now)
       AND subscription IN (SELECT value FROM json_each(:subscriptions)) AND destination IS :destination
     ORDER BY seq LIMIT 1);
 SELECT q.seq, q.subscription, q.key_hash, q.place, q.sequence, q.attempts, b.source, b.id, b.type, b.version, b.key,
@@ -292,7 +292,7 @@ SELECT body FROM {prefix}body WHERE seq = :seq
 -- Relies on queue_ready.
 SELECT max(seq) FROM (
     SELECT seq FROM {prefix}queue
-    WHERE state = 'ready' AND token IS NULL AND NOT solo AND NOT outgoing AND seq >= :floor
+    WHERE state = 'ready' AND token IS NULL AND suspect = 0 AND NOT outgoing AND seq >= :floor
       AND subscription IN (SELECT value FROM json_each(:subscriptions))
     ORDER BY seq LIMIT :limit
 ) AS looked_at
@@ -311,10 +311,10 @@ WHERE b.key IS NULL AND b.body IS NOT NULL AND (s.key_path IS NOT NULL OR s.key_
 GROUP BY 1, 2, 3 ORDER BY 1, 2
 
 -- name: suspects
--- Whether a message waits that must run alone. Relies on queue_solo.
+-- Whether a message waits that must run alone. Relies on queue_suspect.
 SELECT EXISTS (
     SELECT 1 FROM {prefix}queue
-    WHERE solo AND token IS NULL AND (state = 'ready' OR due_at <= :now)
+    WHERE suspect > 0 AND token IS NULL AND (state = 'ready' OR due_at <= :now)
       AND subscription IN (SELECT value FROM json_each(:subscriptions)) AND destination IS :destination)
 
 -- name: park
@@ -490,9 +490,9 @@ FROM {prefix}queue q JOIN {prefix}subscription s ON s.id = q.subscription
 WHERE q.worker = :worker AND q.token IS NOT NULL ORDER BY q.seq
 
 -- name: take_over
--- Alone: charged, and dead at the limit; several: nobody is charged, all become solo.
+-- Alone: charged, and dead at the limit; several: nobody is charged, all become suspects.
 UPDATE {prefix}queue
-SET worker = NULL, token = NULL, solo = 1, crashes = crashes + :charge,
+SET worker = NULL, token = NULL, suspect = 1, crashes = crashes + :charge,
     state = CASE WHEN crashes + :charge >= :crash_limit THEN 'dead' ELSE state END,
     due_at = CASE WHEN crashes + :charge >= :crash_limit THEN NULL ELSE due_at END
 WHERE worker = :worker AND token IS NOT NULL

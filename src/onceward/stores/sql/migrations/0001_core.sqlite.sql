@@ -78,7 +78,7 @@ CREATE TABLE {prefix}queue (
     token        integer,
     attempts     integer NOT NULL DEFAULT 0,
     crashes      integer NOT NULL DEFAULT 0,
-    solo         integer NOT NULL DEFAULT 0,
+    suspect      integer NOT NULL DEFAULT 0,
     -- Of an unhandled row: its type. Without a subscription nobody had subscribed to it; with one, its key was
     -- not to be found. A row that was copied from another has that one's number in `sequence`: when it came.
     type         text,
@@ -95,14 +95,14 @@ CREATE TABLE {prefix}queue (
 
 -- Only due work is in the claim indexes, so claims cost the same however much is finished, dead or waiting.
 CREATE INDEX {prefix}queue_ready ON {prefix}queue (seq)
-    WHERE state = 'ready' AND token IS NULL AND NOT solo AND NOT outgoing;
+    WHERE state = 'ready' AND token IS NULL AND suspect = 0 AND NOT outgoing;
 CREATE INDEX {prefix}queue_outgoing ON {prefix}queue (destination, seq)
-    WHERE state = 'ready' AND token IS NULL AND NOT solo AND outgoing;
+    WHERE state = 'ready' AND token IS NULL AND suspect = 0 AND outgoing;
 CREATE INDEX {prefix}queue_due ON {prefix}queue (due_at)
-    WHERE due_at IS NOT NULL AND token IS NULL AND NOT solo AND NOT outgoing;
+    WHERE due_at IS NOT NULL AND token IS NULL AND suspect = 0 AND NOT outgoing;
 CREATE INDEX {prefix}queue_outgoing_due ON {prefix}queue (destination, due_at)
-    WHERE due_at IS NOT NULL AND token IS NULL AND NOT solo AND outgoing;
-CREATE INDEX {prefix}queue_solo ON {prefix}queue (seq) WHERE solo;
+    WHERE due_at IS NOT NULL AND token IS NULL AND suspect = 0 AND outgoing;
+CREATE INDEX {prefix}queue_suspect ON {prefix}queue (suspect, seq) WHERE suspect > 0;
 CREATE INDEX {prefix}queue_noted ON {prefix}queue (worker, key_hash) WHERE token IS NOT NULL;
 CREATE INDEX {prefix}queue_key ON {prefix}queue (key_hash, place, seq) WHERE key_hash IS NOT NULL;
 CREATE INDEX {prefix}queue_waiting ON {prefix}queue (key_hash, place, seq) WHERE state = 'waiting';
