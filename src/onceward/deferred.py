@@ -10,7 +10,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["Deferred", "asyncio", "hashlib", "signal", "socket"]
+__all__ = ["Deferred", "asyncio", "futures", "hashlib", "signal", "socket"]
 
 
 class Deferred:
@@ -40,5 +40,8 @@ if TYPE_CHECKING:
     import hashlib
     import signal
     import socket
+    from concurrent import futures
 else:
-    asyncio, hashlib, signal, socket = map(DeferredStandard, ("asyncio", "hashlib", "signal", "socket"))
+    asyncio, futures, hashlib, signal, socket = map(
+        DeferredStandard, ("asyncio", "concurrent.futures", "hashlib", "signal", "socket")
+    )

@@ -1,4 +1,7 @@
-"""What `message.once` does: runs `steps/effect.py` on a connection of its own, outside of the handler's transaction."""
+"""What `message.once` does: runs `steps/effect.py` on connections of its own, outside of the handler's transaction.
+
+It has one only while it records something: the call itself may take long.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,12 @@ from datetime import timedelta
 from typing import Any
 
 from onceward.errors import ContractViolation, NeedsAlone, OutcomeUnknown
-from onceward.flow import Do, Outcome, done, run_async, run_sync
+from onceward.flow import Do, Outcome, run_async
 from onceward.message import Message
 from onceward.steps.effect import guarded
 from onceward.steps.lane import Lane
 from onceward.stores.protocol import Store
+from onceward.transact import apart, one_async
 
 
 def sync_effects(lane: Lane, store: Store, is_idle: Callable[[], bool]) -> Callable[..., Any]:
@@ -19,16 +23,11 @@ def sync_effects(lane: Lane, store: Store, is_idle: Callable[[], bool]) -> Calla
 
     def once(message: Message, name: str, call: Callable[[], Any], idempotent: bool | timedelta) -> Any:  # noqa: FBT001 - internal
         _check(lane, store, name, is_idle)
-        with store.session() as session:
-
-            def perform(request: Any) -> Any:
-                return done(request) if isinstance(request, Do) else session.perform(request)
-
-            try:
-                return run_sync(_step(lane, message, name, call, idempotent=idempotent), perform)
-            except OutcomeUnknown as error:
-                lane.unknown = str(error)
-                raise
+        try:
+            return apart(store, lambda: _step(lane, message, name, call, idempotent=idempotent))
+        except OutcomeUnknown as error:
+            lane.unknown = str(error)
+            raise
 
     return once
 
@@ -38,16 +37,15 @@ def async_effects(lane: Lane, store: Store, is_idle: Callable[[], bool]) -> Call
 
     async def once(message: Message, name: str, call: Callable[[], Any], idempotent: bool | timedelta) -> Any:  # noqa: FBT001
         _check(lane, store, name, is_idle)
-        async with store.async_session() as session:
 
-            async def perform(request: Any) -> Any:
-                return await _awaited(request.call) if isinstance(request, Do) else await session.perform(request)
+        async def perform(request: Any) -> Any:
+            return await (_awaited(request.call) if isinstance(request, Do) else one_async(store, request))
 
-            try:
-                return await run_async(_step(lane, message, name, call, idempotent=idempotent), perform)
-            except OutcomeUnknown as error:
-                lane.unknown = str(error)
-                raise
+        try:
+            return await run_async(_step(lane, message, name, call, idempotent=idempotent), perform)
+        except OutcomeUnknown as error:
+            lane.unknown = str(error)
+            raise
 
     return once
 

@@ -96,7 +96,11 @@ class RightsMissing(StoreError):
 
 
 class StoreBusy(StoreUnavailable):
-    """Another writer held the database for as long as the caller was ready to wait; trying at once again is no use."""
+    """Another transaction held what this one needs for as long as the caller was ready to wait; try again later.
+
+    That is another copy of the message, which is being processed, or on SQLite any other writer. The database itself is
+    there, so nothing is spooled, and trying at once again is no use.
+    """
 
 
 class BlobsUnavailable(StoreUnavailable):

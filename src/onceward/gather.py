@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 from onceward import checks
 from onceward.deferred import asyncio
 from onceward.message import Arguments, Delivery, Receipt, delivery_of
+from onceward.stores.calls import depth
 
 SHARED = 500
 """How many messages share a transaction at most: 1000 was no faster."""
@@ -222,7 +223,11 @@ class AsyncGathering:
 
 
 class Gatherings:
-    """One for the threads of this process, one for each event loop."""
+    """One for the threads of this process, one for each event loop; others for what handlers receive.
+
+    A handler holds a connection, so it must not wait for a caller that waits for one: each depth of handlers, which has
+    its own connections, has its own gathering.
+    """
 
     def __init__(
         self,
@@ -233,19 +238,25 @@ class Gatherings:
     ) -> None:
         self._store, self._store_async = store, store_async
         self._leaders = 1 if single_writer else LEADERS
-        self._threads = os.getpid(), Gathering(store, self._leaders)
-        self._tasks: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGathering] = WeakKeyDictionary()
+        self._threads: tuple[int, dict[int, Gathering]] = os.getpid(), {}
+        self._tasks: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, AsyncGathering]] = WeakKeyDictionary()
 
     def of_threads(self) -> Gathering:
         """For a caller in any thread; whoever led in the parent does not lead in a forked child."""
         if self._threads[0] != os.getpid():
-            self._threads = os.getpid(), Gathering(self._store, self._leaders)
-        return self._threads[1]
+            self._threads = os.getpid(), {}
+        level = depth()
+        return self._threads[1].get(level) or self._threads[1].setdefault(level, Gathering(self._store, self._leaders))
 
     def of_tasks(self) -> AsyncGathering:
         """For a caller on the running event loop."""
-        loop = asyncio.get_running_loop()
-        gathering = self._tasks.get(loop)
-        if gathering is None:
-            gathering = self._tasks[loop] = AsyncGathering(self._store_async, self._leaders)
-        return gathering
+        loop, level = asyncio.get_running_loop(), depth()
+        gatherings = self._tasks.setdefault(loop, {})
+        if level not in gatherings:
+            gatherings[level] = AsyncGathering(self._store_async, self._leaders)
+        return gatherings[level]
+
+    async def finish(self) -> None:
+        """Wait until nothing is being stored on the running event loop."""
+        for gathering in list(self._tasks.get(asyncio.get_running_loop(), {}).values()):
+            await gathering.finish()

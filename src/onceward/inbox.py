@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
 from onceward import checks, identity
 from onceward.blobs.bodies import LargeBodies
 from onceward.breaker import CONNECTIONS, Breaker, Circuit
+from onceward.copies import Copies
 from onceward.deferred import Deferred, asyncio
 from onceward.entrance import Entrance
 from onceward.errors import StoreUnavailable
@@ -90,7 +91,8 @@ class Inbox(Entrance, Sending, Upkeep):
             large=LargeBodies(None if blobs is None else blob_stores.open_blobs(blobs), blob_above),
         )
         super().__init__(context, open_store(url, prefix, self.settings.lock_wait, self.settings.pool))
-        self.inline = Inline(self._context, self._store, self.introduce)
+        self._copies = Copies(self.settings.lock_wait)
+        self.inline = Inline(self._context, self._store, self.introduce, self._copies)
         self._workers: set[Worker] = set()
         self._gatherings = Gatherings(self._receive, self._areceive, single_writer=self._store.single_writer)
         self._spooling = Spooling(spool, self._store_first, self.settings.poll.total_seconds())
@@ -192,7 +194,7 @@ class Inbox(Entrance, Sending, Upkeep):
 
     async def aclose(self) -> None:
         """As `close`, and close the connections of the running event loop."""
-        await self._gatherings.of_tasks().finish()
+        await self._gatherings.finish()
         await self._store.async_close()
         await asyncio.to_thread(self.close)
 
@@ -214,6 +216,7 @@ class Inbox(Entrance, Sending, Upkeep):
         if tx is not None:
             return run_sync(self._join([delivery]), performer(self._store.join(tx)))[0]
         self._store.check_caller()  # here, for another thread may store it
+        self._copies.wait(delivery)  # in nobody's company: the others would wait too
         return self._gatherings.of_threads().receive(self._lightened(delivery))
 
     async def areceive(self, *, tx: Any = None, **message: Unpack[Arguments]) -> Receipt:
@@ -224,6 +227,7 @@ class Inbox(Entrance, Sending, Upkeep):
         if self._context.large.wants(delivery):
             delivery = await asyncio.to_thread(self._lightened, delivery)
         self._store.check_caller()
+        await self._copies.async_wait(delivery)
         return await self._gatherings.of_tasks().receive(delivery)
 
     def receive_many(self, messages: Iterable[Arguments]) -> list[Receipt]:
@@ -252,12 +256,14 @@ class Inbox(Entrance, Sending, Upkeep):
         return await self._spooling.attempt_async(deliveries, lambda: self._astore_first(deliveries))
 
     def _store_first(self, deliveries: Sequence[Delivery]) -> list[Receipt]:
-        receipts = perform(self._store, self._taking_in(deliveries))
+        with self._copies.turn(deliveries[0]) if len(deliveries) == 1 else nullcontext():
+            receipts = perform(self._store, self._taking_in(deliveries))
         self._store.ring()
         return receipts
 
     async def _astore_first(self, deliveries: Sequence[Delivery]) -> list[Receipt]:
-        receipts = await perform_async(self._store, self._taking_in(deliveries))
+        async with self._copies.async_turn(deliveries[0]) if len(deliveries) == 1 else nullcontext():
+            receipts = await perform_async(self._store, self._taking_in(deliveries))
         self._store.ring()
         return receipts
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, Unpack
 
+from onceward.copies import Copies
 from onceward.deferred import asyncio
 from onceward.effects import async_effects, sync_effects
 from onceward.errors import ConfigurationError, StoreUnavailable
@@ -45,8 +46,10 @@ class Processed(NamedTuple):
 class Inline:
     """Runs handlers in the caller's thread or event loop."""
 
-    def __init__(self, context: Context, store: Store, introduce: Callable[[Collection[str]], Flow[None]]) -> None:
-        self._context, self._store, self._introduce = context, store, introduce
+    def __init__(
+        self, context: Context, store: Store, introduce: Callable[[Collection[str]], Flow[None]], copies: Copies
+    ) -> None:
+        self._context, self._store, self._introduce, self._copies = context, store, introduce, copies
         self._presence: Presence | None = None
         self._pid = 0
         self._lock = threading.Lock()
@@ -59,18 +62,20 @@ class Inline:
             raise ConfigurationError(
                 f"{delivery.type!r} has an async handler; inside an event loop use `await inbox.aprocess(...)`"
             )
-        processed = self._run(delivery) if False in kinds else Processed({})
-        if True in kinds:
-            processed = processed.and_then(asyncio.run(self._run_in_new_loop(delivery)))
+        with self._copies.turn(delivery):
+            processed = self._run(delivery) if False in kinds else Processed({})
+            if True in kinds:
+                processed = processed.and_then(asyncio.run(self._run_in_new_loop(delivery)))
         return processed
 
     async def process_async(self, delivery: Delivery) -> Processed:
         """As `process`, awaited; a `def` handler runs in a thread."""
         self._store.check_caller()
         kinds = self._kinds(delivery)
-        processed = await asyncio.to_thread(self._run, delivery) if False in kinds else Processed({})
-        if True in kinds:
-            processed = processed.and_then(await self._run_async(delivery))
+        async with self._copies.async_turn(delivery):
+            processed = await asyncio.to_thread(self._run, delivery) if False in kinds else Processed({})
+            if True in kinds:
+                processed = processed.and_then(await self._run_async(delivery))
         return processed
 
     async def answer(self, consumer: str, **message: Unpack[Arguments]) -> Receipt:

@@ -20,7 +20,7 @@ class Settings:
     poll: timedelta = timedelta(seconds=1)
     """How often an idle worker looks by itself; notifications make it look at once."""
     lock_wait: timedelta = timedelta(seconds=2)
-    """How long receiving waits for another copy of the same message that is being stored right now."""
+    """How long a message waits for another copy of it that is being stored or processed right now."""
     statement_limit: timedelta = timedelta(seconds=10)
     """The longest any of onceward's own statements may take."""
     handler_timeout: timedelta = timedelta(seconds=60)
@@ -37,7 +37,8 @@ class Settings:
     """How long inline processing stores first after a process died while working inline."""
     pool: int = 16
     """How many connections to PostgreSQL the calls of a process share: `receive`, `process`, `send`, reports. What more
-    calls than that do at once waits for one."""
+    calls than that do at once waits for one; `process` has one for as long as its handler runs. What handlers call
+    themselves has half as many of its own."""
     stop_timeout: timedelta = timedelta(seconds=30)
     """How long a graceful stop waits for running handlers."""
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from onceward.deferred import Deferred, asyncio
-from onceward.errors import OncewardError, StoreConflict, StoreError, StoreUnavailable
+from onceward.errors import OncewardError, StoreBusy, StoreConflict, StoreError, StoreUnavailable
 from onceward.message import Delivery, Receipt
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ class Spooling:
         if self.spool.is_empty:
             try:
                 return attempt()
+            except StoreBusy:
+                raise  # the database is there, and has another copy in hand
             except StoreUnavailable as error:
                 log.warning("%s; messages go to the spool %s", error, self.spool.path)
         return self._append(self.spool, deliveries)
@@ -58,6 +60,8 @@ class Spooling:
         if self.spool.is_empty:
             try:
                 return await attempt()
+            except StoreBusy:
+                raise  # the database is there, and has another copy in hand
             except StoreUnavailable as error:
                 log.warning("%s; messages go to the spool %s", error, self.spool.path)
         return await asyncio.to_thread(self._append, self.spool, deliveries)

@@ -60,11 +60,17 @@ def perform(store: Store, step: Callable[[], Flow[T]], through: Callable[[Sessio
 
 def apart(store: Store, step: Callable[[], Flow[T]]) -> T:
     """Run a step that is mostly calls; it holds a session only for a request that needs one, which is a whole one."""
+    return run_sync(step(), lambda request: done(request) if isinstance(request, Do) else one(store, request))
 
-    def on_demand(request: Any) -> Any:
-        return done(request) if isinstance(request, Do) else perform(store, lambda: _alone(request))
 
-    return run_sync(step(), on_demand)
+def one(store: Store, request: Any) -> Any:
+    """Perform a request that is a whole transaction."""
+    return perform(store, lambda: _alone(request))
+
+
+async def one_async(store: Store, request: Any) -> Any:
+    """As `one`, awaited."""
+    return await perform_async(store, lambda: _alone(request))
 
 
 def _alone(request: Any) -> Flow[Any]:

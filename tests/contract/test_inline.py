@@ -8,9 +8,9 @@ import sqlite3
 import psycopg
 import pytest
 
-from onceward import ConfigurationError, Message, StoreUnavailable
+from onceward import ConfigurationError, Message, Receipt, StoreUnavailable
 from tests.contract.behaviour import Do, Steps, Until, raising, returning, stumbling, wrote
-from tests.contract.harness import QUICK, Kind, Shop, arguments
+from tests.contract.harness import QUICK, Kind, Shop, arguments, in_threads
 from tests.contract.journal import journal, journaling, open_journal
 from tests.servers import FaultProxy
 from tests.waiting import wait_until
@@ -75,9 +75,21 @@ def test_a_process_registers_once(shop: Shop) -> None:
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
 
+def in_two_processes(shop: Shop, other: Shop) -> list[Receipt]:
+    """Both process a copy at the same time."""
+    if shop.kind == "def":
+        return in_threads(*(lambda one=one: one.inbox.process(**arguments("m1")) for one in (shop, other)))
+
+    async def gathered() -> list[Receipt]:
+        return await asyncio.gather(*(one.inbox.aprocess(**arguments("m1")) for one in (shop, other)))
+
+    receipts: list[Receipt] = shop.await_(gathered())
+    return receipts
+
+
 def test_a_copy_waits_for_the_one_in_flight(postgres_shop: Shop) -> None:
     """HZ-01: while the first runs its handler, the second is held by the unique key, not answered by a guess."""
-    shop = postgres_shop
+    shop, other = postgres_shop, postgres_shop.another()
 
     def slow(message: Message) -> Steps:
         yield wrote(message)
@@ -85,26 +97,28 @@ def test_a_copy_waits_for_the_one_in_flight(postgres_shop: Shop) -> None:
         return "first"
 
     shop.handle(behaviour=slow)
-    receipts = shop.at_once("process", [arguments("m1")] * 2)
+    other.handle(behaviour=slow)
+    receipts = in_two_processes(shop, other)
     assert sorted((receipt.status, receipt.result) for receipt in receipts) == [
         ("accepted", "first"),
         ("duplicate", "first"),
     ]
-    assert shop.runs["m1"] == 1
+    assert shop.runs["m1"] + other.runs["m1"] == 1
 
 
 def test_a_copy_takes_over_from_one_that_fails(postgres_shop: Shop) -> None:
     """HZ-01: the first rolls back while the second waits: one effect, whoever has it, and no message lost."""
-    shop = postgres_shop
+    shop, other = postgres_shop, postgres_shop.another()
 
     def first_fails(message: Message) -> Steps:
         yield wrote(message)
-        if shop.runs[message.id] == 1:
+        if shop.runs[message.id] + other.runs[message.id] == 1:
             yield Until(lambda: shop.sql(WAITING) == [(1,)])
             raise RuntimeError("the first")
 
     shop.handle(behaviour=first_fails)
-    shop.at_once("process", [arguments("m1")] * 2)
+    other.handle(behaviour=first_fails)
+    in_two_processes(shop, other)
     shop.finish()
     assert (shop.effects(), shop.count("ledger")) == (["m1"], 1)
     assert shop.process("m1").finished

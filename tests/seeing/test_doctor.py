@@ -21,7 +21,7 @@ def test_connections_that_may_be_wanted_are_compared_with_those_that_there_are(p
     with Inbox(postgres_url) as inbox:
         inbox.migrate()
         (fine,) = about(inbox, "connections")
-        assert (fine.level, fine.what.startswith("1 process may open up to 20 connections")) == ("ok", True)
+        assert (fine.level, fine.what.startswith("1 process may open up to 28 connections")) == ("ok", True)
         with inbox.transaction() as connection:  # processes as they register, and one that is long gone
             connection.execute(
                 "INSERT INTO onceward_worker (id, process, host, pid, code_version, inline, started_at, alive_until) "
@@ -29,7 +29,7 @@ def test_connections_that_may_be_wanted_are_compared_with_those_that_there_are(p
                 "FROM generate_series(0, 15) n"
             )
         (crowded,) = about(inbox, "connections")
-        assert (crowded.level, crowded.what.startswith("15 processes may open up to 300 connections")) == (
+        assert (crowded.level, crowded.what.startswith("15 processes may open up to 420 connections")) == (
             "warning",
             True,
         )
@@ -41,15 +41,15 @@ def test_the_size_of_the_pool_is_a_setting(postgres_url: str) -> None:
     with Inbox(postgres_url, settings=Settings(pool=3)) as inbox:
         inbox.migrate()
         (found,) = about(inbox, "connections")
-        assert found.what.startswith("1 process may open up to 7 connections")
+        assert found.what.startswith("1 process may open up to 8 connections")
         for name in ("one", "two"):
             inbox.sink(name, InboxSink(inbox, source="here"))
         (found,) = about(inbox, "connections")
-        assert found.what.startswith("1 process may open up to 10 connections")
-        assert inbox.store._sync_pool().max_size == 3  # type: ignore[attr-defined]
+        assert found.what.startswith("1 process may open up to 11 connections")
+        assert inbox.store._pools.of_threads().max_size == 3  # type: ignore[attr-defined]
 
         async def async_size() -> int:
-            pool = await inbox.store._async_pool()  # type: ignore[attr-defined]
+            pool = await inbox.store._pools.of_tasks()  # type: ignore[attr-defined]
             await inbox.store.async_close()
             return int(pool.max_size)
 

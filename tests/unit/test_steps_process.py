@@ -95,7 +95,7 @@ class TestSuccess:
         ]
         assert script.params("store_results") == [{"seq": 5, "result": '{"a":1}'}]
         (begin,) = script.all(Begin)
-        assert begin == Begin(65, 65, 75, f"{WORKER}.inline.1")
+        assert begin == Begin(65, 2, 75, f"{WORKER}.inline.1")  # a copy waits for `lock_wait`
 
     def test_no_queue_row_is_left(self) -> None:
         """It is inserted without a state: only ledger and body."""

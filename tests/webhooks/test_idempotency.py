@@ -270,7 +270,24 @@ def test_a_key_without_an_answer_is_a_409(api: Api) -> None:
         assert api.runs == 1
 
 
-def test_on_sqlite_a_second_request_waits_for_the_writer_once_and_for_lock_wait(sqlite_url: str) -> None:
+def test_a_second_request_waits_for_lock_wait_and_is_told_to_come_again(store_url: str) -> None:
+    """D38: while the first still runs, without a connection that others need."""
+    api = Api(store_url, inbox={"settings": Settings(lock_wait=timedelta(milliseconds=100), pool=1)})
+    with api.serving() as caller:
+        order(caller, key="k-0")
+        api.held.clear()
+        api.entered.clear()
+        first = threading.Thread(target=order, args=[caller])
+        first.start()
+        assert api.entered.wait(20)
+        again = order(caller)
+        assert (again.status, again.headers["retry-after"]) == (503, "2")
+        api.held.set()
+        first.join()
+        assert (order(caller).json, api.runs) == ({"order": 2}, 2)
+
+
+def test_on_sqlite_another_request_waits_for_the_writer_once_and_for_lock_wait(sqlite_url: str) -> None:
     """D52: and is told to come again while the first still runs."""
     api = Api(sqlite_url, inbox={"settings": Settings(lock_wait=timedelta(milliseconds=300))})
     statements: list[str] = []
@@ -290,7 +307,7 @@ def test_on_sqlite_a_second_request_waits_for_the_writer_once_and_for_lock_wait(
         first.start()
         assert api.entered.wait(20)
         store.open_connection = traced  # the second request gets a connection of its own
-        assert order(caller).status == 503
+        assert order(caller, key="k-2").status == 503
         waits = [text for text in statements if text.startswith(("BEGIN", "PRAGMA busy_timeout ="))]
         assert waits == ["PRAGMA busy_timeout = 300", "BEGIN IMMEDIATE", "PRAGMA busy_timeout = 1500"]
         api.held.set()

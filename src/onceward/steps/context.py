@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -93,10 +93,16 @@ class Context:
         limit = self.settings.statement_limit.total_seconds()
         return Begin(limit, self.settings.lock_wait.total_seconds(), limit * 2, durable=durable)
 
-    def long(self, seconds: float, mark: str, *, savepoint: bool = False, writer_limit: float | None = None) -> Begin:
+    def long(self, seconds: float, mark: str, *, savepoint: bool = False) -> Begin:
         """A transaction in which a handler runs for up to so many seconds."""
         # The watch over the handler is the first to notice; the server's own limits are for a process that is stuck.
-        return Begin(seconds + 5, seconds + 5, seconds + 15, mark, savepoint=savepoint, writer_limit=writer_limit)
+        return Begin(seconds + 5, seconds + 5, seconds + 15, mark, savepoint=savepoint)
+
+    def inline(self, seconds: float, mark: str, *, forgets: bool) -> Begin:
+        """As `long`, for a message that comes with it: a copy waits for the first one's transaction for `lock_wait`."""
+        wait = self.settings.lock_wait.total_seconds()
+        # Whoever waits for an answer and will come again need not wait for the writer as long as a worker does.
+        return replace(self.long(seconds, mark), lock_limit=wait, writer_limit=wait if forgets else None)
 
 
 def once(context: Context, *requests: Request, durable: bool = True) -> Flow[tuple[list[Any], ...]]:

@@ -95,11 +95,9 @@ def _handle_inline(lane: Lane, delivery: Delivery, target: Target) -> Flow[Recei
     handler = _handler(context, delivery, target)
     limit = (handler.timeout if handler else context.settings.handler_timeout).total_seconds()
     mark = f"{lane.worker()}.inline.{lane.new_token()}"
-    # Whoever waits for an answer and will come again need not wait for the writer as long as a worker does.
-    writer_limit = context.settings.lock_wait.total_seconds() if _forgets(handler) else None
     # Of the catalog that the target is of: another thread may put a newer one in its place as soon as we wait.
     shared, row = {"catalog": context.cache.catalog.version}, _row(context, delivery, target)
-    yield context.long(limit, mark, writer_limit=writer_limit)
+    yield context.inline(limit, mark, forgets=_forgets(handler))
     turn = yield from _turn(target)
     if turn == "later":
         fresh = yield Each("receive", [row], {**READY, **shared})

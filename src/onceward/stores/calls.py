@@ -33,6 +33,11 @@ def handed_over() -> list[Owned]:
     return [call.connection for call in _calls.get() if call.connection.call is call]
 
 
+def depth() -> int:
+    """How many calls of handlers this thread or task is inside of, or was when it was begun: each has a connection."""
+    return len(_calls.get())
+
+
 class Owned:
     """A connection that belongs, while a handler has it, to that one call.
 

@@ -12,6 +12,7 @@ from onceward.errors import (
     ContractViolation,
     GuardFailed,
     RightsMissing,
+    StoreBusy,
     StoreConflict,
     StoreError,
     StoreUnavailable,
@@ -44,9 +45,7 @@ def translated(error: psycopg.Error, connection: Any) -> StoreError | ContractVi
     if outdated or isinstance(error, _CONFLICT):
         return StoreConflict(f"PostgreSQL rolled the transaction back: {_brief(error)}")
     if isinstance(error, pg.LockNotAvailable | pg.QueryCanceled):
-        return StoreUnavailable(
-            f"PostgreSQL did not answer in time: {_brief(error)}. Perhaps another copy of the message is in progress"
-        )
+        return _late(error)
     if isinstance(error, pg.NotNullViolation) and error.diag.column_name == "messages":
         return GuardFailed("a row is not in the state its writer believed")
     if isinstance(error, pg.InFailedSqlTransaction):
@@ -56,6 +55,15 @@ def translated(error: psycopg.Error, connection: Any) -> StoreError | ContractVi
     if connection.closed or adrift or _is_away(error) or isinstance(error, psycopg.InterfaceError):
         return StoreUnavailable(f"PostgreSQL cannot be reached: {_brief(error)}")
     return refused(error)
+
+
+def _late(error: psycopg.Error) -> StoreUnavailable:
+    if isinstance(error, pg.LockNotAvailable) and error.diag.context:  # which names the row that another has
+        return StoreBusy(
+            f"PostgreSQL did not answer in time: {_brief(error)}. Most likely another copy of the message is being "
+            "processed. This one was not stored: deliver it again"
+        )
+    return StoreUnavailable(f"PostgreSQL did not answer in time: {_brief(error)}")
 
 
 def swallowed() -> TransactionAborted:

@@ -14,7 +14,7 @@ import psycopg
 from psycopg import errors as pg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import PipelineStatus, TransactionStatus
-from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolClosed, PoolTimeout
+from psycopg_pool import PoolClosed, PoolTimeout
 
 from onceward.errors import ConfigurationError
 from onceward.stores import migrate
@@ -22,12 +22,11 @@ from onceward.stores.leftovers import Left
 from onceward.stores.postgres.bell import PostgresBell, Ringer
 from onceward.stores.postgres.failures import refused, unreachable
 from onceward.stores.postgres.guard import AsyncHandlerConnection, Guard, HandlerConnection
-from onceward.stores.postgres.leftovers import SETTERS
+from onceward.stores.postgres.pools import POOL_WAIT, AsyncPool, Pools, inner_size, settle_in, settle_in_async
 from onceward.stores.postgres.session import AsyncPostgresSession, PostgresSession
 from onceward.stores.postgres.statement import Statement
 from onceward.stores.statements import load
 
-_POOL_WAIT = 5.0
 _BESIDE_POOL = 4
 """Of a process with one lane: the lane's, the lease's, and two to ring and to hear the bell."""
 # Find a peer that has vanished without a word; values a user puts into the URL win.
@@ -43,23 +42,6 @@ _DEAD_PEER = {
 
 
 _SCHEMA = "SELECT relnamespace::regnamespace::text FROM pg_class WHERE oid = %s::regclass"
-
-
-class _Pool(ConnectionPool[HandlerConnection]):
-    @staticmethod
-    def check_connection(conn: Any) -> None:
-        # As psycopg's own check, past the guard, which would take it for a handler that has ended.
-        conn.set_autocommit(True)
-        psycopg.Cursor(conn).execute("")
-        conn.set_autocommit(False)
-
-
-class _AsyncPool(AsyncConnectionPool[AsyncHandlerConnection]):
-    @staticmethod
-    async def check_connection(conn: Any) -> None:
-        await conn.set_autocommit(True)
-        await psycopg.AsyncCursor(conn).execute("")
-        await conn.set_autocommit(False)
 
 
 class PostgresStore:
@@ -86,8 +68,7 @@ class PostgresStore:
     def _forget(self) -> None:
         """Start without connections: at first, and in a forked child, where the parent's are not ours."""
         self._pid = os.getpid()
-        self._pool: _Pool | None = None
-        self._pools: dict[asyncio.AbstractEventLoop, _AsyncPool] = {}
+        self._pools = Pools(self._conninfo, self._options, self._pool_size)
         self._ringer: Ringer | None = None
         self._wakes: set[Callable[[], None]] = set()
 
@@ -96,7 +77,7 @@ class PostgresStore:
         connection = None
         try:
             connection = HandlerConnection.connect(self._conninfo, **self._options)
-            _settle_in(connection)
+            settle_in(connection)
         except BaseException as error:
             if connection is not None:
                 connection.force_close()
@@ -110,7 +91,7 @@ class PostgresStore:
         connection = None
         try:
             connection = await AsyncHandlerConnection.connect(self._conninfo, **self._options)
-            await _settle_in_async(connection)
+            await settle_in_async(connection)
         except BaseException as error:  # also a cancellation: nobody else knows the connection yet
             if connection is not None:
                 connection.force_close()
@@ -142,9 +123,9 @@ class PostgresStore:
     @contextmanager
     def session(self) -> Iterator[PostgresSession]:
         self.check_schema()
-        pool = self._sync_pool()
+        pool = self._own_pools().of_threads()
         try:
-            connection = pool.getconn(timeout=_POOL_WAIT)
+            connection = pool.getconn(timeout=POOL_WAIT)
         except (PoolTimeout, PoolClosed) as error:
             unreachable(error, migrate.masked(self.url))
         session = PostgresSession(self._statements, connection, reopen=self.open_connection)
@@ -158,30 +139,18 @@ class PostgresStore:
             if connection.closed:
                 pool.check()  # after a restart of the server every idle connection is stale, not only this one
 
-    def _sync_pool(self) -> _Pool:
+    def _own_pools(self) -> Pools:
         with self._lock:
             if self._pid != os.getpid():
                 self._forget()
-            if self._pool is None:
-                self._pool = _Pool(
-                    self._conninfo,
-                    connection_class=HandlerConnection,
-                    kwargs=self._options,
-                    configure=_settle_in,
-                    min_size=0,
-                    max_size=self._pool_size,
-                    open=True,
-                    name="onceward",
-                    reconnect_timeout=_POOL_WAIT,  # its pauses double: after an outage it would sleep on
-                )
-            return self._pool
+            return self._pools
 
     @asynccontextmanager
     async def async_session(self) -> AsyncIterator[AsyncPostgresSession]:
         self.check_schema()
-        pool = await self._async_pool()
+        pool = await self._own_pools().of_tasks()
         try:
-            connection = await pool.getconn(timeout=_POOL_WAIT)
+            connection = await pool.getconn(timeout=POOL_WAIT)
         except (PoolTimeout, PoolClosed) as error:
             unreachable(error, migrate.masked(self.url))
         session = AsyncPostgresSession(self._statements, connection, reopen=self.open_async_connection)
@@ -194,31 +163,10 @@ class PostgresStore:
             await asyncio.shield(self._give_back(pool, connection))
 
     @staticmethod
-    async def _give_back(pool: _AsyncPool, connection: AsyncHandlerConnection) -> None:
+    async def _give_back(pool: AsyncPool, connection: AsyncHandlerConnection) -> None:
         await pool.putconn(connection)
         if connection.closed:
             await pool.check()
-
-    async def _async_pool(self) -> _AsyncPool:
-        loop = asyncio.get_running_loop()
-        if self._pid != os.getpid():
-            self._forget()
-        if loop not in self._pools:
-            self._pools = {known: pool for known, pool in self._pools.items() if not known.is_closed()}
-            pool = _AsyncPool(
-                self._conninfo,
-                connection_class=AsyncHandlerConnection,
-                kwargs=self._options,
-                configure=_settle_in_async,
-                min_size=0,
-                max_size=self._pool_size,
-                open=False,
-                name="onceward",
-                reconnect_timeout=_POOL_WAIT,  # its pauses double: after an outage it would sleep on
-            )
-            self._pools[loop] = pool
-            await pool.open()
-        return self._pools[loop]
 
     def join(self, tx: Any) -> PostgresSession:
         if not isinstance(tx, psycopg.Connection):
@@ -335,22 +283,18 @@ class PostgresStore:
         if answering == pid:  # a pooler in between has few connections for many of ours
             # The relay has one to look for what is to be published, and one more for each destination that has some.
             relay = 1 + destinations if destinations else 0
-            found.append(_room(self._pool_size + _BESIDE_POOL + relay, *connections))
+            found.append(_room(self._pool_size + inner_size(self._pool_size) + _BESIDE_POOL + relay, *connections))
         return found
 
     def close(self) -> None:
-        pool, self._pool = self._pool, None
         ringer, self._ringer = self._ringer, None
-        if pool:
-            pool.close()
+        self._pools.close()
         if ringer:
             ringer.close()
 
     async def async_close(self) -> None:
-        """Close the pool of the running event loop."""
-        pool = self._pools.pop(asyncio.get_running_loop(), None)
-        if pool:
-            await pool.close()
+        """Close the pools of the running event loop."""
+        await self._pools.async_close()
 
 
 def _room(each: int, allowed: int, others: int, processes: int) -> tuple[str, str, str]:
@@ -370,30 +314,6 @@ def _room(each: int, allowed: int, others: int, processes: int) -> tuple[str, st
         "through a PgBouncer"
     )
     return "warning", f"{what}: under load connections will be refused", advice
-
-
-def _settle_in(connection: HandlerConnection) -> None:
-    """Make a new connection ours: READ COMMITTED whatever the role's default is, and no autocommit from here on.
-
-    Statements are prepared where the server that answers is the one we connected to; a pooler hides who that is.
-    """
-    who_answers, setters = psycopg.Cursor(connection).execute(SETTERS).fetchall()[0]
-    connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
-    connection.set_autocommit(False)
-    if who_answers == connection.info.backend_pid:
-        connection.prepare_threshold = 5
-    connection.settle_in(setters)
-
-
-async def _settle_in_async(connection: AsyncHandlerConnection) -> None:
-    """As `_settle_in`, awaited."""
-    cursor = await psycopg.AsyncCursor(connection).execute(SETTERS)
-    who_answers, setters = (await cursor.fetchall())[0]
-    await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
-    await connection.set_autocommit(False)
-    if who_answers == connection.info.backend_pid:
-        connection.prepare_threshold = 5
-    connection.settle_in(setters)
 
 
 def _rows(cursor: psycopg.Cursor[tuple[Any, ...]]) -> list[Any]:

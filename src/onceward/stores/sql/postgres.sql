@@ -144,7 +144,8 @@ SELECT ordinal, seq, (extract(epoch FROM received_at) * 1000000)::bigint FROM in
 
 -- name: receive_inline
 -- Guard: unique (consumer, source, id), as for receive. One message that this very transaction handles, so it has no row in the queue.
--- Inserts nothing under an outdated catalog.
+-- Inserts nothing under an outdated catalog. It waits for the transaction of a copy as long as lock_timeout says, a short time;
+-- what comes after it is the handler's, and may wait as long as that may run.
 WITH fresh AS (
     INSERT INTO {prefix}ledger (seq, consumer, source, type_hash, id, hash, received_at)
     SELECT nextval('{prefix}seq'), %(consumer)s::integer, %(source)s::integer, %(type_hash)s::bigint, %(stored_id)s::bytea,
@@ -160,7 +161,8 @@ WITH fresh AS (
            %(body)s::bytea, %(destination)s::text, %(cause)s::bigint, received_at
     FROM fresh
 )
-SELECT seq, (extract(epoch FROM received_at) * 1000000)::bigint FROM fresh
+SELECT seq, (extract(epoch FROM received_at) * 1000000)::bigint
+FROM fresh WHERE set_config('lock_timeout', current_setting('statement_timeout'), true) IS NOT NULL
 
 -- name: known
 -- What is known of messages that were not inserted. Relies on the unique key of the ledger.

@@ -1,0 +1,89 @@
+"""Copies at the same time: one goes ahead, the others wait for it, and none waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import timedelta
+
+import pytest
+
+from onceward.copies import Copies
+from onceward.errors import StoreBusy
+from tests.unit.builders import delivery
+from tests.waiting import wait_until
+
+ONE = delivery()
+IDENTITY = ONE.source, ONE.id
+LONG, SHORT = timedelta(seconds=30), timedelta(milliseconds=10)
+
+
+def waiting(copies: Copies) -> int:
+    return len(copies._turns[IDENTITY])
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_after_a_success_all_go_on_and_after_a_failure_the_next(*, fails: bool) -> None:
+    """Threads and tasks wait for the same."""
+    copies, inside, most = Copies(LONG), 0, 0
+
+    async def other() -> None:
+        nonlocal inside, most
+        async with copies.async_turn(ONE):
+            inside += 1
+            most = max(most, inside)
+            await asyncio.sleep(0.01)
+            inside -= 1
+
+    async def others() -> None:
+        await asyncio.gather(other(), other(), other())
+
+    with ThreadPoolExecutor(1) as pool:
+        with suppress(RuntimeError), copies.turn(ONE):
+            running = pool.submit(asyncio.run, others())
+            wait_until(lambda: waiting(copies) == 3)
+            if fails:
+                raise RuntimeError("rolled back")
+        running.result()
+    assert (most, copies._turns) == (2 if fails else 3, {})  # the next one goes ahead of the last two
+
+
+def test_patience_ends_and_other_messages_are_not_concerned() -> None:
+    copies = Copies(SHORT)
+    with copies.turn(ONE):
+        with pytest.raises(StoreBusy, match=f"another copy of message '{ONE.id}'"), copies.turn(ONE):
+            pass
+        with pytest.raises(StoreBusy):
+            copies.wait(ONE)
+        with pytest.raises(StoreBusy):
+            asyncio.run(copies.async_wait(ONE))
+        with copies.turn(delivery(id="another")):
+            copies.wait(delivery(id="a third"))
+    copies.wait(ONE)
+    assert copies._turns == {}
+
+
+def test_one_that_is_cancelled_while_it_waits_is_in_nobodys_way() -> None:
+    copies = Copies(LONG)
+
+    async def main() -> None:
+        async with copies.async_turn(ONE):
+            task = asyncio.create_task(copies.async_wait(ONE))
+            while not waiting(copies):  # noqa: ASYNC110 - no event tells
+                await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        await copies.async_wait(ONE)
+
+    asyncio.run(main())
+
+
+def test_a_forked_child_does_not_wait_for_what_its_parent_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    copies = Copies(SHORT)
+    with copies.turn(ONE):
+        monkeypatch.setattr(os, "getpid", lambda: -1)
+        with copies.turn(ONE):
+            assert waiting(copies) == 0
