@@ -55,7 +55,7 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, default=200, help="how many seeds to run")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--mode", choices=(*MODES, "both"), default="both")
-    parser.add_argument("--store", default="sqlite", help="sqlite, or the URL of an empty PostgreSQL database")
+    parser.add_argument("--store", default="sqlite", help="sqlite, or the URL of an empty PostgreSQL, as superuser")
     parser.add_argument("--seed", type=int, help="replay one seed")
     parser.add_argument("--trace", action="store_true", help="print every request of the replayed seed")
     parser.add_argument("--processes", type=int, default=2)

@@ -2,13 +2,17 @@
 
 Each actor's connection has a thread, and the scheduler hands one request at a time to one of them. A statement that
 must wait for a lock is recognised by the server itself (`pg_blocking_pids`), so what happens depends on the seed and
-not on how fast the machine is. Many transactions are open at once: this backend reaches what SQLite's single writer
-cannot: late commits, row locks, key locks, deadlocks.
+not on how fast the machine is. Whatever else the server would decide by itself is settled, too: random numbers, plans,
+autovacuum, whom a deadlock hits, and which of several that wait goes on first (`backends.py`).
+
+Many transactions are open at once: this backend reaches what SQLite's single writer cannot: late commits, row locks,
+key locks, deadlocks.
 """
 
 from __future__ import annotations
 
 import datetime  # noqa: ICN001 - the module is passed on
+import random
 import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,21 +20,30 @@ from dataclasses import replace
 from typing import Any
 
 import psycopg
+from psycopg.conninfo import make_conninfo
 
-from onceward.errors import StoreUnavailable
+from onceward.errors import StoreConflict, StoreUnavailable
 from onceward.flow import Begin, Each, Query, Reconnect, Rollback
 from onceward.stores.postgres.session import PostgresSession
 from onceward.stores.postgres.statement import Statement
 from onceward.stores.postgres.store import PostgresStore
 from onceward.stores.statements import load
+from simulation.backends import Backends
 from simulation.clock import START, Clock
 from simulation.lite import PREFIX, TABLES, UNSEEN
 from simulation.requests import Blocked, Close, Open, Write
 
 GLANCE = 0.003
 """Seconds before the server is asked whether a statement waits for a lock."""
-DETECTED = 1.0
-"""Seconds in which the server has found a deadlock."""
+CANCELLED = 60.0
+"""Seconds in which the server has ended a statement that was cancelled, however busy the machine is."""
+SETTINGS = {
+    "plan_cache_mode": "force_generic_plan",  # else the order of rows depends on what a connection has run before
+    "deadlock_timeout": "1h",  # whom the server ends depends on how fast the machine is; `_break_deadlock` chooses
+}
+"""What the server would else decide by its own clock or memory."""
+_QUIET = """SELECT format('ALTER TABLE %s SET (autovacuum_enabled = off)', oid::regclass)
+FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"""
 EFFECTS = """CREATE TABLE IF NOT EXISTS effect_log (
     id bigserial PRIMARY KEY, consumer text NOT NULL, source text NOT NULL, message text NOT NULL,
     seq bigint NOT NULL, key text, number bigint, hash bytea NOT NULL, attempt integer NOT NULL)"""
@@ -40,12 +53,16 @@ _INSERT = (
 )
 _REAL_TIME = re.compile(r"\b(?:clock_timestamp|statement_timestamp|now)\(\)")
 _MARK_ONLY = "SELECT set_config('onceward.mark', %(mark)s, true)"
+_NOW = " FROM (SELECT set_config('onceward.now', %(now)s::text, true)) AS clock"
+"""For a function in the database, which has no parameters of a statement's."""
+_VIRTUAL_NOW = "to_timestamp(current_setting('onceward.now')::float8)"
 
 
 def virtual(statements: dict[str, str]) -> dict[str, str]:
-    """The same statements under a virtual clock and without limits in real time."""
+    """The same statements under a virtual clock, with the seed's random numbers and without limits in real time."""
     found = {name: _REAL_TIME.sub("to_timestamp(%(now)s::float8)", text) for name, text in statements.items()}
-    return {**found, "begin_limits": _MARK_ONLY}
+    found = {name: text.replace("random()", "%(chance)s::float8") for name, text in found.items()}
+    return {**found, "begin_limits": _MARK_ONLY, "turn_page": found["turn_page"] + _NOW}
 
 
 class PgDatabase:
@@ -55,14 +72,21 @@ class PgDatabase:
     single_writer = False
 
     def __init__(self, url: str, statements: Mapping[str, tuple[str, ...]] | None = None) -> None:
+        url = _settled(url)
         store = PostgresStore(url, PREFIX)
         store.migrate()
         self.store, self.url = store, url
         self._probe = psycopg.connect(url, autocommit=True)
+        self.backends = Backends(self._probe)
         self._probe.execute(EFFECTS)
+        for (command,) in self.run(_QUIET):
+            self._probe.execute(command)
+        ((function,),) = self.run("SELECT pg_get_functiondef(%s::regproc)", f"{PREFIX}turn_page")
+        self._probe.execute(_REAL_TIME.sub(_VIRTUAL_NOW, function))
         texts = statements or load("postgres", PREFIX)
         self.statements = virtual({name: parts[0] for name, parts in texts.items()})
         self.clock = Clock()
+        self.chance = random.Random(0)
         self.epoch = 0
         self._pool: list[PgSession] = []
         self._callers: list[PgCaller] = []
@@ -77,11 +101,24 @@ class PgDatabase:
         for session in list(self.sessions):
             self.give_back(session)
         self.clock, self.epoch = clock, 0
+        self.chance.seed(0)
         names = ", ".join([f"{PREFIX}{table}" for table in TABLES[1:] + UNSEEN] + ["effect_log"])
         self._probe.execute(f"TRUNCATE {names} RESTART IDENTITY CASCADE")
         self._probe.execute(f"UPDATE {PREFIX}catalog SET version = 1, last_crash_at = NULL")
         self._probe.execute(f"UPDATE {PREFIX}upkeep SET due_at = 'epoch'")
         self._probe.execute(f"ALTER SEQUENCE {PREFIX}seq RESTART")
+        self._remove_pages()
+
+    def _remove_pages(self) -> None:
+        """All bodies are in the first page again."""
+        pages = [number for (number,) in self.run(f"SELECT number FROM {PREFIX}page")]
+        for number in pages:
+            if number:
+                self._probe.execute(f"DROP TABLE {PREFIX}body_{number}")
+        self._probe.execute(f"DELETE FROM {PREFIX}page WHERE number <> 0")
+        self._probe.execute(f"UPDATE {PREFIX}page SET opened_at = NULL, closed_at = NULL")
+        if 0 not in pages:
+            self._probe.execute(f"SELECT {PREFIX}add_page(0)")
 
     def snapshot(self) -> dict[str, list[Any]]:
         """Everything that is committed, and how far the sequences are, as `restore` takes it."""
@@ -136,28 +173,13 @@ class PgDatabase:
         self._probe.close()
         self.store.close()
 
-    def blockers(self, pid: int) -> list[int]:
-        """Who holds what a connection waits for."""
-        return list(self.run("SELECT pg_blocking_pids(%s)", pid)[0][0])
-
     def ended(self) -> None:
         """A transaction has ended: whoever waited for it goes on or waits for another."""
         self.epoch += 1
-        for session in self.sessions:
-            session.come_to_rest()
-
-    def in_deadlock(self, pid: int) -> bool:
-        """Whether a connection waits, in the end, for itself."""
-        seen: set[int] = set()
-        front = self.blockers(pid)
-        while front:
-            one = front.pop()
-            if one == pid:
-                return True
-            if one not in seen:
-                seen.add(one)
-                front += self.blockers(one)
-        return False
+        waiting = [session for session in self.sessions if session.waits]
+        self.chance.shuffle(waiting)
+        while any(session.come_to_rest() for session in waiting):  # it may have ended what others waited for
+            waiting = [session for session in waiting if session.waits]
 
     def notes(self) -> list[tuple[int | None, int, int, int]]:
         """Committed notes: (key hash, worker, token, seq)."""
@@ -184,7 +206,7 @@ class PgDatabase:
     def waits_for_caller(self, session: PgSession) -> bool:
         """Whether a caller's transaction is in the way."""
         callers = {one.pid for one in self.sessions if isinstance(one, PgCaller)}
-        return not callers.isdisjoint(self.blockers(session.pid))
+        return not callers.isdisjoint(self.backends.blockers(session.pid))
 
     def names(self) -> dict[int, str]:
         """Names by their numbers."""
@@ -222,6 +244,12 @@ class PgDatabase:
         cursor = self._probe.execute(f"SELECT * FROM {table} ORDER BY 1")
         names = [column.name for column in cursor.description or ()]
         return [{name: _plain(value) for name, value in zip(names, row, strict=True)} for row in cursor]
+
+
+def _settled(url: str) -> str:
+    """The same database, for connections to which nothing happens by itself."""
+    options = " ".join(f"-c {name}={value}" for name, value in SETTINGS.items())
+    return make_conninfo(url, options=options)
 
 
 def _plain(value: Any) -> Any:
@@ -276,13 +304,17 @@ class PgSession:
             self._break_deadlock()
         pending, self._pending = self._pending, None
         try:
-            return pending.result()
-        finally:
-            if was_open and self._real.idle:
-                self.database.ended()
+            answer = pending.result()
+        except BaseException:
+            self.database.ended()  # its locks are free as soon as it is refused, before it is rolled back
+            raise
+        if was_open and self._real.idle:
+            self.database.ended()
+        return answer
 
     def _action(self, request: Any) -> Callable[[], Any]:
-        now = {"now": START + self.database.clock.now + self.database.clock.offset}
+        clock = self.database.clock
+        now = {"now": START + clock.now + clock.offset, "chance": self.database.chance.random()}
         if isinstance(request, Query):
             request = replace(request, params={**request.params, **now})
         elif isinstance(request, Each):
@@ -305,25 +337,27 @@ class PgSession:
         """Wait until the running statement has ended (True) or waits for somebody (False)."""
         if self._pending is None:
             return True
+        backends = self.database.backends
         while True:
             try:
-                self._pending.exception(timeout=GLANCE)
+                self._pending.exception(timeout=0 if backends.is_stopped(self.pid) else GLANCE)
             except TimeoutError:
-                if self.database.blockers(self.pid):
+                if backends.waits(self.pid):
                     return False
             else:
                 return True
 
+    @property
+    def waits(self) -> bool:
+        """Whether its last request has not been answered when it came to rest."""
+        return self._pending is not None and not self._pending.done()
+
     def _break_deadlock(self) -> None:
-        """Wait with the others; where they wait for each other, the server ends one of them."""
-        assert self._pending is not None
-        if not self.database.in_deadlock(self.pid):
+        """Wait with the others; where they wait for each other, the last to come is ended, as the server would do."""
+        if not self.database.backends.in_deadlock(self.pid):
             raise Blocked
-        try:
-            self._pending.exception(timeout=DETECTED)
-        except TimeoutError:
-            self.database.ended()
-            raise Blocked from None
+        self._cancel()
+        raise StoreConflict("deadlock detected")
 
     def peek_state(self, seq: int) -> str:
         """The state of a row as this transaction sees it."""
@@ -337,10 +371,12 @@ class PgSession:
 
     def _cancel(self) -> None:
         if self._pending is not None:
-            while not self._pending.done():
+            if not self._pending.done():  # it waits for a lock, so this is what ends it: once, or the next would be hit
                 self.database.run("SELECT pg_cancel_backend(%s)", self.pid)
-                self.come_to_rest()
+                self.database.backends.go_on(self.pid)
+                self._pending.exception(timeout=CANCELLED)
             self._pending = None
+            self.database.ended()
 
     def abort(self) -> None:
         """The database rolls the transaction back; the connection stays."""
@@ -378,6 +414,11 @@ class PgCaller(PgSession):
         if isinstance(request, Close):
             return lambda: connection.commit() if request.commits else connection.rollback()
         return super()._action(request)
+
+    def close(self) -> None:
+        """The connection is the program's own: what only joins it does not close it."""
+        super().close()
+        self._real.connection.close()
 
     def _open(self, request: Open) -> None:
         self._real.connection.execute(f"BEGIN ISOLATION LEVEL {request.isolation}")

@@ -93,11 +93,15 @@ class Scheduler:
             for run in frame.runs:
                 self.observer.run_ended(run, "died")
         for frame in {id(frame.session): frame for frame in task.frames}.values():
-            self.observer.forget(frame.session)  # it will serve another actor
-            self.database.give_back(frame.session)
+            self._give_back(frame.session)
         frames, task.frames = task.frames, []
         for frame in reversed(frames):
             frame.flow.close()
+
+    def _give_back(self, session: Any) -> None:
+        """It will serve another actor, to whom a transaction that this one left open means nothing."""
+        self.observer.forget(session)
+        self.database.give_back(session)
 
     def cut_all(self) -> None:
         """Every connection is lost."""
@@ -183,15 +187,15 @@ class Scheduler:
                 outcome.error, outcome.infrastructure = StoreUnavailable("the connection was lost"), True
             self._answer(task, task.frames[-1], outcome)
         elif frame.kind == "beside":
-            self.database.give_back(frame.session)
+            self._give_back(frame.session)
             self._answer(task, task.frames[-1], Outcome(value=value, error=error))
         elif frame.kind == "effect":
-            self.database.give_back(frame.session)
+            self._give_back(frame.session)
             self._end_effect(task, value, error)
         else:
             task.ended = True
             self.tasks.remove(task)
-            self.database.give_back(frame.session)
+            self._give_back(frame.session)
             task.on_end(value, error)
 
     def _end_effect(self, task: Task, value: Any, error: BaseException | None) -> None:
@@ -296,6 +300,7 @@ class Scheduler:
         return _LATER
 
     def _reconnect(self, frame: Frame, part: Reconnect) -> bool:
+        self.observer.forget(frame.session)
         if self.nemesis is not None and self.nemesis.is_away():
             frame.session.cut()
             self.observer.sometimes("database away")

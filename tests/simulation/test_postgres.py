@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import random
 from collections.abc import Iterator
 
 import pytest
 
+from onceward.flow import COMMIT, Flow, Query
 from simulation import mutants
 from simulation.checks import violations
 from simulation.pg import PgDatabase
@@ -23,15 +26,13 @@ def database(postgres_url: str) -> Iterator[PgDatabase]:
     found.close()
 
 
-def test_some_seeds_find_no_violation(database: PgDatabase) -> None:
-    """Others, and many, are for the long run: `python -m simulation --store URL`."""
-    for seed in range(4):
+def test_random_seeds_find_no_violation(database: PgDatabase) -> None:
+    first = random.SystemRandom().randrange(10**9)
+    logging.getLogger("simulation").warning("seeds %d to %d", first, first + 3)
+    for seed in range(first, first + 4):
         for mode in MODES:
-            # What a real server does in time is not the seed's alone: a violation is one that the seed repeats.
-            found = [violations(World(scenario(seed, mode), database).run())]
-            while found[-1] and len(found) < 3:
-                found.append(violations(World(scenario(seed, mode), database).run()))
-            assert not found[-1], f"{found}: python -m simulation --seed {seed} --mode {mode} --store URL --trace"
+            found = violations(World(scenario(seed, mode), database).run())
+            assert not found, f"{found}: python -m simulation --seed {seed} --mode {mode} --store URL --trace"
 
 
 @pytest.mark.parametrize("variant", [one for one in mutants.ALL if one.store == "postgres"], ids=lambda one: one.name)
@@ -41,7 +42,28 @@ def test_a_mutant_is_caught(variant: Variant, postgres_url: str) -> None:
 
 
 def test_the_same_seed_gives_the_same_trace(database: PgDatabase) -> None:
-    digests = [World(scenario(seed, "safety"), database).run().digest for seed in (8, 4, 4, 4)]
-    # On a busy machine one of them may be interrupted elsewhere.
-    assert len(set(digests[1:])) < 3
-    assert digests[0] not in digests[1:]
+    """However busy the machine is: see `simulation/backends.py` for what the server would decide by itself."""
+    digests = [World(scenario(seed, "safety"), database).run().digest for seed in (4, 8, 4, 1065, 1065)]
+    assert digests[0] == digests[2] != digests[1]
+    assert digests[3] == digests[4], "two wait for the same transaction"
+
+
+def test_what_an_actor_leaves_open_is_not_the_next_ones(database: PgDatabase) -> None:
+    """A connection serves one actor after the other; what was not committed has not happened."""
+    world = World(scenario(0, "safety"), database)
+    begin = world.plain_context().short()
+
+    def leaving() -> Flow[None]:
+        yield begin
+        yield Query("forget_worker", {"worker": 7})
+
+    def committing() -> Flow[None]:
+        yield begin
+        yield COMMIT
+
+    world.nemesis.active = False
+    for step in (leaving(), committing()):
+        world.scheduler.spawn("one", step, process=None, on_end=lambda *_: None)
+        while world.scheduler.tick():
+            pass
+    assert world.history.departed == []
