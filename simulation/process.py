@@ -19,9 +19,10 @@ from onceward.registry import Subscription
 from onceward.steps import presence
 from onceward.steps.context import Context
 from onceward.steps.dispatch import LINGER
+from onceward.steps.gate import Gate
 from onceward.steps.handle import work
 from onceward.steps.introduce import introduce
-from onceward.steps.lane import Gate, Lane
+from onceward.steps.lane import Lane
 from onceward.steps.process import process as process_step
 from onceward.steps.prune import Sweep, upkeep
 from onceward.steps.receive import merged, receive

@@ -21,7 +21,7 @@ from onceward.flow import RECONNECT, Flow, run_sync
 from onceward.rounds import Rounds
 from onceward.steps import presence
 from onceward.steps.context import Context
-from onceward.steps.lane import Gate
+from onceward.steps.gate import Gate
 from onceward.stores.protocol import Session, Store
 from onceward.watchdog import TICK, Watchdog
 

@@ -243,9 +243,10 @@ def _in_order(ground: Ground) -> None:
 
 
 def _suspects(stage: Stage) -> None:
-    """Two messages that must run alone, as after the death of a process that held both."""
-    has(message("m1"), message("m2"))(stage)
-    stage.ground.change("UPDATE onceward_queue SET suspect = 1")
+    """Two messages that run beside others, as after the death of a process that held them, and one that runs alone."""
+    has(message("m1"), message("m2"), message("m3"))(stage)
+    stage.ground.change("UPDATE onceward_queue SET suspect = 3")
+    stage.ground.change("UPDATE onceward_queue SET suspect = 1 WHERE seq = (SELECT max(seq) FROM onceward_queue)")
 
 
 def _bodies_are_gone(ground: Ground) -> None:
@@ -564,7 +565,7 @@ SCENARIOS: dict[str, Scenario] = {
     "handle secrets": Scenario(
         drains, ends("done", "m1", "m2"), has(message("m1", "secret"), message("m2", "secret")), check=_bodies_are_gone
     ),
-    "handle suspects": Scenario(drains, ends("done", "m1", "m2"), _suspects),
+    "handle suspects": Scenario(drains, ends("done", "m1", "m2", "m3"), _suspects),
     "handle keys": Scenario(drains, TWO_KEYS_END, has(*TWO_KEYS), always=_in_order, numbers={"group": 2}),
     "handle and promote": Scenario(
         drains, ends("done", "a1", "a2", "a3"), _promoting, errors={"a1": 3}, always=_in_order

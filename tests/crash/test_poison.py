@@ -76,12 +76,15 @@ def test_poison_alone_is_dead_after_three_crashes(death: str, kind: Kind, ground
 
 @pytest.mark.parametrize(("concurrency", "kind"), [(1, "sync"), (1, "async"), (3, "sync")])
 def test_poison_in_a_group_charges_no_innocent(concurrency: int, kind: Kind, ground: Ground, zygote: Zygote) -> None:
-    """R16, HZ-51: in the middle of a group of 21; the first crash has many suspects, so nobody is charged for it."""
+    """R16, HZ-51: in the middle of a group of 21; who is to blame for the first crashes is not known, so nobody is.
+
+    Half of them run together next, then each apart from other suspects; with lanes beside it, at last alone.
+    """
     with Service(ground.url) as service:
         service.inbox.receive_many([*INNOCENTS[:10], poison("oom"), *INNOCENTS[10:]])
     fleet = Fleet(ground, zygote, kind, arguments={"concurrency": concurrency})
     deaths = run_until_dead(fleet, -signal.SIGKILL)
-    assert deaths == CRASH_LIMIT + 1
+    assert CRASH_LIMIT < deaths <= CRASH_LIMIT + (2 if concurrency == 1 else 3)
     check_verdict(ground, INNOCENTS)
 
 
@@ -90,7 +93,7 @@ def test_poison_that_kills_the_whole_tree(ground: Ground, zygote: Zygote) -> Non
     with Service(ground.url) as service:
         service.inbox.receive_many([*INNOCENTS[:5], poison("whole-tree"), *INNOCENTS[5:]])
     fleet = Fleet(ground, zygote, numbers={"lease": 1})
-    assert run_until_dead(fleet, -signal.SIGKILL, seen=False) == CRASH_LIMIT + 1
+    assert run_until_dead(fleet, -signal.SIGKILL, seen=False) == CRASH_LIMIT + 2
     check_verdict(ground, INNOCENTS)
 
 

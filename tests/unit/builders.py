@@ -15,7 +15,8 @@ from onceward.registry import ANY_TYPE, OUTBOX, Handler, KeySpec, Registry, Subs
 from onceward.retry import RetryPolicy
 from onceward.settings import Settings
 from onceward.steps.context import Cache, Catalog, Context
-from onceward.steps.lane import Claimed, Gate, Lane
+from onceward.steps.gate import Gate
+from onceward.steps.lane import Claimed, Lane
 from onceward.steps.receive import record, targets
 
 SERVICE, SOURCE = "service", "shop"
@@ -178,6 +179,7 @@ def lane(
         stopping=stop or Stop(),
         gate=gate or Gate(),
         swept_at=here.clock(),
+        looked_at=here.clock(),
         ahead=True,
         owner=WORKER,
         destination=destination,

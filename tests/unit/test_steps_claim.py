@@ -11,8 +11,9 @@ from onceward.breaker import Breaker, Circuit
 from onceward.errors import StoreConflict, StoreUnavailable
 from onceward.flow import Begin, Query
 from onceward.retry import VersionGap
-from onceward.steps.claim import SWEEP_SECONDS, let_go, may_ride, next_batch
-from onceward.steps.lane import Claimed, Gate, Lane
+from onceward.steps.claim import SWEEP_SECONDS, let_go, may_ride
+from onceward.steps.lane import Claimed, Lane
+from onceward.steps.suspects import next_batch
 from tests.unit.builders import WORKER, Clock, Stop, claim_row, context, handler, lane, relay
 from tests.unit.script import Lost, Script, Turns
 
@@ -299,7 +300,7 @@ class TestCircuit:
         time = Clock()
         breaker = Breaker(Circuit(1, timedelta(seconds=30)), clock=time)
         here = lane(context(handler(breaker=breaker), handler("sent")))
-        here.swept_at = float("-inf")
+        here.swept_at = here.looked_at = float("-inf")
         script = Script({"suspects": [(0,)], "claim": []})
         breaker.failed(ConnectionError())
         script.run(next_batch(here))
@@ -328,93 +329,10 @@ class TestSweep:
     def test_the_first_look_is_a_sweep(self) -> None:
         """A new lane begins at the beginning."""
         here = lane(context(handler()))
-        here.swept_at = float("-inf")
+        here.swept_at = here.looked_at = float("-inf")
         script = Script({"suspects": [(0,)], "claim": []})
         script.run(next_batch(here))
         assert script.story == [LOOKED, *IDLE]
-
-
-class TestSuspect:
-    """A message that was in flight when a process died."""
-
-    def sweeping(self, gate: Gate | None = None) -> Lane:
-        here = lane(context(handler()), gate=gate)
-        clock(here).now += SWEEP_SECONDS
-        return here
-
-    def test_it_is_claimed_alone(self) -> None:
-        """One row, with the process to itself, until it is let go."""
-        here = self.sweeping()
-        script = Script({"suspects": [(1,)], "claim_suspects": [claim_row(5)]})
-        (one,) = script.run(next_batch(here))
-        assert script.story == [LOOKED, "begin claim_suspects park commit"]
-        assert script.params("claim_suspects") == [
-            {"worker": WORKER, "token": 1, "subscriptions": [1], "destination": None}
-        ]
-        assert (one.seq, here.open_tokens, here.wants_alone) == (5, {1}, True)
-        assert here.gate.closed
-        assert not here.gate.enter("another")
-        let_go(here, 1)
-        assert here.gate.enter("another")
-
-    def test_it_waits_for_the_others(self) -> None:
-        """While another lane holds a note nothing is claimed, not even ordinary work; it asks again."""
-        gate = Gate()
-        gate.enter("another")
-        here = self.sweeping(gate)
-        script = Script({"suspects": [(1,)], "claim_suspects": [claim_row(5)]})
-        assert script.run(next_batch(here)) == []
-        assert script.story == [LOOKED]
-        assert here.wants_alone
-        assert not gate.enter("third"), "nobody new goes in meanwhile"
-        gate.leave("another")
-        here.swept_at = clock(here).now
-        assert [one.seq for one in script.run(next_batch(here))] == [5]
-
-    def test_when_somebody_else_took_it_work_goes_on(self) -> None:
-        """The wish ends when the suspect is gone, before or after being alone; the gate is open again."""
-        here = self.sweeping()
-        here.wants_alone = True
-        here.gate.enter_alone(here)
-        script = Script({"suspects": [(0,)], "claim": [claim_row(1)]})
-        assert [one.seq for one in script.run(next_batch(here))] == [1]
-        assert script.story == [LOOKED, CLAIMED]
-        assert not here.wants_alone
-        assert not here.gate.closed
-
-        here = self.sweeping()
-        script = Script({"suspects": [(1,)], "claim_suspects": [], "claim": [claim_row(1)]})
-        assert [one.seq for one in script.run(next_batch(here))] == [1]
-        assert script.story == [LOOKED, "begin claim_suspects park commit", CLAIMED]
-        assert here.open_tokens == {2}
-        assert not here.gate.closed
-
-    def test_a_suspect_behind_an_earlier_message_is_parked(self) -> None:
-        """Order holds for suspects too."""
-        here = self.sweeping()
-        script = Script(
-            {"suspects": [(1,)], "claim_suspects": [claim_row(5, hashed=77)], "park": [(5, "waiting")], "claim": []}
-        )
-        assert script.run(next_batch(here)) == []
-        assert script.story[:2] == [LOOKED, "begin claim_suspects park commit"]
-        assert here.open_tokens == set()
-
-    @pytest.mark.parametrize("place", ["claim_suspects", "commit"])
-    def test_without_an_answer_it_stays_open_and_alone(self, place: str) -> None:
-        """Perhaps it is noted: nobody else may hold a note."""
-        here = self.sweeping()
-        looked = [False]
-
-        def commit(_: Any) -> Any:
-            looked[0], before = True, looked[0]
-            return Lost() if before else []
-
-        failure = {"commit": commit} if place == "commit" else {"claim_suspects": Lost()}
-        script = Script({"suspects": [(1,)], "claim_suspects": [claim_row(5)], **failure})
-        with pytest.raises(StoreUnavailable):
-            script.run(next_batch(here))
-        assert here.open_tokens == {1}
-        assert not here.gate.enter("another")
 
 
 class TestRide:
@@ -440,6 +358,11 @@ class TestRide:
         due = lane(context(handler()))
         clock(due).now += SWEEP_SECONDS
         assert not may_ride(due)
+        suspicious = lane(context(handler()))
+        suspicious.had_suspects = True
+        assert not may_ride(suspicious)
+        suspicious.had_suspects, suspicious.looked_at = False, float("-inf")
+        assert not may_ride(suspicious)
 
 
 def test_the_gate_is_left_with_the_last_token() -> None:

@@ -1,4 +1,4 @@
-"""A suspect runs alone; a lane knows which claims are open; a claimed row becomes a message or a problem."""
+"""A suspect runs apart or alone; a lane knows which claims are open; a claimed row becomes a message or a problem."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from onceward.errors import HandlerNotFound, InvalidMessage, OutcomeUnknown
 from onceward.flow import Call, Outcome
 from onceward.message import Message
 from onceward.retry import VersionGap
-from onceward.steps.lane import PASS, Claimed, Gate, Lane, Verdict
+from onceward.steps.gate import Gate
+from onceward.steps.lane import PASS, Claimed, Lane, Verdict
 from onceward.steps.lane import claimed as claimed_row
 from tests.unit.builders import NOW, SERVICE, WORKER, claim_row, claimed, context, handler, lane, relay, stored_headers
 
@@ -90,6 +91,22 @@ class TestGate:
         assert not closed(gate)
         assert gate.enter(C)
 
+    def test_one_of_a_kind_has_suspects(self) -> None:
+        """The others come and go meanwhile; nobody has suspects beside one who is alone."""
+        gate = Gate()
+        assert gate.enter_with_suspects(A, "sync")
+        assert not gate.enter_with_suspects(B, "sync")
+        assert gate.enter_with_suspects(C, "async")
+        assert gate.enter(B)
+        assert not closed(gate)
+        gate.leave(A)
+        assert gate.enter_with_suspects(B, "sync")
+        gate.leave(B)
+        assert not gate.enter_alone(A)
+        assert not gate.enter_with_suspects(B, "sync")
+        gate.leave(C)
+        assert gate.enter_alone(A)
+
     def test_only_one_is_alone(self) -> None:
         """Two suspects: the second waits until the first has left."""
         gate = Gate()
@@ -99,21 +116,31 @@ class TestGate:
         assert gate.enter_alone(B)
 
     @given(
-        st.lists(st.tuples(st.sampled_from(["enter", "enter_alone", "leave"]), st.sampled_from([A, B, C])), max_size=40)
+        st.lists(
+            st.tuples(
+                st.sampled_from(["enter", "enter_with_suspects", "enter_alone", "leave"]), st.sampled_from([A, B, C])
+            ),
+            max_size=40,
+        )
     )
     def test_whatever_happens_alone_is_alone(self, moves: list[tuple[str, str]]) -> None:
         """After any history: nobody is granted entry while somebody is alone, and all leaving opens the gate."""
         gate = Gate()
         inside: set[str] = set()
+        with_suspects: set[str] = set()
         alone: str | None = None
         for move, who in moves:
-            granted = getattr(gate, move)(who)
+            granted = getattr(gate, move)(*(who, "kind") if move == "enter_with_suspects" else (who,))
             if move == "leave":
                 inside.discard(who)
                 alone = None if alone == who else alone
-            elif move == "enter" and granted:
+                with_suspects.discard(who)
+            elif move in ("enter", "enter_with_suspects") and granted:
                 assert alone is None
                 inside.add(who)
+                if move == "enter_with_suspects":
+                    assert not with_suspects
+                    with_suspects.add(who)
             elif granted:
                 assert inside <= {who}
                 assert alone in (None, who)

@@ -14,6 +14,8 @@ from tests.unit.builders import WORKER, context
 from tests.unit.script import Lost, Script, Turns
 
 HERE = context(settings=Settings(lease=timedelta(seconds=9), crash_limit=3))
+TAKEN = [(7, 1), (8, 1), (9, 1)]
+"""How each of these runs next, after its process has died."""
 
 
 def test_a_process_registers() -> None:
@@ -38,7 +40,7 @@ def test_a_process_registers() -> None:
 def test_a_name_that_is_taken_changes_hands() -> None:
     """D25: what its last owner held is taken over in the same commit; one that came in between is replaced, too."""
     left = Turns([(2, 0, 55, "a")], [(3, 0, 56, "b")])
-    script = Script({"worker_of_process": left, "noted_by": [], "add_worker": Turns([], [(42,)])})
+    script = Script({"worker_of_process": left, "take_over": TAKEN, "noted_by": [], "add_worker": Turns([], [(42,)])})
     assert script.run(register(HERE, process="p", host="h", pid=5, inline=False)) == 42
     replaced = "begin worker_of_process noted_by take_over forget_worker add_worker commit"
     assert script.story == [replaced, replaced]
@@ -93,11 +95,13 @@ class TestTakeOver:
 
     def test_with_one_message_that_message_is_charged(self) -> None:
         """It ran alone, so it is the suspect: the crash is recorded and counted."""
-        script = Script({"lapsed_workers": [(2, 0, 55, "host")], "noted_by": [(7, 4, 1, None, "block")]})
+        script = Script(
+            {"lapsed_workers": [(2, 0, 55, "host")], "take_over": TAKEN, "noted_by": [(7, 4, 1, None, "block", 0)]}
+        )
         assert script.run(take_over_lapsed(HERE, WORKER)) == 1
-        assert script.story == ["begin lapsed_workers noted_by add_attempt take_over forget_worker commit"]
+        assert script.story == ["begin lapsed_workers noted_by take_over add_attempt forget_worker commit"]
         assert script.params("noted_by") == script.params("forget_worker") == [{"worker": 2}]
-        assert script.params("take_over") == [{"worker": 2, "charge": 1, "crash_limit": 3}]
+        assert script.params("take_over") == [{"worker": 2, "charge": 1, "crash_limit": 3, "level": 2}]
         assert script.params("add_attempt") == [
             {
                 "seq": 7,
@@ -114,60 +118,97 @@ class TestTakeOver:
         ]
 
     def test_with_several_messages_nobody_is_charged(self) -> None:
-        """Any of them may have been it: all are told to run alone."""
+        """Any of them may have been it: each is told how it runs next."""
         script = Script(
-            {"lapsed_workers": [(2, 0, 55, "host")], "noted_by": [(7, 0, 0, None, "block"), (8, 2, 1, None, "block")]}
+            {
+                "lapsed_workers": [(2, 0, 55, "host")],
+                "noted_by": [(7, 0, 0, None, "block", 0), (8, 2, 1, None, "block", 2)],
+                "take_over": [(8, 1), (7, 2)],
+            }
         )
         script.run(take_over_lapsed(HERE, WORKER))
-        assert script.params("take_over") == [{"worker": 2, "charge": 0, "crash_limit": 3}]
+        assert script.params("take_over") == [{"worker": 2, "charge": 0, "crash_limit": 3, "level": 2}]
         stories = script.params("add_attempt")
         assert [(one["seq"], one["attempt"], one["charged"]) for one in stories] == [(7, 0, False), (8, 2, False)]
-        assert all("held 2 messages; not charged, it will run alone next" in one["error"] for one in stories)
+        assert "held 2 messages; not charged, it runs without another suspect next" in stories[0]["error"]
+        assert "held 2 messages; not charged, it runs alone in its process next" in stories[1]["error"]
+
+    @pytest.mark.parametrize(
+        ("before", "level"),
+        [
+            ([0, 0], 2),
+            ([0] * 3, 2),
+            ([0] * 4, 3),
+            ([0] * 300, 151),
+            ([151] * 90 + [0] * 12, 7),
+            ([2, 0], 2),
+            ([2, 5], 2),
+        ],
+    )
+    def test_those_that_are_new_to_it_come_in_groups_of_half_as_many(self, before: list[int], level: int) -> None:
+        """Beside those that were suspects already: what becomes of these is not decided by how many there are."""
+        held = [(seq, 0, 0, None, "block", suspect) for seq, suspect in enumerate(before)]
+        taken = [(seq, level) for seq, _ in enumerate(before)]
+        script = Script({"lapsed_workers": [(2, 0, 55, "host")], "noted_by": held, "take_over": taken})
+        script.run(take_over_lapsed(HERE, WORKER))
+        assert script.params("take_over")[0]["level"] == level
+
+    @pytest.mark.parametrize(("level", "next_time"), [(3, "at most 1 other suspect next"), (151, "149 other suspects")])
+    def test_each_is_told_how_many_others_run_with_it(self, level: int, next_time: str) -> None:
+        """As many as its level says, less itself."""
+        held = [(seq, 0, 0, None, "block", 0) for seq in (7, 8)]
+        script = Script(
+            {"lapsed_workers": [(2, 0, 55, "host")], "noted_by": held, "take_over": [(7, level), (8, level)]}
+        )
+        script.run(take_over_lapsed(HERE, WORKER))
+        assert all(next_time in one["error"] for one in script.params("add_attempt"))
 
     @pytest.mark.parametrize(
         ("held", "detached"),
         [
-            ([(7, 4, 2, 70, "continue")], True),
-            ([(7, 4, 1, 70, "continue")], False),
-            ([(7, 4, 2, None, "continue")], False),
-            ([(7, 4, 2, 70, "block")], False),
-            ([(7, 4, 2, 70, "continue"), (8, 0, 0, None, "block")], False),
+            ([(7, 4, 2, 70, "continue", 0)], True),
+            ([(7, 4, 1, 70, "continue", 0)], False),
+            ([(7, 4, 2, None, "continue", 0)], False),
+            ([(7, 4, 2, 70, "block", 0)], False),
+            ([(7, 4, 2, 70, "continue", 0), (8, 0, 0, None, "block", 0)], False),
         ],
     )
     def test_a_key_goes_on_without_one_that_is_dead_now(self, held: list[Any], detached: bool) -> None:  # noqa: FBT001
         """At the limit, where its handler continues: under the key lock, after it is dead, and the next is promoted."""
-        script = Script({"lapsed_workers": [(2, 0, 55, "host")], "noted_by": held, "detach": [(7,)]})
+        script = Script(
+            {"lapsed_workers": [(2, 0, 55, "host")], "take_over": TAKEN, "noted_by": held, "detach": [(7,)]}
+        )
         script.run(take_over_lapsed(HERE, WORKER))
-        going_on = "lock_keys add_attempt take_over detach advance promote forget_worker"
+        going_on = "lock_keys take_over add_attempt detach advance promote forget_worker"
         assert (going_on in script.story[0]) is detached
         assert ("detach" in script.story[0]) is detached
 
     def test_the_keys_of_several_dead_are_locked_together_and_in_order(self) -> None:
         """Whoever finishes a group locks its keys in order too: neither waits for the other in a circle."""
-        held = Turns([(7, 0, 2, 90, "continue")], [(8, 0, 2, 80, "continue")], [(9, 0, 2, 70, "continue")])
+        held = Turns([(7, 0, 2, 90, "continue", 0)], [(8, 0, 2, 80, "continue", 0)], [(9, 0, 2, 70, "continue", 0)])
         dead = [(worker, 0, 55, "host") for worker in (2, 3, 4)]
-        script = Script({"lapsed_workers": dead, "noted_by": held, "detach": [(7,)]})
+        script = Script({"lapsed_workers": dead, "take_over": TAKEN, "noted_by": held, "detach": [(7,)]})
         script.run(take_over_lapsed(HERE, WORKER))
         assert script.params("lock_keys") == [{"key_hashes": [70, 80, 90]}]
         assert [one["key_hashes"] for one in script.params("promote")] == [[90], [80], [70]]
 
     def test_a_number_behind_an_earlier_one_is_not_given_up(self) -> None:
         """It stays dead in its key: counting it as applied would pass the earlier one by."""
-        held = [(7, 4, 2, 70, "continue")]
-        script = Script({"lapsed_workers": [(2, 0, 55, "host")], "noted_by": held, "detach": []})
+        held = [(7, 4, 2, 70, "continue", 0)]
+        script = Script({"lapsed_workers": [(2, 0, 55, "host")], "take_over": TAKEN, "noted_by": held, "detach": []})
         script.run(take_over_lapsed(HERE, WORKER))
-        assert script.story[0].endswith("lock_keys add_attempt take_over detach forget_worker commit")
+        assert script.story[0].endswith("lock_keys take_over add_attempt detach forget_worker commit")
 
     def test_with_nothing_only_the_worker_goes(self) -> None:
         """An idle process leaves no story."""
-        script = Script({"lapsed_workers": [(2, 0, 55, "host")], "noted_by": []})
+        script = Script({"lapsed_workers": [(2, 0, 55, "host")], "take_over": TAKEN, "noted_by": []})
         script.run(take_over_lapsed(HERE, WORKER))
         assert script.story == ["begin lapsed_workers noted_by take_over forget_worker commit"]
         assert script.params("take_over")[0]["charge"] == 0
 
     def test_after_inline_work_everybody_becomes_careful(self) -> None:
         """A message without a note may have been the cause: receivers are told in the same commit."""
-        script = Script({"lapsed_workers": [(2, 1, 55, "host")], "noted_by": []})
+        script = Script({"lapsed_workers": [(2, 1, 55, "host")], "take_over": TAKEN, "noted_by": []})
         script.run(take_over_lapsed(HERE, WORKER))
         assert script.story[0].endswith("forget_worker touch_catalog commit")
         assert script.params("touch_catalog") == [{"crash": True}]
@@ -177,7 +218,10 @@ class TestTakeOver:
         script = Script(
             {
                 "lapsed_workers": [(2, 0, 55, "a"), (3, 1, 56, "b")],
-                "noted_by": Turns([(7, 0, 0, None, "block")], [(8, 0, 0, None, "block"), (9, 0, 0, None, "block")]),
+                "take_over": TAKEN,
+                "noted_by": Turns(
+                    [(7, 0, 0, None, "block", 0)], [(8, 0, 0, None, "block", 0), (9, 0, 0, None, "block", 0)]
+                ),
             }
         )
         assert script.run(take_over_lapsed(HERE, WORKER)) == 2
@@ -186,10 +230,12 @@ class TestTakeOver:
 
     def test_a_supervisor_knows_who_died(self) -> None:
         """By the name of the process, with the cause that was seen."""
-        script = Script({"worker_of_process": [(2, 1, 55, "a")], "noted_by": [(7, 0, 0, None, "block")]})
+        script = Script(
+            {"worker_of_process": [(2, 1, 55, "a")], "take_over": TAKEN, "noted_by": [(7, 0, 0, None, "block", 0)]}
+        )
         assert script.run(take_over_process(HERE, "p", "killed by signal 9")) == 1
         assert script.story == [
-            "begin worker_of_process noted_by add_attempt take_over forget_worker touch_catalog commit"
+            "begin worker_of_process noted_by take_over add_attempt forget_worker touch_catalog commit"
         ]
         assert script.params("worker_of_process") == [{"process": "p"}]
         assert "killed by signal 9 while it handled this message alone" in script.params("add_attempt")[0]["error"]
@@ -206,6 +252,13 @@ class TestTakeOver:
     )
     def test_half_a_take_over_never_happens(self, place: str, failure: Any) -> None:
         """Notes and worker go together or not at all: a failure comes out, and nothing more is sent."""
-        script = Script({"lapsed_workers": [(2, 1, 55, "a")], "noted_by": [(7, 0, 0, None, "block")], place: failure})
+        script = Script(
+            {
+                "lapsed_workers": [(2, 1, 55, "a")],
+                "take_over": TAKEN,
+                "noted_by": [(7, 0, 0, None, "block", 0)],
+                place: failure,
+            }
+        )
         with pytest.raises((StoreUnavailable, StoreConflict)):
             script.run(take_over_lapsed(HERE, WORKER))

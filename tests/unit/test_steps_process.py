@@ -20,6 +20,7 @@ from onceward.registry import Handler
 from onceward.retry import Reject, Retry, RetryPolicy
 from onceward.steps.lane import Lane
 from onceward.steps.process import _run, process
+from onceward.steps.suspects import APART
 from onceward.stores.statements import load
 from tests.unit.builders import (
     NOW,
@@ -542,7 +543,7 @@ class TestCareful:
         assert run(here, script, one) == {SERVICE: Receipt("accepted", 5, finished=True, result=1)}
         assert script.story == ["begin receive commit", "begin call finish commit", "begin known commit"]
         (row,) = script.params("receive")
-        assert (row["state"], row["worker"], row["token"], row["suspect"]) == ("ready", WORKER, 1, 1)
+        assert (row["state"], row["worker"], row["token"], row["suspect"]) == ("ready", WORKER, 1, APART)
         assert script.params("finish")[0]["seqs"] == [5]
         assert here.open_tokens == set()
 

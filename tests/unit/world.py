@@ -57,7 +57,7 @@ class Row:
     worker: int | None = None
     token: int | None = None
     attempts: int = 0
-    suspect: bool = False
+    suspect: int = 0
 
 
 @dataclass
@@ -79,9 +79,10 @@ class World:
         *,
         behaviour: dict[int, list[Behaviour]] | None = None,
         faults: list[Fault] | None = None,
-        suspects: tuple[int, ...] = (),
+        suspects: dict[int, int] | None = None,
     ) -> None:
-        self.state = State({seq: Row(seq, key, suspect=seq in suspects) for seq, key in enumerate(keys, start=1)})
+        levels = suspects or {}
+        self.state = State({seq: Row(seq, key, suspect=levels.get(seq, 0)) for seq, key in enumerate(keys, start=1)})
         self.keys = dict(enumerate(keys, start=1))
         self.lane = lane
         self.workers = {1}
@@ -184,9 +185,9 @@ class World:
 
     # Statements
 
-    def _free(self, *, suspect: bool) -> list[Row]:
+    def _free(self, *, suspect: int) -> list[Row]:
         rows = (row for row in self.state.queue.values() if row.state in ("ready", "retry"))
-        return sorted((row for row in rows if row.token is None and row.suspect is suspect), key=lambda row: row.seq)
+        return sorted((row for row in rows if row.token is None and row.suspect == suspect), key=lambda row: row.seq)
 
     def _take(self, rows: list[Row], params: Any) -> list[Any]:
         if params["worker"] not in self.workers:
@@ -196,14 +197,16 @@ class World:
         return [claim_row(row.seq, hashed=row.key, attempts=row.attempts) for row in rows]
 
     def _claim(self, request: Query) -> list[Any]:
-        free = [row for row in self._free(suspect=False) if row.state == "retry" or row.seq >= request.params["floor"]]
+        free = [row for row in self._free(suspect=0) if row.state == "retry" or row.seq >= request.params["floor"]]
         return self._take(free[: request.params["limit"]], request.params)
 
     def _claim_suspects(self, request: Query) -> list[Any]:
-        return self._take(self._free(suspect=True)[:1], request.params)
+        level, limit = request.params["level"], request.params["limit"]
+        assert limit <= max(1, level - 1)
+        return self._take(self._free(suspect=level)[:limit], request.params)
 
     def _suspects(self, _: Query) -> list[Any]:
-        return [(bool(self._free(suspect=True)),)]
+        return [(max((level for level in range(1, 5) if self._free(suspect=level)), default=0),)]
 
     def _mine(self, params: Any) -> list[Row]:
         tokens = params.get("tokens", [params.get("token")])

@@ -65,7 +65,7 @@ HOT: dict[str, Query | Each] = {
     "claim": Query("claim", CLAIM),
     "claim_outgoing": Query("claim_outgoing", {**CLAIM, "destination": "default"}),
     "awaiting": Query("awaiting", {"destinations": ["default", "other"]}),
-    "claim_suspects": Query("claim_suspects", CLAIM),
+    "claim_suspects": Query("claim_suspects", {**CLAIM, "level": 3}),
     "suspects": Query("suspects", {"subscriptions": [1], "destination": None}),
     "park": Query("park", {"worker": 1, "token": 1}),
     "noted": Query("noted", {"worker": 1, "token": 1}),

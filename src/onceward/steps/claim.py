@@ -16,6 +16,7 @@ from onceward.steps.lane import PASS, Claimed, Lane, Verdict, claimed
 from onceward.steps.subscribe import place_soon
 
 SWEEP_SECONDS = 1.0
+SUSPECTS_SECONDS = 1.0
 
 Row = tuple[Any, ...]
 Kept = tuple[Row, Verdict]
@@ -35,12 +36,8 @@ class Taken(NamedTuple):
     """Some of them wait for a message that came before them and is not placed yet."""
 
 
-def next_batch(lane: Lane) -> Flow[list[Claimed]]:
-    """Claim what comes next: now and then a suspect, else a group of due messages."""
-    if lane.wants_alone or _sweep_is_due(lane):
-        batch = yield from _claim_suspect(lane)
-        if batch or lane.wants_alone:
-            return batch
+def claim_due(lane: Lane) -> Flow[list[Claimed]]:
+    """Claim a group of due messages that are not suspects."""
     passed = 0
     while lane.gate.enter(lane):
         token = lane.token()
@@ -73,28 +70,19 @@ def may_ride(lane: Lane) -> bool:
 
     That saves a round trip where there is more to take; where there is not, the effects would be committed later.
     """
+    if lane.had_suspects or suspects_are_due(lane):  # it is the turn of the others, or of suspects
+        return False
     return lane.ahead and not (lane.stopping() or lane.gate.closed or _sweep_is_due(lane))
+
+
+def suspects_are_due(lane: Lane) -> bool:
+    """Whether it is time to look for suspects; while one runs alone, nothing may be claimed."""
+    waited = lane.context.clock() - lane.looked_at
+    return lane.wants_alone or (waited >= SUSPECTS_SECONDS and not lane.gate.closed)
 
 
 def _sweep_is_due(lane: Lane) -> bool:
     return lane.context.clock() - lane.swept_at >= SWEEP_SECONDS
-
-
-def _claim_suspect(lane: Lane) -> Flow[list[Claimed]]:
-    """Claim one message that was in flight when a process died, with the process to itself."""
-    (rows,) = yield from once(lane.context, Query("suspects", _wanted(lane)))
-    lane.wants_alone = bool(rows[0][0])
-    if not lane.wants_alone:
-        lane.gate.leave(lane)
-        return []
-    if not lane.gate.enter_alone(lane):
-        return []
-    token = lane.token()
-    lane.owner = lane.worker()
-    query = Query("claim_suspects", {"worker": lane.owner, "token": token, **_wanted(lane)})
-    taken = yield from take(lane, [lane.context.short()], query)
-    lane.wants_alone = bool(taken.kept or taken.more)  # behind one that was parked there may be another
-    return (yield from as_batch(lane, taken))
 
 
 def claim_query(lane: Lane, token: int, passed: int = 0) -> Query:
@@ -113,7 +101,7 @@ def claim_query(lane: Lane, token: int, passed: int = 0) -> Query:
             "token": token,
             "limit": lane.group,
             "floor": max(lane.floor, passed),
-            **_wanted(lane),
+            **wanted(lane),
         },
     )
 
@@ -228,7 +216,7 @@ def let_go(lane: Lane, *tokens: int) -> None:
         lane.gate.leave(lane)
 
 
-def _wanted(lane: Lane) -> dict[str, Any]:
+def wanted(lane: Lane) -> dict[str, Any]:
     """Which messages a claim is for; `destination` is where outgoing ones go, and no incoming one has any."""
     return {"subscriptions": served(lane), "destination": lane.destination}
 

@@ -15,11 +15,12 @@ from onceward.flow import Flow, Query, Wait
 from onceward.registry import Handler
 from onceward.steps.attempt import Failed, attempt, forget_claims, reconnect, still_ours, undo
 from onceward.steps.blob import prepare
-from onceward.steps.claim import as_batch, let_go, next_batch
+from onceward.steps.claim import as_batch, let_go
 from onceward.steps.context import once
 from onceward.steps.group import failure_of
 from onceward.steps.lane import Claimed, Lane, fetched
 from onceward.steps.settle import hasten, move, postpone, put_off, release, settle
+from onceward.steps.suspects import next_batch
 
 SHORTEST_REST, LONGEST_REST = 0.5, 10.0
 """Seconds for which a message of a version that only other workers know is not claimed again."""
@@ -67,7 +68,8 @@ def _rest(lane: Lane, *, until_idle: bool) -> Flow[bool]:
         yield Wait(lane.context.settings.poll.total_seconds())
         return False
     swept = lane.floor == 0 and lane.swept_at != float("-inf") and lane.swept_idle
-    lane.swept_idle, lane.swept_at = True, float("-inf")  # idle is only what a look from the very beginning finds idle
+    lane.swept_idle = True
+    lane.swept_at = lane.looked_at = float("-inf")  # idle is only what a look from the very beginning finds idle
     return swept
 
 

@@ -6,7 +6,6 @@ lost answer was, the rows can be found and let go.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -21,47 +20,12 @@ from onceward.reference import Reference, split
 from onceward.registry import Handler, Subscription, key_at
 from onceward.retry import Again, Dead, RetryPolicy, VersionGap, decide
 from onceward.steps.context import Context
+from onceward.steps.gate import Gate
 from onceward.steps.read import data_of, find_key_again, whole_number
 
 
 def _nobody() -> None:
     """Nobody waits."""
-
-
-class Gate:
-    """Lets a suspect run alone: while one lane is alone, no other lane of the process holds a note."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._inside: set[object] = set()
-        self._alone: object | None = None
-
-    def enter(self, who: object) -> bool:
-        """Go in with the others, or stay; False while somebody is or wants to be alone."""
-        with self._lock:
-            if self._alone is not None:  # it waits for those inside: were they to wait too, nobody would ever move
-                return self._alone is not who and who in self._inside
-            self._inside.add(who)
-            return True
-
-    def leave(self, who: object) -> None:
-        """Go out; holds no note any more."""
-        with self._lock:
-            self._inside.discard(who)
-            if self._alone is who:
-                self._alone = None
-
-    def enter_alone(self, who: object) -> bool:
-        """Ask to be alone; True as soon as everybody else is out. Ask again until then."""
-        with self._lock:
-            if self._alone is None:
-                self._alone = who
-            return self._alone is who and self._inside <= {who}
-
-    @property
-    def closed(self) -> bool:
-        """Whether somebody is or wants to be alone."""
-        return self._alone is not None
 
 
 class Verdict(NamedTuple):
@@ -233,6 +197,10 @@ class Lane:
     """The handler that runs now was told to run alone."""
     wants_alone: bool = False
     """A suspect waits, and this lane has asked the others to let it run alone."""
+    looked_at: float = float("-inf")
+    """When it last looked for suspects."""
+    had_suspects: bool = False
+    """Its last claim was one of suspects: the next one is for other messages, if there are any."""
     since: float | None = None
     """It works inline, for the second time: the first try, whose answer was lost, began then, by the clock."""
     owner: int = 0

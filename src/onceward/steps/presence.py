@@ -15,6 +15,7 @@ from onceward import identity
 from onceward.fingerprint import fingerprint
 from onceward.flow import COMMIT, Flow, Query
 from onceward.steps.context import Context, once
+from onceward.steps.suspects import ALONE, APART
 
 
 def register(  # noqa: PLR0913 - who it is
@@ -104,12 +105,14 @@ def _take_over(context: Context, dead: list[tuple[int, bool, str]]) -> Flow[None
     if keys:
         yield Query("lock_keys", {"key_hashes": keys})
     for (worker, inline, cause), held, leaver in zip(dead, left_behind, leaving, strict=True):
-        for seq, attempts, crashes, _, _ in held:
-            crash = {"attempts": attempts, "crashes": crashes, "worker": worker, "cause": cause, "held": len(held)}
-            yield Query("add_attempt", _crash_row(context, seq, **crash))
         charge = 1 if len(held) == 1 else 0
         limit = context.settings.crash_limit
-        yield Query("take_over", {"worker": worker, "charge": charge, "crash_limit": limit})
+        level = _first_level([suspect for *_, suspect in held])
+        rows = yield Query("take_over", {"worker": worker, "charge": charge, "crash_limit": limit, "level": level})
+        levels = dict(rows)
+        for seq, attempts, crashes, *_ in held:
+            crash = {"attempts": attempts, "crashes": crashes, "worker": worker, "cause": cause, "held": len(held)}
+            yield Query("add_attempt", _crash_row(context, seq, **crash, level=levels[seq]))
         if leaver is not None:
             yield from leave_key(*leaver)
         yield Query("forget_worker", {"worker": worker})
@@ -117,11 +120,16 @@ def _take_over(context: Context, dead: list[tuple[int, bool, str]]) -> Flow[None
             yield Query("touch_catalog", {"crash": True})
 
 
+def _first_level(levels: list[int]) -> int:
+    """The level of those that were no suspects yet: they run in groups of half as many, beside other messages."""
+    return max(1, levels.count(0) // 2) + 1
+
+
 def _leaving(context: Context, held: list[tuple[Any, ...]]) -> tuple[int, int] | None:
     """The message of a dead worker whose last crash this was and whose key goes on without it: its number and key."""
     if len(held) != 1:
         return None
-    seq, _, crashes, key_hash, on_dead = held[0]
+    seq, _, crashes, key_hash, on_dead, _ = held[0]
     spent = crashes + 1 >= context.settings.crash_limit
     return (seq, key_hash) if spent and key_hash is not None and on_dead == "continue" else None
 
@@ -135,14 +143,23 @@ def leave_key(seq: int, key_hash: int) -> Flow[bool]:
     return bool(rows)
 
 
+def _runs_next(level: int) -> str:
+    if level == ALONE:
+        return "it runs alone in its process next"
+    if level == APART:
+        return "it runs without another suspect next"
+    others = level - 2
+    return f"it runs with at most {others} other suspect{'s' if others > 1 else ''} next"
+
+
 def _crash_row(  # noqa: PLR0913 - the columns of the row
-    context: Context, seq: int, *, attempts: int, crashes: int, worker: int, cause: str, held: int
+    context: Context, seq: int, *, attempts: int, crashes: int, worker: int, cause: str, held: int, level: int
 ) -> dict[str, Any]:
     limit = context.settings.crash_limit
     if held == 1:
         text = f"crash {crashes + 1} of {limit}: {cause} while it handled this message alone"
     else:
-        text = f"{cause} while it held {held} messages; not charged, it will run alone next"
+        text = f"{cause} while it held {held} messages; not charged, {_runs_next(level)}"
     return {
         "seq": seq,
         "attempt": attempts,

@@ -43,6 +43,7 @@ from onceward.steps.receive import (
     targets,
 )
 from onceward.steps.settle import attempt_row, columns, log_failure, written
+from onceward.steps.suspects import APART
 from onceward.steps.use import note_use
 
 
@@ -372,7 +373,7 @@ def _store_and_handle(lane: Lane, delivery: Delivery, target: Target, *, careful
         yield Wait(0.005)
     lane.owner, token = lane.worker(), lane.token()
     shared = {**READY, "catalog": context.cache.catalog.version}
-    noted = {**shared, "worker": lane.owner, "token": token, "suspect": int(careful)}
+    noted = {**shared, "worker": lane.owner, "token": token, "suspect": APART if careful else 0}
     yield context.short()
     # After a crash order needs the claim's own rules. Else what is the first of its key while the key is locked is ours
     # as if it were claimed: whatever comes later finds it there.

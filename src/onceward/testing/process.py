@@ -28,9 +28,10 @@ from onceward.registry import Handler, Registry
 from onceward.retry import RetryPolicy
 from onceward.steps import presence
 from onceward.steps.context import load_catalog
+from onceward.steps.gate import Gate
 from onceward.steps.handle import work
 from onceward.steps.introduce import subscribe
-from onceward.steps.lane import Gate, Lane
+from onceward.steps.lane import Lane
 from onceward.steps.process import process
 from onceward.steps.receive import receive
 from onceward.steps.subscribe import fan_out

@@ -331,17 +331,19 @@ WHERE seq IN (
 RETURNING seq
 
 -- name: claim_suspects
--- As claim, for one message that was in flight when a process died; its process holds no other note. Relies on queue_suspect.
+-- As claim, for messages of one level that were in flight when a process died. Those whose key is locked are passed by: OFFSET keeps the lock of
+-- the key behind that of the row, so that no more are tried than are needed. Relies on queue_suspect.
 WITH me AS MATERIALIZED (
     SELECT id FROM {prefix}worker WHERE id = %(worker)s FOR KEY SHARE
-), picked AS MATERIALIZED (
-    SELECT seq, key_hash FROM {prefix}queue
-    WHERE suspect > 0 AND token IS NULL
-      AND (state = 'ready' OR due_at <= statement_timestamp())
-      AND subscription = ANY(%(subscriptions)b::integer[]) AND destination IS NOT DISTINCT FROM %(destination)s::text
-    ORDER BY seq LIMIT 1 FOR UPDATE SKIP LOCKED
 ), mine AS MATERIALIZED (
-    SELECT seq FROM picked, me WHERE key_hash IS NULL OR pg_try_advisory_xact_lock(key_hash)
+    SELECT seq FROM (
+        SELECT seq, key_hash FROM {prefix}queue
+        WHERE suspect = %(level)s AND suspect > 0 AND token IS NULL
+          AND (state = 'ready' OR due_at <= statement_timestamp())
+          AND subscription = ANY(%(subscriptions)b::integer[]) AND destination IS NOT DISTINCT FROM %(destination)s::text
+        ORDER BY seq OFFSET 0 FOR UPDATE SKIP LOCKED
+    ) AS waiting
+    WHERE EXISTS (SELECT FROM me) AND (key_hash IS NULL OR pg_try_advisory_xact_lock(key_hash)) LIMIT %(limit)s
 )
 UPDATE {prefix}queue q SET worker = %(worker)s, token = %(token)s,
     state = CASE q.state WHEN 'waiting' THEN 'retry' ELSE q.state END
@@ -379,11 +381,12 @@ WHERE b.key IS NULL AND b.body IS NOT NULL AND (s.key_path IS NOT NULL OR s.key_
 GROUP BY 1, 2, 3 ORDER BY 1, 2
 
 -- name: suspects
--- Whether a message waits that must run alone. Relies on queue_suspect.
-SELECT EXISTS (
-    SELECT FROM {prefix}queue
+-- The highest level of the suspects that wait, 0 for none. Relies on queue_suspect.
+SELECT coalesce((
+    SELECT suspect FROM {prefix}queue
     WHERE suspect > 0 AND token IS NULL AND (state = 'ready' OR due_at <= statement_timestamp())
-      AND subscription = ANY(%(subscriptions)b::integer[]) AND destination IS NOT DISTINCT FROM %(destination)s::text)
+      AND subscription = ANY(%(subscriptions)b::integer[]) AND destination IS NOT DISTINCT FROM %(destination)s::text
+    ORDER BY suspect DESC LIMIT 1), 0)
 
 -- name: park
 -- Guard: the key lock is held since the statement before, so this view is newer than the lock. A row stays claimed only when every
@@ -495,10 +498,10 @@ WHERE seq = ANY(%(seqs)b::bigint[])
 
 -- name: settle
 -- Guard: the row still carries this claim; no row back means that it was taken over. A dead row that is detached no longer holds its
--- key; then the key lock is held.
+-- key; then the key lock is held. A suspect that has failed without killing its process is none any more, unless it has killed one before.
 UPDATE {prefix}queue
 SET state = %(state)s, due_at = clock_timestamp() + make_interval(secs => %(delay)s::float8),
-    attempts = attempts + 1, worker = NULL, token = NULL,
+    attempts = attempts + 1, worker = NULL, token = NULL, suspect = CASE WHEN crashes > 0 THEN suspect ELSE 0 END,
     key_hash = CASE WHEN %(detach)s::boolean THEN NULL ELSE key_hash END
 WHERE seq = %(seq)s AND (worker, token) IS NOT DISTINCT FROM (%(worker)s::bigint, %(token)s::bigint)
 RETURNING seq
@@ -578,17 +581,21 @@ SELECT id FROM {prefix}worker WHERE id = %(worker)s FOR UPDATE
 
 -- name: noted_by
 -- What a dead worker left behind. Relies on queue_noted.
-SELECT q.seq, q.attempts, q.crashes, q.key_hash, s.on_dead
+SELECT q.seq, q.attempts, q.crashes, q.key_hash, s.on_dead, q.suspect
 FROM {prefix}queue q JOIN {prefix}subscription s ON s.id = q.subscription
 WHERE q.worker = %(worker)s AND q.token IS NOT NULL ORDER BY q.seq FOR UPDATE OF q
 
 -- name: take_over
--- Guard: the worker row is locked by this transaction. Alone: charged, and dead at the limit; several: nobody is charged, all become suspects.
+-- Guard: the worker row is locked by this transaction. Alone: charged, and dead at the limit; several: nobody is charged, all are suspects, in
+-- groups (of a level that is given), then apart (2), then alone (1).
 UPDATE {prefix}queue
-SET worker = NULL, token = NULL, suspect = 1, crashes = crashes + %(charge)s,
+SET worker = NULL, token = NULL,
+    suspect = CASE WHEN %(charge)s = 1 OR suspect IN (1, 2) THEN 1 WHEN suspect = 0 THEN %(level)s ELSE 2 END,
+    crashes = crashes + %(charge)s,
     state = CASE WHEN crashes + %(charge)s >= %(crash_limit)s THEN 'dead' ELSE state END,
     due_at = CASE WHEN crashes + %(charge)s >= %(crash_limit)s THEN NULL ELSE due_at END
 WHERE worker = %(worker)s AND token IS NOT NULL
+RETURNING seq, suspect
 
 -- name: let_go
 -- A worker that says goodbye: its notes come off uncharged.

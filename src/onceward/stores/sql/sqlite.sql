@@ -269,14 +269,14 @@ WHERE seq IN (
 RETURNING seq
 
 -- name: claim_suspects
--- As claim, for one message that was in flight when a process died; its process holds no other note. Relies on queue_suspect.
+-- As claim, for messages of one level that were in flight when a process died. Relies on queue_suspect.
 UPDATE {prefix}queue
 SET worker = :worker, token = :token, state = CASE state WHEN 'waiting' THEN 'retry' ELSE state END
 WHERE EXISTS (SELECT 1 FROM {prefix}worker WHERE id = :worker) AND seq IN (
     SELECT seq FROM {prefix}queue
-    WHERE suspect > 0 AND token IS NULL AND (state = 'ready' OR due_at <= :now)
+    WHERE suspect = :level AND suspect > 0 AND token IS NULL AND (state = 'ready' OR due_at <= :now)
       AND subscription IN (SELECT value FROM json_each(:subscriptions)) AND destination IS :destination
-    ORDER BY seq LIMIT 1);
+    ORDER BY seq LIMIT :limit);
 SELECT q.seq, q.subscription, q.key_hash, q.place, q.sequence, q.attempts, b.source, b.id, b.type, b.version, b.key,
        b.headers, CASE WHEN length(b.body) <= 262144 THEN b.body END, b.destination, b.key_from, b.received_at, (:now - b.received_at) / 1000000.0
 FROM {prefix}queue q JOIN {prefix}body b ON b.seq = q.seq
@@ -311,11 +311,12 @@ WHERE b.key IS NULL AND b.body IS NOT NULL AND (s.key_path IS NOT NULL OR s.key_
 GROUP BY 1, 2, 3 ORDER BY 1, 2
 
 -- name: suspects
--- Whether a message waits that must run alone. Relies on queue_suspect.
-SELECT EXISTS (
-    SELECT 1 FROM {prefix}queue
+-- The highest level of the suspects that wait, 0 for none. Relies on queue_suspect.
+SELECT coalesce((
+    SELECT suspect FROM {prefix}queue
     WHERE suspect > 0 AND token IS NULL AND (state = 'ready' OR due_at <= :now)
-      AND subscription IN (SELECT value FROM json_each(:subscriptions)) AND destination IS :destination)
+      AND subscription IN (SELECT value FROM json_each(:subscriptions)) AND destination IS :destination
+    ORDER BY suspect DESC LIMIT 1), 0)
 
 -- name: park
 -- A row stays claimed only when every earlier row of its key is in this claim and no other claim holds a row of the key. Behind an
@@ -411,9 +412,10 @@ WHERE seq IN (SELECT value FROM json_each(:seqs))
 
 -- name: settle
 -- Guard: the row still carries this claim; no row back means that it was taken over. A dead row that is detached no longer holds its
--- key.
+-- key. A suspect that has failed without killing its process is none any more, unless it has killed one before.
 UPDATE {prefix}queue
 SET state = :state, due_at = :now + CAST(:delay * 1000000 AS integer), attempts = attempts + 1, worker = NULL, token = NULL,
+    suspect = CASE WHEN crashes > 0 THEN suspect ELSE 0 END,
     key_hash = CASE WHEN :detach THEN NULL ELSE key_hash END
 WHERE seq = :seq AND worker = :worker AND token = :token
 RETURNING seq
@@ -485,17 +487,21 @@ SELECT id FROM {prefix}worker WHERE id = :worker
 
 -- name: noted_by
 -- What a dead worker left behind. Relies on queue_noted.
-SELECT q.seq, q.attempts, q.crashes, q.key_hash, s.on_dead
+SELECT q.seq, q.attempts, q.crashes, q.key_hash, s.on_dead, q.suspect
 FROM {prefix}queue q JOIN {prefix}subscription s ON s.id = q.subscription
 WHERE q.worker = :worker AND q.token IS NOT NULL ORDER BY q.seq
 
 -- name: take_over
--- Alone: charged, and dead at the limit; several: nobody is charged, all become suspects.
+-- Alone: charged, and dead at the limit; several: nobody is charged, all are suspects, in groups (of a level that is given), then apart (2),
+-- then alone (1).
 UPDATE {prefix}queue
-SET worker = NULL, token = NULL, suspect = 1, crashes = crashes + :charge,
+SET worker = NULL, token = NULL,
+    suspect = CASE WHEN :charge = 1 OR suspect IN (1, 2) THEN 1 WHEN suspect = 0 THEN :level ELSE 2 END,
+    crashes = crashes + :charge,
     state = CASE WHEN crashes + :charge >= :crash_limit THEN 'dead' ELSE state END,
     due_at = CASE WHEN crashes + :charge >= :crash_limit THEN NULL ELSE due_at END
 WHERE worker = :worker AND token IS NOT NULL
+RETURNING seq, suspect
 
 -- name: let_go
 -- A worker that says goodbye: its notes come off uncharged.

@@ -1,0 +1,206 @@
+"""Suspects run apart, and nobody waits for them: in groups beside other lanes, in turn with other messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from onceward.errors import StoreUnavailable
+from onceward.flow import Call
+from onceward.steps.claim import SUSPECTS_SECONDS, let_go
+from onceward.steps.gate import Gate
+from onceward.steps.handle import work
+from onceward.steps.lane import Lane
+from onceward.steps.suspects import next_batch
+from tests.unit.builders import WORKER, Stop, claim_row, context, handler, lane
+from tests.unit.script import Lost, Script, Turns
+
+CLAIMED = "begin claim park commit"
+LOOKED = "begin suspects commit"
+SUSPECTS = "begin claim_suspects park commit"
+
+
+class TestInCompany:
+    """In a group, beside other lanes."""
+
+    def looking(self, gate: Gate | None = None, *, group: int = 100) -> Lane:
+        here = lane(context(handler(group=group)), gate=gate, group=group)
+        here.looked_at = float("-inf")
+        return here
+
+    @pytest.mark.parametrize(("level", "group", "limit"), [(151, 100, 100), (51, 100, 50), (2, 100, 1), (3, 1, 1)])
+    def test_a_claim_is_as_large_as_the_level_and_the_lane_allow(self, level: int, group: int, limit: int) -> None:
+        """Of one level, the highest that waits."""
+        here = self.looking(group=group)
+        script = Script({"suspects": [(level,)], "claim_suspects": [claim_row(5)]})
+        assert [one.seq for one in script.run(next_batch(here))] == [5]
+        (asked,) = script.params("claim_suspects")
+        assert (asked["level"], asked["limit"]) == (level, limit)
+
+    def test_the_others_go_on(self) -> None:
+        """They claim whatever is no suspect; only another lane of the same kind takes no suspects meanwhile."""
+        gate = Gate()
+        here, there = self.looking(gate), self.looking(gate)
+        script = Script({"suspects": [(9,)], "claim_suspects": [claim_row(5)], "claim": [claim_row(6)]})
+        script.run(next_batch(here))
+        assert not gate.closed
+        assert [one.seq for one in script.run(next_batch(there))] == [6]
+        assert script.story == [LOOKED, SUSPECTS, LOOKED, CLAIMED]
+        let_go(here, 1)
+        let_go(there, 1)
+        there.looked_at = float("-inf")
+        assert [one.seq for one in script.run(next_batch(there))] == [5]
+
+    def test_a_lane_of_another_kind_takes_its_own(self) -> None:
+        """What is published does not wait for what is handled."""
+        gate = Gate()
+        here, relaying = self.looking(gate), self.looking(gate)
+        relaying.destination = "default"
+        script = Script({"suspects": [(9,)], "claim_suspects": [claim_row(5)]})
+        script.run(next_batch(here))
+        script.run(next_batch(relaying))
+        assert script.story == [LOOKED, SUSPECTS] * 2
+
+    def test_other_messages_come_in_turn(self) -> None:
+        """With one lane too: a claim of suspects, a claim of others, and nothing rides in between."""
+        here = self.looking(group=1)
+        here.stopping = Stop(after=14)
+        script = Script(
+            {
+                "suspects": Turns([(9,)], [(9,)], [(0,)]),
+                "claim_suspects": Turns([claim_row(1)], [claim_row(2)], []),
+                "claim": Turns([claim_row(3)], [claim_row(4)], []),
+            }
+        )
+        script.run(work(here))
+        assert [request.message.seq for request in script.all(Call)] == [1, 3, 2, 4]
+        ran = "begin call finish commit"
+        assert script.story[:8] == [LOOKED, SUSPECTS, ran, CLAIMED, ran, LOOKED, SUSPECTS, ran]
+
+    def test_where_nothing_else_is_due_the_next_suspects_follow_at_once(self) -> None:
+        """Nobody waits for the next look."""
+        here = self.looking()
+        script = Script(
+            {
+                "suspects": Turns([(2,)], [(2,)], [(2,)], [(0,)]),
+                "claim_suspects": Turns([claim_row(1)], [claim_row(2)], [claim_row(3)], []),
+                "claim": [],
+            }
+        )
+        assert script.run(work(here, until_idle=True)) == 3
+        assert "wait" not in script.story
+
+    def test_where_other_messages_begin_is_not_changed(self) -> None:
+        """A suspect says nothing about the messages before it that are none."""
+        here = self.looking()
+        here.floor = 3
+        Script({"suspects": [(9,)], "claim_suspects": [claim_row(50)]}).run(next_batch(here))
+        assert here.floor == 3
+
+    def test_a_claim_without_an_answer_keeps_its_place(self) -> None:
+        """Perhaps it is noted: no other lane takes suspects before it is let go."""
+        gate = Gate()
+        here, there = self.looking(gate), self.looking(gate)
+        with pytest.raises(StoreUnavailable):
+            Script({"suspects": [(9,)], "claim_suspects": Lost()}).run(next_batch(here))
+        script = Script({"suspects": [(9,)], "claim_suspects": [claim_row(5)], "claim": []})
+        assert script.run(next_batch(there)) == []
+        assert script.params("claim_suspects") == []
+
+    def test_one_that_waited_to_be_alone_takes_a_group_that_came_later(self) -> None:
+        """The gate is open again."""
+        gate = Gate()
+        gate.enter("another")
+        here = self.looking(gate)
+        script = Script({"suspects": Turns([(1,)], [(9,)]), "claim_suspects": [claim_row(5)]})
+        assert script.run(next_batch(here)) == []
+        assert [one.seq for one in script.run(next_batch(here))] == [5]
+        assert not gate.closed
+
+
+class TestAlone:
+    """A message that was in flight when a process died."""
+
+    def looking(self, gate: Gate | None = None) -> Lane:
+        here = lane(context(handler()), gate=gate)
+        here.context.clock.now += SUSPECTS_SECONDS  # type: ignore[attr-defined] # a clock of the tests
+        return here
+
+    def test_it_is_claimed_alone(self) -> None:
+        """One row, with the process to itself, until it is let go."""
+        here = self.looking()
+        script = Script({"suspects": [(1,)], "claim_suspects": [claim_row(5)]})
+        (one,) = script.run(next_batch(here))
+        assert script.story == [LOOKED, SUSPECTS]
+        assert script.params("claim_suspects") == [
+            {"worker": WORKER, "token": 1, "level": 1, "limit": 1, "subscriptions": [1], "destination": None}
+        ]
+        assert (one.seq, here.open_tokens, here.wants_alone) == (5, {1}, False)
+        assert here.gate.closed
+        assert not here.gate.enter("another")
+        let_go(here, 1)
+        assert here.gate.enter("another")
+
+    def test_it_waits_for_the_others(self) -> None:
+        """While another lane holds a note nothing is claimed, not even ordinary work; it asks again."""
+        gate = Gate()
+        gate.enter("another")
+        here = self.looking(gate)
+        script = Script({"suspects": [(1,)], "claim_suspects": [claim_row(5)]})
+        assert script.run(next_batch(here)) == []
+        assert script.story == [LOOKED]
+        assert here.wants_alone
+        assert not gate.enter("third"), "nobody new goes in meanwhile"
+        gate.leave("another")
+        assert [one.seq for one in script.run(next_batch(here))] == [5]
+
+    def test_when_somebody_else_took_it_work_goes_on(self) -> None:
+        """The wish ends when the suspect is gone, before or after being alone; the gate is open again."""
+        here = self.looking()
+        here.wants_alone = True
+        here.gate.enter_alone(here)
+        script = Script({"suspects": [(0,)], "claim": [claim_row(1)]})
+        assert [one.seq for one in script.run(next_batch(here))] == [1]
+        assert script.story == [LOOKED, CLAIMED]
+        assert not here.wants_alone
+        assert not here.gate.closed
+
+        here = self.looking()
+        script = Script({"suspects": [(1,)], "claim_suspects": [], "claim": [claim_row(1)]})
+        assert [one.seq for one in script.run(next_batch(here))] == [1]
+        assert script.story == [LOOKED, SUSPECTS, CLAIMED]
+        assert here.open_tokens == {2}
+        assert not here.gate.closed
+
+    def test_a_suspect_behind_an_earlier_message_is_parked(self) -> None:
+        """Order holds for suspects too."""
+        here = self.looking()
+        script = Script(
+            {
+                "suspects": Turns([(1,)], [(0,)]),
+                "claim_suspects": [claim_row(5, hashed=77)],
+                "park": Turns([(5, "waiting")], []),
+                "claim": [],
+            }
+        )
+        assert script.run(next_batch(here)) == []
+        assert script.story[:3] == [LOOKED, SUSPECTS, LOOKED], "there may be another behind it"
+        assert here.open_tokens == set()
+
+    @pytest.mark.parametrize("place", ["claim_suspects", "commit"])
+    def test_without_an_answer_it_stays_open_and_alone(self, place: str) -> None:
+        """Perhaps it is noted: nobody else may hold a note."""
+        here = self.looking()
+        looked = [False]
+
+        def commit(_: Any) -> Any:
+            looked[0], before = True, looked[0]
+            return Lost() if before else []
+
+        failure = {"commit": commit} if place == "commit" else {"claim_suspects": Lost()}
+        script = Script({"suspects": [(1,)], "claim_suspects": [claim_row(5)], **failure})
+        with pytest.raises(StoreUnavailable):
+            script.run(next_batch(here))
+        assert here.open_tokens == {1}
+        assert not here.gate.enter("another")
