@@ -53,6 +53,15 @@ class Spool:
         except FileNotFoundError:
             return True
 
+    @property
+    def name(self) -> bytes:
+        """What tells this file from the next one under its path; empty where there is none."""
+        try:
+            with self.path.open("rb") as file:
+                return file.read(_START)
+        except FileNotFoundError:
+            return b""
+
     def append(self, deliveries: Sequence[Delivery]) -> None:
         """Write deliveries and wait for the disk; when this returns they survive a crash of the machine."""
         data = b"".join(record(delivery) for delivery in deliveries)

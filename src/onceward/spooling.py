@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from onceward.deferred import Deferred, asyncio
-from onceward.errors import OncewardError, StoreBusy, StoreConflict, StoreError, StoreUnavailable
+from onceward.errors import StoreBusy, StoreConflict, StoreUnavailable
 from onceward.message import Delivery, Receipt
 
 if TYPE_CHECKING:
@@ -25,7 +25,12 @@ log = logging.getLogger("onceward")
 
 BATCH = 100
 
+LOOKED = 10 * BATCH
+"""When the database refuses so many in a row, it is taken to be at fault itself, and no more are tried."""
+LONGEST_PAUSE = 60.0
+
 Store = Callable[[Sequence[Delivery]], list[Receipt]]
+Refusal = tuple[Delivery, Exception]
 
 
 class Spooling:
@@ -34,7 +39,9 @@ class Spooling:
     def __init__(self, path: str | os.PathLike[str] | None, store: Store, every: float) -> None:
         self.spool = None if path is None else files.Spool(path)
         self._store, self._every = store, every
-        self._stopping = threading.Event()
+        self._placed = (b"", 0)
+        """The file that was drained last, and up to where what is in it is stored or put aside."""
+        self._stopping, self._news = threading.Event(), threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
@@ -68,6 +75,7 @@ class Spooling:
 
     def _append(self, spool: files.Spool, deliveries: Sequence[Delivery]) -> list[Receipt]:
         spool.append(deliveries)
+        self._news.set()
         self.start()
         return [Receipt("spooled", 0) for _ in deliveries]
 
@@ -88,66 +96,79 @@ class Spooling:
         """Stop draining; what is left waits for whoever opens the spool next."""
         with self._lock:
             self._stopping.set()
+            self._news.set()
             thread, self._thread = self._thread, None
         if thread is not None and thread.is_alive():
             thread.join()
 
     def _run(self, spool: files.Spool) -> None:
+        pause = self._every
         while not self._stopping.is_set():
+            self._news.clear()
+            placed, refused = self._placed, False
             try:
                 self.drain()
             except StoreUnavailable:
                 pass  # it was said when the first message went to the spool
-            except (OncewardError, OSError):
-                log.exception("the spool %s could not be drained; it will be tried again", spool.path)
+            except Exception:
+                refused = True
+                pause = self._every if placed != self._placed else min(pause * 2, LONGEST_PAUSE)
+                what = "the spool %s could not be drained; it is tried again in %.0f s, or when another message comes"
+                log.exception(what, spool.path, pause)
             with self._lock:  # whoever appends from now on finds a thread that goes on, or starts another
                 if spool.is_empty:
                     self._thread = None
                     return
             self._stopping.wait(self._every)
+            if refused:  # another message may show that it is not the database's fault
+                self._news.wait(pause - self._every)
 
     def drain(self) -> int:
-        """Store what is in the spool, in order; answers how many, or raises when the database is (still) away."""
-        drained, number = 0, 0
-        if self.spool is None:
+        """Store what is in the spool, in order; answers how many, or raises when the database is (still) away.
+
+        What was placed before a drain failed is not looked at again. A record that is refused is put aside when one
+        behind it can be stored; while none can, the database may be at fault, and they wait.
+        """
+        spool, number = self.spool, 0
+        if spool is None:
             return 0
-        with self.spool.draining() as mine:
+        with spool.draining() as mine:
+            name, refused = spool.name, list[Refusal]()
+            after = self._placed[1] if self._placed[0] == name else 0
             while mine and not self._stopping.is_set():
-                deliveries, drained = self.spool.read(drained, BATCH)
-                if deliveries:
-                    self._place(self.spool, deliveries)
-                    number += len(deliveries)
-                elif self.spool.clear(drained):
+                deliveries, after = spool.read(after, BATCH)
+                if not deliveries and not refused and spool.clear(after):
                     break
+                found = self._refused(deliveries)
+                refused += found
+                if len(found) < len(deliveries):
+                    for delivery, error in refused:
+                        _put_aside(spool, delivery, error)
+                    refused, self._placed = [], (name, after)
+                elif refused and (not deliveries or len(refused) >= LOOKED):
+                    raise refused[0][1]
+                number += len(deliveries)
         return number
 
-    def _place(self, spool: files.Spool, deliveries: Sequence[Delivery]) -> None:
-        """Store a batch; where the database refuses it, one by one. What is refused while others are stored goes aside.
+    def _refused(self, deliveries: Sequence[Delivery]) -> list[Refusal]:
+        """Store a batch; where the database refuses it, one by one. Answers which of them are refused."""
+        error = self._refusal(deliveries) if deliveries else None
+        if error is None:
+            return []
+        if len(deliveries) == 1:
+            return [(deliveries[0], error)]
+        return [(one, error) for one in deliveries if (error := self._refusal([one])) is not None]
 
-        Where all are refused, or there is one alone, the database may be at fault: then they wait, and none goes aside.
-        """
+    def _refusal(self, deliveries: Sequence[Delivery]) -> Exception | None:
         try:
             self._store(deliveries)
         except (StoreUnavailable, StoreConflict):
             raise
-        except StoreError:
-            if len(deliveries) == 1:
-                raise
-        else:
-            return
-        refused = [(delivery, error) for delivery in deliveries if (error := self._refusal(delivery)) is not None]
-        if len(refused) == len(deliveries):
-            raise refused[0][1]
-        for delivery, error in refused:
-            aside = spool.put_aside(delivery)
-            where = f"message {delivery.id!r} from {delivery.source!r} was put aside in {aside}"
-            log.error("%s: it cannot be stored: %s", where, error)
-
-    def _refusal(self, delivery: Delivery) -> StoreError | None:
-        try:
-            self._store([delivery])
-        except (StoreUnavailable, StoreConflict):
-            raise
-        except StoreError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not keep those behind it from being stored
             return error
         return None
+
+
+def _put_aside(spool: files.Spool, delivery: Delivery, error: Exception) -> None:
+    where = f"message {delivery.id!r} from {delivery.source!r} was put aside in {spool.put_aside(delivery)}"
+    log.error("%s: it cannot be stored: %s", where, error)

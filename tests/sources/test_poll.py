@@ -15,7 +15,9 @@ import pytest
 
 from onceward import ConfigurationError, Inbox, InvalidMessage, Message, PollFailed, Response, RetryPolicy
 from onceward.doctor import examine
+from onceward.identity import UNIDENTIFIED
 from tests.contract.harness import QUICK, Kind, Shop
+from tests.contract.test_refused_messages import refuse
 from tests.servers import FaultProxy
 from tests.sources.api import Api, ask, served
 from tests.sources.conftest import reading, started
@@ -252,6 +254,49 @@ def test_wrong_set_ups_and_wrong_responses_say_what_is_right(shop: Shop) -> None
         shop.inbox.poll_now("api")
     with pytest.raises(InvalidMessage, match="cannot be written as JSON"):
         Response(b"", cursor=object())
+
+
+def test_a_response_that_the_database_refuses_does_not_hold_up_the_next(shop: Shop, kind: Kind) -> None:
+    """D20: it is kept under its number, for a person; where even that is refused, the turn has failed, and says so."""
+
+    def numbered(cursor: int | None) -> Iterator[Response]:
+        for number in range((cursor or 0) + 1, 4):
+            yield Response(b"%d" % number, cursor=number, id="refused" if number == 2 else f"r{number}")
+
+    async def numbered_async(cursor: int | None) -> AsyncIterator[Response]:
+        for response in numbered(cursor):
+            yield response
+
+    shop.inbox.poll(every=NEVER, source="api")(numbered if kind == "def" else numbered_async)
+    shop.handle("api.response")
+    refuse(shop, "body", "id", "refused")
+    shop.inbox.poll_now("api")
+    assert [(row.id, row.type) for row in reversed(shop.inbox.messages())] == [
+        ("r1", "api.response"),
+        ("response 2", UNIDENTIFIED),
+        ("r3", "api.response"),
+    ]
+    (poll,) = shop.inbox.polls()
+    assert (poll.responses, poll.failures) == (3, 0)
+    (kept,) = shop.inbox.messages(type=UNIDENTIFIED)
+    assert "refuse" in shop.story(kept.seq).headers["onceward-reason"]
+    shop.inbox.discard(kept.seq, reason="test")
+    shop.drain()
+
+
+def test_a_poll_whose_responses_cannot_be_stored_at_all_fails_and_shows(shop: Shop) -> None:
+    """D20: not repeated at once, for ever, by the process that has the turn."""
+
+    @shop.inbox.poll(every=NEVER, source="api")
+    def one(cursor: int | None) -> Iterator[Response]:
+        yield Response(b"1", cursor=cursor)
+
+    refuse(shop, "body", "type", "e")
+    with pytest.raises(PollFailed, match="refuse"):
+        shop.inbox.poll_now("api")
+    (poll,) = shop.inbox.polls()
+    assert (poll.responses, poll.failures) == (0, 1)
+    assert any("failed 1 time in a row" in finding.what for finding in examine(shop.inbox))
 
 
 def test_while_the_database_is_away_the_response_in_hand_waits(

@@ -12,6 +12,7 @@ import pytest
 from onceward import Settings, StoreError, StoreUnavailable
 from onceward.message import Delivery
 from onceward.spool import Spool
+from onceward.spooling import BATCH
 from tests.contract.harness import SOURCE, TYPE, Kind, Shop, arguments
 from tests.outage import away
 from tests.servers import PostgresServer
@@ -161,6 +162,62 @@ def test_a_message_that_the_database_refuses_holds_nobody_up(spooling: Shop, tmp
     assert [one.id for one in Spool(tmp_path / "spool.refused").read(0, 9)[0]] == ["bad", "worse"]
     shop.drain()
     assert shop.effects() == ["good"]
+
+
+def spooled(shop: Shop, *ids: str) -> list[list[str]]:
+    """Put messages into the spool; answers what a drain tries to store from now on, refusing what begins with "bad"."""
+    spooling, tried = shop.inbox._spooling, list[list[str]]()
+    assert spooling.spool is not None
+    spooling.spool.append([Delivery.of(source=SOURCE, id=one, type=TYPE, data={"k": one}) for one in ids])
+    store = spooling._store
+
+    def refusing(deliveries: Any) -> Any:
+        tried.append([one.id for one in deliveries])
+        if any(one.id.startswith("bad") for one in deliveries):
+            raise StoreError("refused on purpose")
+        if any(one.id.startswith("later") for one in deliveries):
+            raise StoreUnavailable("away")
+        return store(deliveries)
+
+    spooling._store = refusing
+    return tried
+
+
+def test_a_drain_that_fails_half_way_goes_on_from_there(spooling: Shop) -> None:
+    """What was placed is not stored once more with every try."""
+    ids = [f"m{number:03}" for number in range(BATCH)]
+    tried = spooled(spooling, *ids, "later")
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            spooling.inbox.drain_spool()
+    assert tried == [ids, ["later"], ["later"]]
+    spooling.drain()
+    assert len(spooling.effects()) == BATCH
+
+
+def test_many_that_are_refused_do_not_keep_those_behind_them(spooling: Shop, tmp_path: Path) -> None:
+    """Also a whole batch of them: it is put aside when one behind it can be stored."""
+    bad = [f"bad{number}" for number in range(BATCH + 1)]
+    spooled(spooling, *bad, "good")
+    assert spooling.inbox.drain_spool() == BATCH + 2
+    assert [one.id for one in Spool(tmp_path / "spool.refused").read(0, 2 * BATCH)[0]] == bad
+    spooling.drain()
+    assert spooling.effects() == ["good"]
+
+
+def test_one_that_is_refused_alone_waits_longer_and_longer_until_another_comes(
+    spooling: Shop, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is not tried for ever in the same way, and delays nobody."""
+    tried = spooled(spooling, "bad")
+    with spooling.running():
+        wait_until(lambda: "0 s, or when another" in caplog.text and len(tried) >= 2)
+        told = [record for record in caplog.records if "could not be drained" in record.msg]
+        pauses: list[Any] = [record.args[1] for record in told]  # type: ignore[index] # they have two
+        assert pauses == sorted(set(pauses))
+        assert spooling.receive("good", data={"k": 1}).status in {"spooled", "accepted"}
+        wait_until(lambda: "good" in spooling.effects())
+    assert [one.id for one in Spool(tmp_path / "spool.refused").read(0, 9)[0]] == ["bad"]
 
 
 @pytest.mark.parametrize("kind", ["def", "async"])

@@ -13,13 +13,21 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any, Protocol
 
 from onceward import checks, identity, payload
-from onceward.errors import ConfigurationError, ContractViolation, PollFailed, StoreError
+from onceward.errors import (
+    ConfigurationError,
+    ContractViolation,
+    PollFailed,
+    StoreConflict,
+    StoreError,
+    StoreUnavailable,
+)
 from onceward.flow import Flow
 from onceward.retry import POLICY, RetryPolicy, text_of
-from onceward.sources.intake import FIRST_PAUSE, LONGEST_PAUSE, wait
+from onceward.sources.intake import FIRST_PAUSE, LONGEST_PAUSE, REFUSALS, wait
 from onceward.steps.context import Context
 from onceward.steps.poll import Answer, Turn, end, keep, take
 from onceward.stores.protocol import Store
@@ -117,7 +125,7 @@ class Poll:
                     turn = await self._kept(inbox, turn, response, stopping)
                     if turn is None or stopping.is_set():
                         break
-        except StoreError:
+        except (StoreUnavailable, StoreConflict):
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the poll's trouble, and the next turn's chance
             return await self._failed(inbox, taken, error)
@@ -137,18 +145,27 @@ class Poll:
         raise PollFailed(text, delay.total_seconds()) from error
 
     async def _kept(self, inbox: Polling, turn: Turn | None, response: Any, stopping: asyncio.Event) -> Turn | None:
-        """The turn after the response is committed; while the database is away, that is waited for."""
+        """The turn after the response is committed; while the database is away, that is waited for.
+
+        One that the database refuses is kept without its names; where even that is refused, the turn has failed.
+        """
         if not isinstance(response, Response):
             raise ContractViolation(f"the poll of {self.source!r} yielded {type(response).__name__}, not a Response")
         assert turn is not None  # noqa: S101 - the caller stops when it is lost
         answer = Answer(self.type, response.body, response.cursor, response.id, dict(response.headers))
-        pause = FIRST_PAUSE
+        pause, refusals = FIRST_PAUSE, 0
         while True:
             try:
-                kept: Turn | None = await _performed(inbox, lambda: keep(inbox.context, turn, answer, self.timeout))
+                kept: Turn | None = await _performed(inbox, partial(keep, inbox.context, turn, answer, self.timeout))
             except StoreError as error:
-                if stopping.is_set():
+                refusals += not isinstance(error, StoreUnavailable | StoreConflict)
+                if stopping.is_set() or refusals > REFUSALS:
                     raise
+                if refusals == REFUSALS:
+                    answer = answer.without_names(str(error))
+                    what = "the database refuses a response of the poll of %s, which is kept as unhandled: %s"
+                    log.error(what, self.source, error)  # noqa: TRY400 - the traceback says nothing
+                    continue
                 log.warning("the poll of %s waits for the database, %.1f s: %s", self.source, pause, error)
                 await wait(stopping, pause)
                 pause = min(pause * 2, LONGEST_PAUSE)

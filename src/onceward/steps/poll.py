@@ -14,6 +14,7 @@ from typing import Any
 
 from onceward import payload
 from onceward.flow import COMMIT, ROLLBACK, Begin, Commit, Flow, Query, T
+from onceward.identity import REASON, UNIDENTIFIED
 from onceward.message import Delivery
 from onceward.steps.context import Cache, Context, know_names, once
 from onceward.steps.receive import receive
@@ -49,6 +50,10 @@ class Answer:
         """The message that it becomes: named by its producer, else by its number, which no other response gets."""
         name = f"response {turn.number + 1}" if self.id is None else self.id
         return Delivery.of(source=turn.source, id=name, type=self.type, body=self.body, headers=self.headers)
+
+    def without_names(self, reason: str) -> Answer:
+        """The same for a person to look at, where the database has refused it."""
+        return replace(self, type=UNIDENTIFIED, id=None, headers={REASON: reason[:300]})
 
     def digest(self, turn: Turn) -> bytes:
         """The same only for the same answer to the same question."""
