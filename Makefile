@@ -27,10 +27,10 @@ PEERS := bench/.venv/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format screenshots crash simulate mutants chaos fuzz proof brokers bench bench-60m soak servers pins clean
+.PHONY: help setup demo test lint format screenshots crash simulate mutants chaos fuzz proof brokers bench bench-fairness bench-before bench-60m soak servers pins clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## Make .venv with everything needed for development
 
@@ -58,6 +58,14 @@ mutants: $(READY) ## Check that the simulation catches every known-bad variant o
 
 bench: servers $(PEERS) ## Measure onceward beside its limits and its peers (QUICK=1: five minutes) and write docs/benchmarks.md
 	@$(BIN)/python -m bench --scale $(if $(QUICK),quick,full)
+	@$(BIN)/python -m bench.page
+
+bench-fairness: servers ## Measure the fairness scenarios alone and put them into docs/benchmarks.md (two minutes)
+	@$(BIN)/python -m bench.again
+	@$(BIN)/python -m bench.page
+
+bench-before: servers ## Measure the code before fair claims beside this one and put it into docs/benchmarks.md (ten minutes)
+	@$(BIN)/python -m bench.before
 	@$(BIN)/python -m bench.page
 
 bench-60m: servers ## Measure claims and dedupe beside sixty million finished rows (forty minutes, 40 GB)

@@ -10,7 +10,21 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
-from bench import drain, growth, handle, hard, latency, memory, plot, profile, receive, report, sqlite, startup
+from bench import (
+    drain,
+    fairness,
+    growth,
+    handle,
+    hard,
+    latency,
+    memory,
+    plot,
+    profile,
+    receive,
+    report,
+    sqlite,
+    startup,
+)
 from bench.figures import Figures
 from bench.ground import SETTINGS, Ground
 from bench.scale import SCALES, Scale
@@ -35,7 +49,7 @@ def run(scale: Scale, say: Callable[[str], None], keep: Callable[[dict[str, Any]
             for workload in (drain, hard, handle, receive):
                 take(workload, ground)
             take(sqlite)
-        for once in (latency, memory, growth, profile):
+        for once in (latency, fairness, memory, growth, profile):
             take(once, ground)
 
 

@@ -6,10 +6,9 @@ Exact: each sequence number is in exactly one run and the queue is empty; a peer
 from __future__ import annotations
 
 from bench import lineup
+from bench.backlog import received
 from bench.figures import Figures, expect
 from bench.ground import Ground, check_drained, drain_by_pgbench
-from bench.inboxes import inbox_at
-from bench.messages import messages
 from bench.race import ours, race
 from bench.scale import Scale
 
@@ -30,15 +29,7 @@ def measure(ground: Ground, scale: Scale, figures: Figures) -> None:
 
 def filled(ground: Ground, kind: str, count: int) -> str:
     """A template with a backlog of a kind, as receiving it left it."""
-
-    def fill(url: str) -> None:
-        inbox = inbox_at(url)
-        try:
-            inbox.receive_many(messages(count, kind))  # type: ignore[arg-type] # the shape of receive's arguments
-        finally:
-            inbox.close()
-
-    return ground.template(f"backlog_{kind}_{count}", fill)
+    return ground.template(f"backlog_{kind}_{count}", lambda url: received(url, kind, count))
 
 
 def onceward(ground: Ground, backlog: str, scale: Scale, figures: Figures, name: str) -> float:

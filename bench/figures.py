@@ -30,6 +30,14 @@ class Figures:
         found = [median(self.repetitions[name]) for name in names if name in self.repetitions]
         return max(found, default=None)
 
+    def medians(self) -> dict[str, float]:
+        """The median of every contender."""
+        return {name: round(median(values), 3) for name, values in self.repetitions.items()}
+
+    def rounded(self) -> dict[str, list[float]]:
+        """Every repetition, as it is written down."""
+        return {name: [round(value, 3) for value in values] for name, values in self.repetitions.items()}
+
     def ratio(self, one: str | tuple[str, ...], other: str | tuple[str, ...]) -> float | None:
         """How one contender compares with another."""
         above = self.median(*((one,) if isinstance(one, str) else one))

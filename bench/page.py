@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from bench.report import MOST, PGMQ, REPORT, ROWS, TEXTBOOK, judged
+from bench import fairness
+from bench.before import BEFORE, MOST_COST, totals
+from bench.report import MOST, PGMQ, REPORT, ROWS, TEXTBOOK, judged, shown
 from bench.sixty import SIXTY
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
@@ -43,6 +46,13 @@ _READING = """\
 - `memory_growth` is the growth of a worker's resident memory between the two counts, as a part of one. Latencies run from the call of `receive` to the commit of
   the effect in another process; *by hand* is an insert, a notification and an update with psycopg, and nothing of onceward. *Half load* is half of what two worker
   processes handle here; one handles it, so in a slow minute it may not keep up.
+- `fairness_lanes`: 80 messages of 0.1 seconds come to idle workers, 8 worker threads in one process, then 4 processes of 2; the time until the last has run, over the ideal
+  second. The worse of both, with workers that do not know the handler yet, and again.
+- `fairness_types_ms`: healthy messages come behind 3,000 that fail for the first time, then behind 10,000 of a key that inline work holds; the slowest of them.
+- `suspects_ms`: a worker process is killed with at least 300 open claims, under a lease of 2 seconds; the slowest of the messages that come every 50 ms from then on until every claimed one has run elsewhere.
+- `burst_max_vs_p50`: 64 receives at the same moment, many times, one idle worker; the slowest latency of all over the median.
+- `neighbour_repeats`: in groups of 100, one in 110 messages writes and then raises, raises `Retry` or `Reject`, or swallows a database error; the handlers of the others call outside for 2 ms, and these
+  calls are counted. *Quick handlers run again* is the same with handlers that call nobody.
 - *Own time, by module* comes from a run apart (`bench/profile.py`): a few hundred looks at what uses the processor. What C does, as SQLite and libpq, counts for the module that called it.
 """
 
@@ -135,8 +145,8 @@ _PROFILES = {
 
 def _profile(name: str, profiles: dict[str, dict[str, float]]) -> str:
     shares = profiles.get(_PROFILES.get(name, ""), {})
-    shown = ", ".join(f"`{module}` {share:g}" for module, share in shares.items())
-    return f" Own time in hundredths, by module: {shown}." if shown else ""
+    listed = ", ".join(f"`{module}` {share:g}" for module, share in shares.items())
+    return f" Own time in hundredths, by module: {listed}." if listed else ""
 
 
 def _limits(name: str, medians: dict[str, float]) -> str:
@@ -153,8 +163,8 @@ def _limit(above: str, below: tuple[str, ...], medians: dict[str, float]) -> str
     return f" *{above}* over *{best}*: {medians[above] / found[best]:.2f}."
 
 
-def page(report: dict[str, Any], sixty: dict[str, Any]) -> str:
-    """The page as it should be, from the report and from that of `make bench-60m`."""
+def page(report: dict[str, Any], sixty: dict[str, Any], before: dict[str, Any]) -> str:
+    """The page as it should be, from the report and from those of `make bench-60m` and `make bench-before`."""
     versions = report["versions"]
     scale = report["scale"]
     made = (
@@ -168,6 +178,8 @@ def page(report: dict[str, Any], sixty: dict[str, Any]) -> str:
         "## The table\n",
         _table(report),
         _small(report),
+        apart(report),
+        _before(report, before),
         "![Messages a second](../bench/report.svg)\n",
         _READING,
     ]
@@ -190,8 +202,49 @@ def _small(report: dict[str, Any]) -> str:
         return ""
     return (
         f"At this scale `growth_5m` has {scale['finished'][-1]:,} finished rows, `blocked_1m` {scale['blocked']:,} blocked messages, `claim_pinned_60s` "
-        f"{scale['pinned_seconds']:g} seconds, and `memory_growth` runs to {scale['memory'][-1]:,} messages.\n"
+        f"{scale['pinned_seconds']:g} seconds, and `memory_growth` runs to {scale['memory'][-1]:,} messages, "
+        f"`burst_max_vs_p50` has {scale['crowd']['bursts']} bursts.\n"
     )
+
+
+def apart(report: dict[str, Any]) -> str:
+    """What was measured again since, by itself."""
+    apart = report.get("fairness_apart")
+    if apart is None:
+        return ""
+    names = ", ".join(f"`{name}`" for name in fairness.MOST)
+    return f"Measured by `make bench-fairness`, {apart['seconds']:,} seconds, load {apart['load']:g}: {names}.\n"
+
+
+def _before(report: dict[str, Any], before: dict[str, Any]) -> str:
+    """The scenarios with the code as it was, and what a message cost it."""
+    made = (
+        f"`make bench-before` measures the same with the code of commit `{before['commit']}`, from before claims were fair; {before['seconds'] // 60} minutes, load "
+        f"{before['machine']['load'][0]:g} at the end. Processor time is that of the clients and the server together, in microseconds for each message, both codes in turns, {len(before['processor_microseconds']['drain']['now'])} repetitions: medians, and the median of the ratios of neighbouring runs.\n"
+    )
+    lines = [
+        "## Before and now\n",
+        made,
+        "| | before | now | to reach | |",
+        "|---|---:|---:|---|---|",
+    ]
+    for name, value, target, verdict in judged(report["ratios"]):
+        if name in fairness.MOST:
+            was = _more(name, before["notes"]) + shown(before["ratios"][name])
+            now = _more(name, report["settings"]["notes"]) + value
+            lines.append(f"| `{name}` | {was} | {now} | {target} | {verdict} |")
+    for workload, ratio in before["cost_ratios"].items():
+        codes = before["processor_microseconds"][workload]
+        earlier, today = (median(totals(codes[code])) for code in ("before", "now"))
+        verdict = "reached" if ratio <= MOST_COST else "short"
+        target = f"at most {MOST_COST:g} times as much ({ratio:g})"
+        lines.append(f"| processor time of *{workload}* | {earlier:.1f} | {today:.1f} | {target} | {verdict} |")
+    return "\n".join(lines) + "\n"
+
+
+def _more(name: str, notes: dict[str, Any]) -> str:
+    """What stands before a time after which some messages had still not run."""
+    return "over " if {*fairness.FIGURES[name]} & {*notes} else ""
 
 
 def _contenders(report: dict[str, Any]) -> str:
@@ -202,8 +255,8 @@ def _contenders(report: dict[str, Any]) -> str:
     lines += ["| | median | own | server |", "|---|---:|---:|---:|"]
     for name, value in report["medians"].items():
         cost = report["processor_microseconds"].get(name, {})
-        shown = f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
-        lines.append(f"| {name} | {shown} | {cost.get('clients', '')} | {cost.get('server', '')} |")
+        rate = f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
+        lines.append(f"| {name} | {rate} | {cost.get('clients', '')} | {cost.get('server', '')} |")
     return "\n".join(lines) + "\n"
 
 
@@ -230,10 +283,12 @@ def _short(report: dict[str, Any]) -> str:
     for name in missed:
         contenders, reason = _REASONS.get(name, ((), ""))
         spent = [f"{one}: {costs[one]['clients']:g} + {costs[one]['server']:g}" for one in contenders if one in costs]
-        shown = f" Processor time, own + server, µs for each message: {'; '.join(spent)}." if spent else ""
-        why = reason or "measured on a busy machine; see the repetitions."
+        time = f" Processor time, own + server, µs for each message: {'; '.join(spent)}." if spent else ""
+        why = reason or (
+            "see *Before and now*." if name in fairness.MOST else "measured on a busy machine; see the repetitions."
+        )
         profile = _profile(name, report["profiles"])
-        lines.append(f"- `{name}`: {why}{_limits(name, report['medians'])}{shown}{profile}")
+        lines.append(f"- `{name}`: {why}{_limits(name, report['medians'])}{time}{profile}")
     return "\n".join(lines) + "\n"
 
 
@@ -246,5 +301,5 @@ def _errors(report: dict[str, Any]) -> str:
 assert {*_REASONS} <= {row.name for row in ROWS} | {*MOST}
 
 if __name__ == "__main__":
-    found = (json.loads(path.read_text(encoding="utf-8")) for path in (REPORT, SIXTY))
+    found = (json.loads(path.read_text(encoding="utf-8")) for path in (REPORT, SIXTY, BEFORE))
     PAGE.write_text(page(*found), encoding="utf-8")

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from bench import lineup
+from bench import fairness, lineup
 from bench.figures import Figures
 from bench.ground import SETTINGS
 from bench.scale import Scale
@@ -68,6 +68,7 @@ MOST = {
     "latency_idle_p50_ms": 5.0,
     "memory_growth": 0.2,
     "import_ms": 60.0,
+    **fairness.MOST,
 }
 NAMES = (*(row.name for row in ROWS), *MOST)
 
@@ -87,6 +88,7 @@ def ratios(figures: Figures, scale: Scale) -> dict[str, float | None]:
         "latency_idle_p50_ms": _rounded(figures.median("latency: idle, p50 (ms)")),
         "memory_growth": None if memory is None else round(memory - 1, 3),
         "import_ms": _rounded(figures.median("start-up: import onceward (ms)")),
+        **fairness.ratios(figures),
     }
 
 
@@ -123,8 +125,8 @@ def assembled(figures: Figures, scale: Scale, postgres: str, seconds: float) -> 
         "errors": figures.errors,
         "processor_microseconds": figures.costs,
         "profiles": figures.profiles,
-        "repetitions": {name: [round(value, 3) for value in values] for name, values in figures.repetitions.items()},
-        "medians": {name: round(figures.median(name) or 0, 3) for name in figures.repetitions},
+        "repetitions": figures.rounded(),
+        "medians": figures.medians(),
         "ratios": ratios(figures, scale),
     }
 
@@ -151,16 +153,17 @@ def judged(table: dict[str, float | None]) -> list[tuple[str, str, str, str]]:
     rows = []
     for row in ROWS:
         value = table[row.name]
-        rows.append((row.name, _text(value), f"at least {row.target:g}", "reached" if row.reached(value) else "short"))
+        rows.append((row.name, shown(value), f"at least {row.target:g}", "reached" if row.reached(value) else "short"))
     for name, most in MOST.items():
         value = table[name]
         if most is None:
-            rows.append((name, _text(value), "", ""))
+            rows.append((name, shown(value), "", ""))
         else:
             reached = value is not None and value <= most
-            rows.append((name, _text(value), f"at most {most:g}", "reached" if reached else "short"))
+            rows.append((name, shown(value), f"at most {most:g}", "reached" if reached else "short"))
     return rows
 
 
-def _text(value: float | None) -> str:
+def shown(value: float | None) -> str:
+    """A value of the table as people read it."""
     return "-" if value is None else f"{value:g}"

@@ -2,7 +2,43 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """Sizes of the scenarios in which messages get in each other's way."""
+
+    rounds: int
+    lanes: int
+    processes: int
+    """Where the lanes are spread over several."""
+    slow: int
+    failing: int
+    held: int
+    """Messages of a key that is held."""
+    healthy: int
+    suspects: int
+    bursts: int
+    callers: int
+    """Receives of a burst."""
+    neighbours: int
+    """Messages beside which some fail."""
+
+
+CROWD = Crowd(
+    rounds=2,
+    lanes=8,
+    processes=4,
+    slow=80,
+    failing=3_000,
+    held=10_000,
+    healthy=20,
+    suspects=300,
+    bursts=200,
+    callers=64,
+    neighbours=550,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +68,7 @@ class Scale:
     latency_seconds: float
     starts: int
     """How often something is started to see how long that takes."""
+    crowd: Crowd
 
 
 FULL = Scale(
@@ -51,6 +88,7 @@ FULL = Scale(
     memory=(100_000, 1_000_000),
     latency_seconds=8,
     starts=5,
+    crowd=CROWD,
 )
 QUICK = Scale(
     name="quick",
@@ -69,6 +107,7 @@ QUICK = Scale(
     memory=(20_000, 100_000),
     latency_seconds=3,
     starts=5,
+    crowd=replace(CROWD, rounds=1, bursts=60),
 )
 TINY = Scale(
     name="tiny",
@@ -87,5 +126,18 @@ TINY = Scale(
     memory=(200, 400),
     latency_seconds=0.5,
     starts=1,
+    crowd=Crowd(
+        rounds=1,
+        lanes=2,
+        processes=2,
+        slow=4,
+        failing=50,
+        held=50,
+        healthy=2,
+        suspects=10,
+        bursts=2,
+        callers=4,
+        neighbours=60,
+    ),
 )
 SCALES = {scale.name: scale for scale in (FULL, QUICK, TINY)}

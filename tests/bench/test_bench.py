@@ -9,7 +9,7 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from bench import drain, handle, hard, lineup, page, plot, race, receive, report, sixty, sqlite
+from bench import before, drain, handle, hard, lineup, page, plot, race, receive, report, sixty, sqlite
 from bench.figures import Figures, Inexact
 from bench.ground import Ground, check_drained, check_effects
 from bench.messages import messages
@@ -22,7 +22,8 @@ KEYS = {
     "handle_pipelined_vs_pgbench", "handle_vs_textbook", "batch_vs_limit", "inline_vs_pgbench", "inline_vs_textbook",
     "receive_vs_pgbench", "receive_many_vs_limit", "sqlite_vs_best", "sqlite_vs_textbook", "growth_5m",
     "growth_5m_random", "blocked_1m", "claim_pinned_60s", "latency_half_load_p99_ms", "latency_idle_p50_ms",
-    "memory_growth", "import_ms",
+    "memory_growth", "import_ms", "fairness_lanes", "fairness_types_ms", "suspects_ms", "burst_max_vs_p50",
+    "neighbour_repeats",
 }  # fmt: skip
 
 
@@ -77,6 +78,6 @@ def test_the_page_is_made_from_the_report() -> None:
     """`python -m bench.page` writes it again; nobody types a figure."""
     found = json.loads(report.REPORT.read_text(encoding="utf-8"))
     assert set(found["ratios"]) == KEYS
-    beside = json.loads(sixty.SIXTY.read_text(encoding="utf-8"))
-    assert page.PAGE.read_text(encoding="utf-8") == page.page(found, beside)
+    beside, was = (json.loads(path.read_text(encoding="utf-8")) for path in (sixty.SIXTY, before.BEFORE))
+    assert page.PAGE.read_text(encoding="utf-8") == page.page(found, beside, was)
     assert plot.PLOT.read_text(encoding="utf-8") == plot.drawn(found)
