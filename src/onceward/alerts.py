@@ -22,7 +22,7 @@ from onceward.desk import Desk
 from onceward.errors import OncewardError
 from onceward.flow import Query
 from onceward.message import NO_HEADERS, Message
-from onceward.steps.context import once
+from onceward.steps.context import look
 from onceward.transact import perform
 from onceward.wording import count, span
 
@@ -230,7 +230,7 @@ class Alerts:
 
     def _unsent(self) -> tuple[int, str]:
         """How many messages wait for a destination to which nothing old was published for too long, and for which."""
-        (rows,) = perform(self._desk.store, lambda: once(self._desk.context, Query("unserved")))
+        (rows,) = perform(self._desk.store, lambda: look(self._desk.context, Query("unserved")))
         patience = self._rules.backlog.total_seconds()
         late = {row[2]: row[3] for row in rows if row[2] is not None and row[4] >= patience}
         return sum(late.values()), ", ".join(sorted(late))
@@ -238,7 +238,7 @@ class Alerts:
     def _retention(self) -> Iterator[str]:
         """What would let a late copy take effect again, or the tables grow without end."""
         context = self._desk.context
-        (rows,) = perform(self._desk.store, lambda: once(context, Query("latest_source")))
+        (rows,) = perform(self._desk.store, lambda: look(context, Query("latest_source")))
         for source, seconds in rows:
             if timedelta(seconds=seconds) > context.settings.dedupe_retention:
                 yield f"source {source} redelivers for longer than ids are remembered"

@@ -20,7 +20,7 @@ from onceward.registry import OUTBOX, Subscription
 from onceward.report import Stats
 from onceward.sources.protocol import BrokerUnavailable, Shared
 from onceward.steps.blob import know_folder
-from onceward.steps.context import once
+from onceward.steps.context import look
 from onceward.transact import perform
 
 Level = Literal["ok", "warning", "error"]
@@ -81,7 +81,7 @@ def _store(inbox: Inbox) -> Iterator[Finding]:
 
 
 def _ask(inbox: Inbox, statement: str, **params: Any) -> list[tuple[Any, ...]]:
-    (rows,) = perform(inbox.store, lambda: once(inbox.context, Query(statement, params)))
+    (rows,) = perform(inbox.store, lambda: look(inbox.context, Query(statement, params)))
     return rows
 
 

@@ -53,6 +53,9 @@ class Begin:
     """With one right at its beginning, for a group that goes on when one of its messages fails."""
     writer_limit: float | None = None
     """How long to wait where a database has one writer and another holds it; None leaves it to the store."""
+    by_index: bool = False
+    """Its statements find their rows by indexes, whatever the database believes of its tables. Not where handlers or
+    reports follow: those are planned as the database likes."""
 
 
 class Commit:

@@ -14,7 +14,7 @@ from onceward.desk import Desk
 from onceward.errors import ConfigurationError
 from onceward.flow import Query
 from onceward.registry import Handler, Promise
-from onceward.steps.context import once
+from onceward.steps.context import look
 from onceward.transact import perform
 
 log = logging.getLogger("onceward")
@@ -52,7 +52,7 @@ class Guarantee:
 def in_force(desk: Desk) -> list[Guarantee]:
     """What holds for each handler of this process."""
     common = [*_store(desk), *_retention(desk)]
-    (rows,) = perform(desk.store, lambda: once(desk.context, Query("apart")))
+    (rows,) = perform(desk.store, lambda: look(desk.context, Query("apart")))
     apart = {(consumer, kind) for consumer, kind in rows}
     return [_of(handler, common, apart) for handler in desk.context.registry]
 
@@ -98,7 +98,7 @@ def _store(desk: Desk) -> Iterator[str]:
 def _retention(desk: Desk) -> Iterator[str]:
     """Whether a copy is recognised for as long as one may come."""
     kept = desk.context.settings.dedupe_retention
-    (rows,) = perform(desk.store, lambda: once(desk.context, Query("latest_source")))
+    (rows,) = perform(desk.store, lambda: look(desk.context, Query("latest_source")))
     windows = [(name, timedelta(seconds=seconds)) for name, seconds in rows]
     windows += desk.context.registry.sources.items()
     for name, window in windows:

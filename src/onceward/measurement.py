@@ -18,7 +18,7 @@ from onceward.errors import SchemaMissing, StoreError
 from onceward.flow import Query
 from onceward.inbox import Inbox
 from onceward.message import Message
-from onceward.steps.context import once
+from onceward.steps.context import look
 from onceward.transact import perform
 
 CALLERS = 16
@@ -55,7 +55,7 @@ def measure(url: str, messages: int) -> list[Figure]:
 def _remove(url: str, prefix: str) -> None:
     with Inbox(url, prefix=prefix) as inbox:
         try:
-            (commands,) = perform(inbox.store, lambda: once(inbox.context, Query("debris")))
+            (commands,) = perform(inbox.store, lambda: look(inbox.context, Query("debris")))
         except SchemaMissing:  # it failed before it had made any
             return
         with inbox.transaction() as tx:

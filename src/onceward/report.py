@@ -17,7 +17,7 @@ from onceward.message import microseconds, moment
 from onceward.reference import Reference, split
 from onceward.registry import OUTBOX
 from onceward.steps.blob import read
-from onceward.steps.context import Context, once
+from onceward.steps.context import Context, look
 
 STATUSES = ("due", "running", "retrying", "waiting", "unhandled", "dead", "done", "discarded", "skipped")
 OPEN = ("due", "waiting", "running", "retrying", "dead", "unhandled", "quarantined")
@@ -219,7 +219,7 @@ class WorkerRow:
 
 def stats(context: Context) -> Flow[Stats]:
     """Counts by status and the age of the oldest due message."""
-    (rows,) = yield from once(context, Query("stats"))
+    (rows,) = yield from look(context, Query("stats"))
     numbers = Stats(*rows[0])
     return replace(numbers, done=numbers.done - numbers.skipped)
 
@@ -234,10 +234,10 @@ def messages(
             params[edge] = microseconds(params[edge])
     found: list[tuple[Any, ...]] = []
     if status not in _FINISHED:
-        (rows,) = yield from once(context, Query("list_unfinished", {**params, "status": status}))
+        (rows,) = yield from look(context, Query("list_unfinished", {**params, "status": status}))
         found += rows
     if status is None or status in _FINISHED:
-        (rows,) = yield from once(context, Query("list_finished", {**params, "status": status}))
+        (rows,) = yield from look(context, Query("list_finished", {**params, "status": status}))
         found += rows
     found.sort(key=lambda row: -row[0])
     return [Row(*(*row[:10], moment(row[10]), _maybe(row[11]), row[12])) for row in found[:limit]]
@@ -246,7 +246,7 @@ def messages(
 def story(context: Context, seq: int) -> Flow[Story | None]:
     """One message with its history."""
     params = {"seq": seq}
-    rows, runs, attempts, actions, cases, sent, calls = yield from once(
+    rows, runs, attempts, actions, cases, sent, calls = yield from look(
         context,
         Query("show", params),
         Query("show_run", params),
@@ -300,19 +300,19 @@ def story(context: Context, seq: int) -> Flow[Story | None]:
 def find(context: Context, source: str, message_id: str) -> Flow[list[int]]:
     """The numbers under which an id of a source is known, one for each consumer."""
     params = {"source": source, **identity.stored_range(message_id), "consumer": context.service}
-    (rows,) = yield from once(context, Query("find", params))
+    (rows,) = yield from look(context, Query("find", params))
     return [seq for (seq,) in rows]
 
 
 def find_anywhere(context: Context, message_id: str, *, limit: int = 100) -> Flow[list[int]]:
     """The numbers under which an id is known, from whatever source and for whatever consumer."""
-    (rows,) = yield from once(context, Query("find_id", {**identity.stored_range(message_id), "limit": limit}))
+    (rows,) = yield from look(context, Query("find_id", {**identity.stored_range(message_id), "limit": limit}))
     return [seq for (seq,) in rows]
 
 
 def quarantine(context: Context, *, limit: int = 100) -> Flow[list[Mismatch]]:
     """Open cases of an id with two bodies, or two types."""
-    (rows,) = yield from once(context, Query("quarantined", {"case_id": None, "limit": limit}))
+    (rows,) = yield from look(context, Query("quarantined", {"case_id": None, "limit": limit}))
     found = []
     for row in rows:
         first, _ = yield from _whole(context, split(row[17])[1], row[13])
@@ -332,7 +332,7 @@ def _whole(context: Context, reference: Reference | None, body: bytes | None) ->
 
 def effects(context: Context, *, seq: int | None = None, limit: int = 1000) -> Flow[list[Effect]]:
     """The external calls of one message, also of one that was rolled back; or all whose outcome is not known."""
-    (rows,) = yield from once(context, Query("effects", {"seq": seq, "limit": limit}))
+    (rows,) = yield from look(context, Query("effects", {"seq": seq, "limit": limit}))
     return [_effect(row) for row in rows]
 
 
@@ -344,7 +344,7 @@ def _effect(row: tuple[Any, ...]) -> Effect:
 
 def workers(context: Context) -> Flow[list[WorkerRow]]:
     """The processes that are registered."""
-    (rows,) = yield from once(context, Query("workers"))
+    (rows,) = yield from look(context, Query("workers"))
     return [WorkerRow(*(*row[:5], bool(row[5]), moment(row[6]), *row[7:])) for row in rows]
 
 

@@ -15,7 +15,7 @@ from onceward import payload
 from onceward.flow import Flow, Query
 from onceward.message import moment
 from onceward.registry import OUTBOX
-from onceward.steps.context import Context, once
+from onceward.steps.context import Context, look
 
 NEWEST = 20_000
 """How many of the newest rows are looked at for what is about the last hour."""
@@ -147,31 +147,31 @@ class Minute:
 
 def dead_groups(context: Context, *, limit: int) -> Flow[list[DeadGroup]]:
     """Dead messages by how they failed."""
-    (rows,) = yield from once(context, Query("dead_groups", {"limit": limit}))
+    (rows,) = yield from look(context, Query("dead_groups", {"limit": limit}))
     return [DeadGroup(*(*row[:3], bool(row[3]), *row[4:7], moment(row[7]), moment(row[8]), row[9])) for row in rows]
 
 
 def blocked_keys(context: Context, *, limit: int) -> Flow[list[BlockedKey]]:
     """Keys that a message holds which will not run by itself."""
-    (rows,) = yield from once(context, Query("blocked_keys", {"limit": limit}))
+    (rows,) = yield from look(context, Query("blocked_keys", {"limit": limit}))
     return [BlockedKey(*(*row[:4], bool(row[4]), moment(row[5]), *row[6:])) for row in rows]
 
 
 def failing(context: Context, *, times: int, held_for: timedelta) -> Flow[Failing]:
     """What keeps failing."""
-    (rows,) = yield from once(context, Query("failing", {"times": times, "held": held_for.total_seconds()}))
+    (rows,) = yield from look(context, Query("failing", {"times": times, "held": held_for.total_seconds()}))
     return Failing(*rows[0])
 
 
 def running(context: Context, *, limit: int) -> Flow[list[Running]]:
     """What the workers have in hand."""
-    (rows,) = yield from once(context, Query("running", {"limit": limit}))
+    (rows,) = yield from look(context, Query("running", {"limit": limit}))
     return [Running(*(*row[:5], bool(row[5]), row[6])) for row in rows]
 
 
 def sources(context: Context) -> Flow[list[SourceRow]]:
     """Who sends."""
-    (rows,) = yield from once(context, Query("sources", {"newest": NEWEST}))
+    (rows,) = yield from look(context, Query("sources", {"newest": NEWEST}))
     return [
         SourceRow(name, None if late is None else timedelta(seconds=late), recent, _maybe(last), copies)
         for name, late, recent, last, copies in rows
@@ -180,19 +180,19 @@ def sources(context: Context) -> Flow[list[SourceRow]]:
 
 def storage(context: Context) -> Flow[Storage]:
     """Table sizes and the oldest of what is kept."""
-    sizes, oldest = yield from once(context, Query("sizes"), Query("oldest"))
+    sizes, oldest = yield from look(context, Query("sizes"), Query("oldest"))
     return Storage(tuple(TableSize(*row) for row in sizes), *map(_maybe, oldest[0]))
 
 
 def audit(context: Context, *, before: int | None, limit: int) -> Flow[list[AuditLine]]:
     """What people did, newest first."""
-    (rows,) = yield from once(context, Query("audit", {"before": before, "limit": limit}))
+    (rows,) = yield from look(context, Query("audit", {"before": before, "limit": limit}))
     return [AuditLine(row[0], moment(row[1]), *row[2:]) for row in rows]
 
 
 def traffic(context: Context, *, minutes: int) -> Flow[list[Minute]]:
     """The last minutes, the newest last."""
-    (rows,) = yield from once(context, Query("traffic", {"newest": NEWEST, "minutes": minutes, "outbox": OUTBOX}))
+    (rows,) = yield from look(context, Query("traffic", {"newest": NEWEST, "minutes": minutes, "outbox": OUTBOX}))
     return list(_minutes(rows, minutes))
 
 
@@ -204,7 +204,7 @@ def _minutes(rows: Iterable[tuple[Any, ...]], minutes: int) -> Iterable[Minute]:
 
 def polls(context: Context) -> Flow[list[PollRow]]:
     """The polled APIs."""
-    (rows,) = yield from once(context, Query("polls"))
+    (rows,) = yield from look(context, Query("polls"))
     return [
         PollRow(
             source, payload.decode_text(cursor) if cursor else None, number, bool(running), due, _maybe(ended), *last

@@ -13,7 +13,7 @@ from typing import Literal
 from onceward import report
 from onceward.flow import Flow, Query
 from onceward.report import Story
-from onceward.steps.context import Context, once
+from onceward.steps.context import Context, look
 
 Kind = Literal["delivery", "duplicate", "mismatch", "failure", "crash", "effect", "sent", "action", "finish", "next"]
 
@@ -50,7 +50,7 @@ def explain(context: Context, seq: int) -> Flow[Explanation | None]:
     if story is None:
         return None
     known = yield from report.find_anywhere(context, story.id)
-    (ahead,) = yield from once(context, Query("ahead", {"seq": seq}))
+    (ahead,) = yield from look(context, Query("ahead", {"seq": seq}))
     events = sorted(
         [*_events(story), *_waits(story, ahead)],
         key=lambda event: (event.at is None, event.at and event.at.timestamp()),

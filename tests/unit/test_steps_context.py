@@ -19,7 +19,7 @@ def test_a_short_transaction_has_short_limits() -> None:
     here = context(
         settings=Settings(statement_limit=timedelta(seconds=4), lock_wait=timedelta(seconds=1)),
     )
-    assert here.short() == Begin(statement_limit=4, lock_limit=1, idle_limit=8, mark="")
+    assert here.short() == Begin(statement_limit=4, lock_limit=1, idle_limit=8, mark="", by_index=True)
 
 
 def test_a_long_transaction_outlives_its_handler() -> None:

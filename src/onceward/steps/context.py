@@ -85,13 +85,13 @@ class Context:
     stores_first: set[Handler] = field(default_factory=set)
     """Handlers whose messages are stored before they run inline: they call `message.once`, and there is one writer."""
 
-    def short(self, *, durable: bool = True) -> Begin:
+    def short(self, *, durable: bool = True, by_index: bool = True) -> Begin:
         """A transaction of onceward's own statements only.
 
         It need not be durable where nothing that outlives a crash of the database relies on it.
         """
         limit = self.settings.statement_limit.total_seconds()
-        return Begin(limit, self.settings.lock_wait.total_seconds(), limit * 2, durable=durable)
+        return Begin(limit, self.settings.lock_wait.total_seconds(), limit * 2, durable=durable, by_index=by_index)
 
     def long(self, seconds: float, mark: str, *, savepoint: bool = False) -> Begin:
         """A transaction in which a handler runs for up to so many seconds."""
@@ -108,6 +108,12 @@ class Context:
 def once(context: Context, *requests: Request, durable: bool = True) -> Flow[tuple[list[Any], ...]]:
     """Run statements in a short transaction of their own; they travel together."""
     answers = yield (context.short(durable=durable), *requests, COMMIT)
+    return tuple(answers[1:-1])
+
+
+def look(context: Context, *requests: Request) -> Flow[tuple[list[Any], ...]]:
+    """As `once`, for people: what reads much is planned as the database likes."""
+    answers = yield (context.short(by_index=False), *requests, COMMIT)
     return tuple(answers[1:-1])
 
 

@@ -259,7 +259,8 @@ def fetched(lane: Lane, group: list[Claimed]) -> Flow[list[Claimed]]:
     if absent is None or message.problem is not None:
         return group
     if absent.reference is None:  # it may take as long as its handler: over a slow link large ones take their time
-        _, rows, _ = yield (lane.context.long(message.timeout, ""), Query("body_of", {"seq": message.seq}), COMMIT)
+        begin = replace(lane.context.long(message.timeout, ""), by_index=True)
+        _, rows, _ = yield (begin, Query("body_of", {"seq": message.seq}), COMMIT)
         body = bytes(rows[0][0] or b"") if rows else b""  # gone with its message, which is no longer ours
     else:
         outcome: Outcome = yield Do(partial(lane.context.large.fetch, absent.reference))

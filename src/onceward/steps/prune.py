@@ -184,7 +184,7 @@ def _drop_pages(context: Context, sweep: Sweep, keep: float) -> Flow[None]:
     statement = context.settings.statement_limit.total_seconds()
     for (page,) in pages:
         try:
-            yield Begin(statement, PAGE_LOCK_SECONDS, statement)
+            yield Begin(statement, PAGE_LOCK_SECONDS, statement, by_index=True)
             rows = yield Query("drop_page", {"page": page, "archive_first": context.settings.archive_first})
             yield COMMIT
         except (StoreUnavailable, StoreConflict):

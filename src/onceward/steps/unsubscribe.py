@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from onceward.errors import ConfigurationError, StoreUnavailable
 from onceward.flow import COMMIT, ROLLBACK, Flow, Query
 from onceward.registry import OUTBOX
-from onceward.steps.context import Context, Introduction, load_catalog, once
+from onceward.steps.context import Context, Introduction, load_catalog, look, once
 from onceward.steps.introduce import in_the_way, lock_catalog
 from onceward.steps.operate import discard
 
@@ -33,7 +33,7 @@ class Subscribed(NamedTuple):
 
 def subscribed(context: Context, consumer: str, kind: str | None) -> Flow[list[Subscribed]]:
     """What a consumer is subscribed to; what it was, only while unfinished messages are left of it."""
-    (rows,) = yield from once(context, Query("subscribed", {"consumer": consumer, "type": kind}))
+    (rows,) = yield from look(context, Query("subscribed", {"consumer": consumer, "type": kind}))
     found = [Subscribed(name, number, bool(retired), key) for name, number, retired, key in rows]
     return [one for one in found if one.unfinished or not one.retired]
 

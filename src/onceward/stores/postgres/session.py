@@ -34,7 +34,17 @@ from onceward.stores.calls import awaited_outcome, outcome
 from onceward.stores.leftovers import Left
 from onceward.stores.postgres.failures import is_infrastructure, left_behind, translated
 from onceward.stores.postgres.statement import Asked, Statement
-from onceward.stores.postgres.wire import BEGIN, COMMIT, OWN_PLANS, RESET_ALL, send, send_async
+from onceward.stores.postgres.wire import (
+    BEGIN,
+    BY_INDEX,
+    BY_RANGE,
+    COMMIT,
+    OWN_PLANS,
+    RESET_ALL,
+    USUAL_PLANS,
+    send,
+    send_async,
+)
 
 if TYPE_CHECKING:
     from onceward.stores.postgres import rehearsal
@@ -45,7 +55,11 @@ else:
 _NEED_NO_PLAN = frozenset(["make_point", "back_to_point", "finish_inline", "commit"])
 """Statements that read no table, so that no plan of theirs can age; one is all that PostgreSQL takes after an error."""
 
-_CLAIMS = frozenset(["claim", "claim_outgoing", "claim_suspects"])
+_BEFORE_HANDLERS = frozenset(["key_has_rows", "progress_of"])
+"""Statements that read tables in the transaction of a handler before that runs."""
+
+_BY_RANGE = frozenset(["forget_messages", "requeue_own"])
+"""Statements that look for runs by the range of their numbers."""
 
 
 class _PostgresSession:
@@ -80,22 +94,30 @@ class _PostgresSession:
             answered_by.append(len(plan) if asked else None)
             if asked:
                 plan.append(asked)
+                plan += self._after(asked[0].name)
         return plan, answered_by
 
     def _before(self, name: str) -> list[Asked]:
         """What must come before our next statement: the beginning, or what a handler is not to see."""
         before: list[Asked] = self.connection.take_armed()
-        ages = self.connection.handled or (before and name in _CLAIMS)
+        plans: list[Asked] = [(BY_RANGE, {})] if name in _BY_RANGE else []
         if name == "back_to_point":
             self.connection.undone()
         elif not before:  # else no statement of a handler has run
             before = self.connection.restoring(self._limits)
-        if ages and name not in _NEED_NO_PLAN:
+        if (self.connection.handled and name not in _NEED_NO_PLAN) or self._precedes_handler(name):
             self.connection.handled = False
-            before = [*before, (OWN_PLANS, {})]
+            plans = [OWN_PLANS, *plans]
         if name == "commit" and self.connection.left >= Left.SESSION:
             before = [*before, (RESET_ALL, {})]
-        return before
+        return [*before, *plans]
+
+    def _after(self, name: str) -> list[Asked]:
+        """What must come after a statement of ours, so that a handler does not meet what was for that."""
+        return [USUAL_PLANS] if self._precedes_handler(name) else []
+
+    def _precedes_handler(self, name: str) -> bool:
+        return name in _BEFORE_HANDLERS and not self._joined and not self._limits.get("plans")
 
     def _asked(self, request: Any, before: list[Asked]) -> Asked | None:
         if isinstance(request, Query):
@@ -121,6 +143,7 @@ class _PostgresSession:
             "idle_limit": f"{begin.idle_limit * 1000:.0f}",
             "mark": begin.mark,
             "durable": begin.durable,
+            "plans": BY_INDEX if begin.by_index else None,
         }
         # psycopg would send a BEGIN if this one were missing: the connection is never in autocommit mode, so that no
         # statement of a handler can be outside of a transaction.

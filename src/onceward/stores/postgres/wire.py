@@ -40,9 +40,25 @@ OWN_SETTINGS = Statement.of(
 )
 RESET_ALL = Statement.of("reset_all", "RESET ALL")
 """Before the COMMIT of a handler that has set something for its whole connection."""
-OWN_PLANS = Statement.of("own_plans", "SET LOCAL enable_seqscan = off")
-"""Before what claims and finishes messages: a plan that was kept since the queue was small would read all of it, and it
-need not stay small, as while an old transaction keeps row versions. After handlers, whose plans are their business."""
+BY_INDEX = "0"
+"""Nothing of what `begin_limits` and `PLANS` name; None: as the server has it."""
+PLANS = Statement.of(
+    "plans",
+    """SELECT FROM (
+        SELECT set_config('enable_seqscan', %(plans)s, true),
+               set_config('enable_bitmapscan', %(plans)s, true),
+               set_config('max_parallel_workers_per_gather', %(plans)s, true),
+               set_config('jit', %(plans)s, true)
+    ) AS settings""",
+)
+OWN_PLANS: Asked = (PLANS, {"plans": BY_INDEX})
+"""Before statements of ours in the transaction of a handler, as `begin_limits` says it for those that have none: they
+find their rows by indexes, in the order of these. The server keeps a plan from when the queue was small or its
+statistics were wrong, and that would read and sort all of it. And none of them is worth compiling."""
+USUAL_PLANS: Asked = (PLANS, {"plans": None})
+"""Before a handler: its plans are its own business."""
+BY_RANGE = Statement.of("by_range", "SET LOCAL enable_bitmapscan = on")
+"""Before what looks for runs by the range of their numbers, which only a bitmap can."""
 
 
 def send(connection: Any, plan: Sequence[Asked]) -> list[list[Any]]:

@@ -1,13 +1,23 @@
 -- Every statement onceward sends to PostgreSQL. Each section says which guard it carries and which index it relies on.
 -- {prefix} is the only substitution; everything else is a parameter. sqlite.sql has the same names.
+--
+-- Whatever the statistics say, a statement that does work (rather than report) reads what it came for: see Plans in docs/architecture.md.
+-- So nothing is joined to a table that grows: its rows are found by seq = ANY(ARRAY(SELECT ...)), by LATERAL (... LIMIT 1) or by
+-- EXISTS (... OFFSET 0), which leave the planner nothing but the index. A column with + 0 or || '' is not to be found by an index on it; the
+-- indexes of what is due are on such an expression, so that no other one has their order.
 
 -- name: begin_limits
--- Local to the transaction, so transaction pooling keeps working. The mark disappears when the transaction ends.
+-- Local to the transaction, so transaction pooling keeps working. The mark disappears when the transaction ends. The plans
+-- are ours (OWN_PLANS in wire.py) where neither handlers nor reports follow; null means the server's own.
 SELECT FROM (
     SELECT set_config('statement_timeout', %(statement_limit)s, true),
            set_config('lock_timeout', %(lock_limit)s, true),
            set_config('idle_in_transaction_session_timeout', %(idle_limit)s, true),
            set_config('onceward.mark', %(mark)s, true),
+           set_config('enable_seqscan', %(plans)s, true),
+           set_config('enable_bitmapscan', %(plans)s, true),
+           set_config('max_parallel_workers_per_gather', %(plans)s, true),
+           set_config('jit', %(plans)s, true),
            set_config('synchronous_commit', CASE WHEN %(durable)s THEN current_setting('synchronous_commit') ELSE 'off' END, true)
 ) AS settings
 
@@ -116,7 +126,7 @@ WITH input AS MATERIALIZED (
         %(sequence)b::bigint[], %(destination)b::text[], %(cause)b::bigint[], %(unplaced)b::text[]
     ) AS i (ordinal, consumer, source, stored_id, hash, type_hash, subscription, key_hash, id, type, version, key,
             key_from, aggregate, position, headers, body, place, sequence, destination, cause, unplaced)
-    WHERE coalesce((SELECT version FROM {prefix}catalog) = %(catalog)s::bigint, true)
+    WHERE coalesce((SELECT version FROM {prefix}catalog WHERE one) = %(catalog)s::bigint, true)
       AND (%(worker)s::bigint IS NULL OR EXISTS (SELECT FROM {prefix}worker w WHERE w.id = %(worker)s FOR KEY SHARE))
 ), fresh AS (
     INSERT INTO {prefix}ledger (seq, consumer, source, type_hash, id, hash, received_at)
@@ -150,7 +160,7 @@ WITH fresh AS (
     INSERT INTO {prefix}ledger (seq, consumer, source, type_hash, id, hash, received_at)
     SELECT nextval('{prefix}seq'), %(consumer)s::integer, %(source)s::integer, %(type_hash)s::bigint, %(stored_id)s::bytea,
            %(hash)s::bytea, clock_timestamp()
-    FROM {prefix}catalog WHERE version = %(catalog)s::bigint
+    FROM {prefix}catalog WHERE one AND version = %(catalog)s::bigint
     ON CONFLICT (consumer, source, id) DO NOTHING
     RETURNING seq, received_at
 ), stored AS (
@@ -167,12 +177,15 @@ FROM fresh WHERE set_config('lock_timeout', current_setting('statement_timeout')
 -- name: known
 -- What is known of messages that were not inserted. Relies on the unique key of the ledger.
 SELECT i.ordinal, l.seq, l.hash, l.type_hash,
-       q.seq IS NULL AND NOT EXISTS (SELECT FROM {prefix}audit a WHERE a.seq = l.seq AND a.action = 'discard'), r.result
+       NOT EXISTS (SELECT FROM {prefix}queue q WHERE q.seq = l.seq OFFSET 0)
+           AND NOT EXISTS (SELECT FROM {prefix}audit a WHERE a.seq = l.seq AND a.action = 'discard' OFFSET 0),
+       (SELECT r.result FROM {prefix}result r WHERE r.seq = l.seq)
 FROM unnest(%(ordinal)b::integer[], %(consumer)b::integer[], %(source)b::integer[], %(stored_id)b::bytea[])
          AS i (ordinal, consumer, source, stored_id)
-JOIN {prefix}ledger l ON (l.consumer, l.source, l.id) = (i.consumer, i.source, i.stored_id)
-LEFT JOIN {prefix}queue q ON q.seq = l.seq
-LEFT JOIN {prefix}result r ON r.seq = l.seq
+CROSS JOIN LATERAL (
+    SELECT seq, hash, type_hash FROM {prefix}ledger
+    WHERE (consumer, source, id) = (i.consumer, i.source, i.stored_id) LIMIT 1
+) AS l
 
 -- name: stored_since
 -- Which of these were stored in the last so many seconds: a receive that is repeated, for its answer was lost, finds its own rows so.
@@ -216,10 +229,10 @@ RETURNING id
 -- name: forget_sightings
 -- Some of those whose window is over, beside each new one, so that the table stays as large as its window. Relies on sighting_seen;
 -- skips what others hold, so that no two wait for each other.
-DELETE FROM {prefix}sighting WHERE (source, hash) IN (
-    SELECT source, hash FROM {prefix}sighting
-    WHERE source = %(source)s AND seen_at < clock_timestamp() - make_interval(secs => %(window)s::float8)
-    ORDER BY seen_at LIMIT 10 FOR UPDATE SKIP LOCKED)
+DELETE FROM {prefix}sighting WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM {prefix}sighting
+    WHERE source + 0 = %(source)s AND seen_at < clock_timestamp() - make_interval(secs => %(window)s::float8)
+    ORDER BY seen_at LIMIT 10 FOR UPDATE SKIP LOCKED))
 
 -- name: requeue_own
 -- Guards: the ledger row is this very message under this very number, no queue row is there, no run has finished it, and nobody has
@@ -229,9 +242,9 @@ SELECT l.seq, %(subscription)s::integer, %(key_hash)s::bigint, coalesce(%(place)
        %(state)s::text, clock_timestamp() + make_interval(secs => %(delay)s::float8), %(attempts)s
 FROM {prefix}ledger l
 WHERE (l.consumer, l.source, l.id) = (%(consumer)s, %(source)s, %(stored_id)s) AND l.seq = %(seq)s
-  AND NOT EXISTS (SELECT FROM {prefix}queue q WHERE q.seq = l.seq)
-  AND NOT EXISTS (SELECT FROM {prefix}run r WHERE r.first_seq <= l.seq AND r.last_seq >= l.seq AND l.seq = ANY(r.seqs))
-  AND NOT EXISTS (SELECT FROM {prefix}audit a WHERE a.seq = l.seq AND a.action = 'discard')
+  AND NOT EXISTS (SELECT FROM {prefix}queue q WHERE q.seq = l.seq OFFSET 0)
+  AND NOT EXISTS (SELECT FROM {prefix}run r WHERE r.first_seq <= l.seq AND r.last_seq >= l.seq AND l.seq = ANY(r.seqs) OFFSET 0)
+  AND NOT EXISTS (SELECT FROM {prefix}audit a WHERE a.seq = l.seq AND a.action = 'discard' OFFSET 0)
 FOR KEY SHARE OF l
 RETURNING seq
 
@@ -243,10 +256,10 @@ SELECT pg_try_advisory_xact_lock(%(key_hash)s::bigint)
 -- A new statement, so that it sees what was committed before the key lock was taken. Relies on queue_key, as park does, and on
 -- queue_unhandled: a message that is not placed yet may be one of the key.
 SELECT (SELECT true FROM {prefix}queue WHERE key_hash = %(key_hash)s ORDER BY place, seq LIMIT 1) IS NOT NULL
-    OR (EXISTS (SELECT FROM {prefix}queue WHERE state = 'unhandled') AND EXISTS (
+    OR (EXISTS (SELECT FROM {prefix}queue WHERE state = 'unhandled' OFFSET 0) AND EXISTS (
         SELECT FROM {prefix}subscription s WHERE s.consumer = %(consumer)s AND NOT s.retired AND (
-            EXISTS (SELECT FROM {prefix}queue u WHERE u.state = 'unhandled' AND u.type = s.type AND u.subscription IS NULL)
-            OR EXISTS (SELECT FROM {prefix}queue u WHERE u.state = 'unhandled' AND u.type = s.type AND u.subscription = s.id))))
+            EXISTS (SELECT FROM {prefix}queue u WHERE u.state = 'unhandled' AND u.type = s.type AND u.subscription IS NULL OFFSET 0)
+            OR EXISTS (SELECT FROM {prefix}queue u WHERE u.state = 'unhandled' AND u.type = s.type AND u.subscription = s.id OFFSET 0))))
 
 -- name: claim
 -- Guards: no note yet, row locked (locked ones are skipped), the worker's own row still there and kept from take-over until commit,
@@ -260,21 +273,21 @@ WITH me AS MATERIALIZED (
     ORDER BY due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 ), fresh AS MATERIALIZED (
     SELECT seq, key_hash FROM {prefix}queue
-    WHERE state = 'ready' AND token IS NULL AND suspect = 0 AND NOT outgoing AND seq >= %(floor)s
+    WHERE state = 'ready' AND token IS NULL AND suspect = 0 AND NOT outgoing AND seq + 0 >= %(floor)s
       AND subscription = ANY(%(subscriptions)b::integer[])
-    ORDER BY seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+    ORDER BY seq + 0 LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 ), picked AS MATERIALIZED (
     SELECT * FROM due UNION ALL SELECT * FROM fresh LIMIT %(limit)s
 ), mine AS MATERIALIZED (
     SELECT seq FROM picked, me WHERE key_hash IS NULL OR pg_try_advisory_xact_lock(key_hash)
+), noted AS (
+    UPDATE {prefix}queue SET worker = %(worker)s, token = %(token)s, state = CASE state WHEN 'waiting' THEN 'retry' ELSE state END
+    WHERE seq = ANY(ARRAY(SELECT seq FROM mine))
+    RETURNING seq, subscription, key_hash, place, sequence, attempts
 )
-UPDATE {prefix}queue q SET worker = %(worker)s, token = %(token)s,
-    state = CASE q.state WHEN 'waiting' THEN 'retry' ELSE q.state END
-FROM mine JOIN {prefix}body b USING (seq)
-WHERE q.seq = mine.seq
-RETURNING q.seq, q.subscription, q.key_hash, q.place, q.sequence, q.attempts, b.source, b.id, b.type, b.version, b.key,
-          b.headers, CASE WHEN octet_length(b.body) <= 262144 THEN b.body END, b.destination, b.key_from, (extract(epoch FROM b.received_at) * 1000000)::bigint,
-          extract(epoch FROM clock_timestamp() - b.received_at)::float8
+SELECT q.*, b.source, b.id, b.type, b.version, b.key, b.headers, CASE WHEN octet_length(b.body) <= 262144 THEN b.body END, b.destination,
+       b.key_from, (extract(epoch FROM b.received_at) * 1000000)::bigint, extract(epoch FROM clock_timestamp() - b.received_at)::float8
+FROM noted q CROSS JOIN LATERAL (SELECT * FROM {prefix}body WHERE seq = q.seq LIMIT 1) AS b
 
 -- name: claim_outgoing
 -- As claim, for the messages to one destination: their indexes begin with it, so that no backlog of another one, or of incoming
@@ -288,9 +301,9 @@ WITH me AS MATERIALIZED (
     ORDER BY due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 ), fresh AS MATERIALIZED (
     SELECT seq, key_hash FROM {prefix}queue
-    WHERE state = 'ready' AND token IS NULL AND suspect = 0 AND outgoing AND seq >= %(floor)s
+    WHERE state = 'ready' AND token IS NULL AND suspect = 0 AND outgoing AND seq + 0 >= %(floor)s
       AND destination = %(destination)s AND subscription = ANY(%(subscriptions)b::integer[])
-    ORDER BY seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+    ORDER BY seq + 0 LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 ), picked AS MATERIALIZED (
     SELECT seq, key_hash FROM (
         SELECT seq, key_hash, row_number() OVER (ORDER BY due_at) AS turn FROM due
@@ -298,36 +311,43 @@ WITH me AS MATERIALIZED (
     ) AS both_kinds ORDER BY turn LIMIT %(limit)s
 ), mine AS MATERIALIZED (
     SELECT seq FROM picked, me WHERE key_hash IS NULL OR pg_try_advisory_xact_lock(key_hash)
+), noted AS (
+    UPDATE {prefix}queue SET worker = %(worker)s, token = %(token)s, state = CASE state WHEN 'waiting' THEN 'retry' ELSE state END
+    WHERE seq = ANY(ARRAY(SELECT seq FROM mine))
+    RETURNING seq, subscription, key_hash, place, sequence, attempts
 )
-UPDATE {prefix}queue q SET worker = %(worker)s, token = %(token)s,
-    state = CASE q.state WHEN 'waiting' THEN 'retry' ELSE q.state END
-FROM mine JOIN {prefix}body b USING (seq)
-WHERE q.seq = mine.seq
-RETURNING q.seq, q.subscription, q.key_hash, q.place, q.sequence, q.attempts, b.source, b.id, b.type, b.version, b.key,
-          b.headers, CASE WHEN octet_length(b.body) <= 262144 THEN b.body END, b.destination, b.key_from, (extract(epoch FROM b.received_at) * 1000000)::bigint,
-          extract(epoch FROM clock_timestamp() - b.received_at)::float8
+SELECT q.*, b.source, b.id, b.type, b.version, b.key, b.headers, CASE WHEN octet_length(b.body) <= 262144 THEN b.body END, b.destination,
+       b.key_from, (extract(epoch FROM b.received_at) * 1000000)::bigint, extract(epoch FROM clock_timestamp() - b.received_at)::float8
+FROM noted q CROSS JOIN LATERAL (SELECT * FROM {prefix}body WHERE seq = q.seq LIMIT 1) AS b
 
 -- name: awaiting
 -- Which of these destinations have a message that may be published now. Relies on queue_outgoing, queue_outgoing_due and queue_suspect.
 SELECT place.name FROM unnest(%(destinations)b::text[]) AS place (name)
-WHERE EXISTS (SELECT FROM {prefix}queue WHERE state = 'ready' AND token IS NULL AND suspect = 0 AND outgoing AND destination = place.name)
+WHERE EXISTS (SELECT FROM {prefix}queue WHERE state = 'ready' AND token IS NULL AND suspect = 0 AND outgoing AND destination = place.name OFFSET 0)
    OR EXISTS (SELECT FROM {prefix}queue WHERE due_at IS NOT NULL AND token IS NULL AND suspect = 0 AND outgoing
-                AND destination = place.name AND due_at <= statement_timestamp())
+                AND destination = place.name AND due_at <= statement_timestamp() OFFSET 0)
    OR EXISTS (SELECT FROM {prefix}queue WHERE suspect > 0 AND token IS NULL AND destination = place.name
-                AND (state = 'ready' OR due_at <= statement_timestamp()))
+                AND (state = 'ready' OR due_at <= statement_timestamp()) OFFSET 0)
 
 -- name: hasten
 -- Guard: still due later and not noted; locked ones are skipped. What failed while its destination, or what its handler calls, was away
 -- is due at once when that is back; what was told when to come again (`Retry`) keeps its time. Relies on queue_due or
 -- queue_outgoing_due, and on attempt_seq.
-UPDATE {prefix}queue SET due_at = clock_timestamp()
-WHERE seq IN (
+WITH incoming AS MATERIALIZED (
     SELECT q.seq FROM {prefix}queue q
-    WHERE q.due_at IS NOT NULL AND q.token IS NULL AND q.suspect = 0 AND q.outgoing = %(outgoing)s::boolean
-      AND q.due_at > clock_timestamp() AND q.state = 'retry'
-      AND q.subscription = ANY(%(subscriptions)b::integer[]) AND q.destination IS NOT DISTINCT FROM %(destination)s::text
-      AND (SELECT a.error NOT LIKE 'Retry:%%' FROM {prefix}attempt a WHERE a.seq = q.seq ORDER BY a.id DESC LIMIT 1)
-    ORDER BY q.due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED)
+    WHERE q.due_at IS NOT NULL AND q.token IS NULL AND q.suspect = 0 AND NOT q.outgoing AND NOT %(outgoing)s::boolean
+      AND q.due_at > statement_timestamp() AND q.state = 'retry' AND q.subscription = ANY(%(subscriptions)b::integer[])
+      AND (SELECT a.error NOT LIKE 'Retry:%%' FROM {prefix}attempt a WHERE a.seq = q.seq ORDER BY a.id + 0 DESC LIMIT 1)
+    ORDER BY q.due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+), outgoing AS MATERIALIZED (
+    SELECT q.seq FROM {prefix}queue q
+    WHERE q.due_at IS NOT NULL AND q.token IS NULL AND q.suspect = 0 AND q.outgoing AND %(outgoing)s::boolean AND q.destination = %(destination)s::text
+      AND q.due_at > statement_timestamp() AND q.state = 'retry' AND q.subscription = ANY(%(subscriptions)b::integer[])
+      AND (SELECT a.error NOT LIKE 'Retry:%%' FROM {prefix}attempt a WHERE a.seq = q.seq ORDER BY a.id + 0 DESC LIMIT 1)
+    ORDER BY q.due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+)
+UPDATE {prefix}queue SET due_at = clock_timestamp()
+WHERE seq = ANY(ARRAY(SELECT seq FROM incoming UNION ALL SELECT seq FROM outgoing))
 RETURNING seq
 
 -- name: claim_suspects
@@ -341,17 +361,17 @@ WITH me AS MATERIALIZED (
         WHERE suspect = %(level)s AND suspect > 0 AND token IS NULL
           AND (state = 'ready' OR due_at <= statement_timestamp())
           AND subscription = ANY(%(subscriptions)b::integer[]) AND destination IS NOT DISTINCT FROM %(destination)s::text
-        ORDER BY seq OFFSET 0 FOR UPDATE SKIP LOCKED
+        ORDER BY seq + 0 OFFSET 0 FOR UPDATE SKIP LOCKED
     ) AS waiting
     WHERE EXISTS (SELECT FROM me) AND (key_hash IS NULL OR pg_try_advisory_xact_lock(key_hash)) LIMIT %(limit)s
+), noted AS (
+    UPDATE {prefix}queue SET worker = %(worker)s, token = %(token)s, state = CASE state WHEN 'waiting' THEN 'retry' ELSE state END
+    WHERE seq = ANY(ARRAY(SELECT seq FROM mine))
+    RETURNING seq, subscription, key_hash, place, sequence, attempts
 )
-UPDATE {prefix}queue q SET worker = %(worker)s, token = %(token)s,
-    state = CASE q.state WHEN 'waiting' THEN 'retry' ELSE q.state END
-FROM mine JOIN {prefix}body b USING (seq)
-WHERE q.seq = mine.seq
-RETURNING q.seq, q.subscription, q.key_hash, q.place, q.sequence, q.attempts, b.source, b.id, b.type, b.version, b.key,
-          b.headers, CASE WHEN octet_length(b.body) <= 262144 THEN b.body END, b.destination, b.key_from, (extract(epoch FROM b.received_at) * 1000000)::bigint,
-          extract(epoch FROM clock_timestamp() - b.received_at)::float8
+SELECT q.*, b.source, b.id, b.type, b.version, b.key, b.headers, CASE WHEN octet_length(b.body) <= 262144 THEN b.body END, b.destination,
+       b.key_from, (extract(epoch FROM b.received_at) * 1000000)::bigint, extract(epoch FROM clock_timestamp() - b.received_at)::float8
+FROM noted q CROSS JOIN LATERAL (SELECT * FROM {prefix}body WHERE seq = q.seq LIMIT 1) AS b
 
 -- name: body_of
 -- The large body of a message, when its turn has come to run or to be placed. By the primary key.
@@ -362,9 +382,9 @@ SELECT body FROM {prefix}body WHERE seq = %(seq)s
 -- (inline work holds its key while its handler runs). No row: nothing is ready, or the worker's own row is gone. Relies on queue_ready.
 SELECT max(seq) FROM (
     SELECT seq FROM {prefix}queue
-    WHERE state = 'ready' AND token IS NULL AND suspect = 0 AND NOT outgoing AND seq >= %(floor)s
+    WHERE state = 'ready' AND token IS NULL AND suspect = 0 AND NOT outgoing AND seq + 0 >= %(floor)s
       AND subscription = ANY(%(subscriptions)b::integer[])
-    ORDER BY seq LIMIT %(limit)s
+    ORDER BY seq + 0 LIMIT %(limit)s
 ) AS looked_at
 HAVING count(*) > 0 AND EXISTS (SELECT FROM {prefix}worker WHERE id = %(worker)s)
 
@@ -392,8 +412,8 @@ SELECT coalesce((
 -- Guard: the key lock is held since the statement before, so this view is newer than the lock. A row stays claimed only when every
 -- earlier row of its key is in this claim and no other claim holds a row of the key. Behind an earlier row it waits; behind a noted
 -- later one (which was committed first) it only loses its note, for nobody would promote it. Where an earlier message that its consumer
--- will get is not placed yet, and may be of its key, it waits for a moment. Relies on queue_key, queue_noted and queue_unhandled:
--- the order by place keeps the planner from reading the whole queue where its statistics know one large key.
+-- will get is not placed yet, and may be of its key, it waits for a moment. Relies on queue_key, queue_noted (all of it:
+-- what the workers have in hand) and queue_unhandled.
 WITH RECURSIVE waiting (type) AS (
     (SELECT type FROM {prefix}queue WHERE state = 'unhandled' ORDER BY type LIMIT 1)
     UNION ALL
@@ -409,12 +429,9 @@ WITH RECURSIVE waiting (type) AS (
          WHERE state = 'unhandled' AND type = w.type AND subscription = s.id ORDER BY 1 LIMIT 1)
     ) AS f
     GROUP BY s.consumer
-)
-UPDATE {prefix}queue q
-SET worker = NULL, token = NULL,
-    state = CASE WHEN o.earlier OR o.unplaced THEN 'waiting' ELSE q.state END,
-    due_at = CASE WHEN o.earlier THEN NULL WHEN o.unplaced THEN clock_timestamp() + interval '250 ms' ELSE q.due_at END
-FROM (
+), mine AS MATERIALIZED (
+    SELECT seq, key_hash, place, sequence, subscription FROM {prefix}queue WHERE worker = %(worker)s AND token = %(token)s
+), judged AS MATERIALIZED (
     SELECT m.seq, (
         SELECT true FROM {prefix}queue e
         WHERE e.key_hash = m.key_hash AND (e.place, e.seq) < (m.place, m.seq)
@@ -422,17 +439,20 @@ FROM (
         ORDER BY e.place, e.seq LIMIT 1
     ) IS NOT NULL AS earlier, m.key_hash IN (
         SELECT n.key_hash FROM {prefix}queue n
-        WHERE n.token IS NOT NULL AND n.key_hash IS NOT NULL
-          AND NOT (n.worker = %(worker)s AND n.token = %(token)s)
+        WHERE n.token IS NOT NULL AND NOT (n.worker = %(worker)s AND n.token = %(token)s)
     ) AS busy, m.sequence IS NULL AND EXISTS (
         SELECT FROM first f JOIN {prefix}subscription s ON s.consumer = f.consumer
-        WHERE s.id = m.subscription AND f.seq < m.seq
+        WHERE s.id = m.subscription AND f.seq < m.seq OFFSET 0
     ) AS unplaced
-    FROM {prefix}queue m
-    WHERE m.worker = %(worker)s AND m.token = %(token)s AND m.token IS NOT NULL AND m.key_hash IS NOT NULL
-) AS o
-WHERE q.seq = o.seq AND (o.earlier OR o.busy OR o.unplaced)
-RETURNING q.seq, CASE WHEN q.state = 'waiting' AND q.due_at IS NOT NULL THEN 'unplaced' ELSE q.state END
+    FROM mine m WHERE m.key_hash IS NOT NULL
+)
+UPDATE {prefix}queue
+SET worker = NULL, token = NULL,
+    state = CASE WHEN seq = ANY(ARRAY(SELECT seq FROM judged WHERE earlier OR unplaced)) THEN 'waiting' ELSE state END,
+    due_at = CASE WHEN seq = ANY(ARRAY(SELECT seq FROM judged WHERE earlier)) THEN NULL
+                  WHEN seq = ANY(ARRAY(SELECT seq FROM judged WHERE unplaced)) THEN clock_timestamp() + interval '250 ms' ELSE due_at END
+WHERE seq = ANY(ARRAY(SELECT seq FROM judged WHERE earlier OR busy OR unplaced))
+RETURNING seq, CASE WHEN state = 'waiting' AND due_at IS NOT NULL THEN 'unplaced' ELSE state END
 
 -- name: move
 -- Guard: the row still carries this claim; under the locks of the key it leaves and the key it comes to. It is claimed anew, in its place.
@@ -475,15 +495,15 @@ SELECT %(worker)s, 0, %(code_version)s, clock_timestamp(), %(seq)s::bigint, %(se
 -- name: promote
 -- Guard: the key locks are held and the removal is in an earlier statement. Relies on queue_waiting.
 UPDATE {prefix}queue SET state = 'ready', due_at = NULL
-WHERE seq IN (
+WHERE seq = ANY(ARRAY(
     SELECT w.seq
     FROM unnest(%(key_hashes)b::bigint[]) AS k (key_hash)
     CROSS JOIN LATERAL (
         SELECT seq FROM {prefix}queue q
-        WHERE q.key_hash = k.key_hash AND q.state = 'waiting'
+        WHERE q.key_hash + 0 = k.key_hash AND q.state = 'waiting'
         ORDER BY place, seq LIMIT 1
     ) AS w
-)
+))
 
 -- name: store_results
 -- In the handler's transaction: a result exists exactly when its effects do.
@@ -583,7 +603,7 @@ SELECT id FROM {prefix}worker WHERE id = %(worker)s FOR UPDATE
 -- What a dead worker left behind. Relies on queue_noted.
 SELECT q.seq, q.attempts, q.crashes, q.key_hash, s.on_dead, q.suspect
 FROM {prefix}queue q JOIN {prefix}subscription s ON s.id = q.subscription
-WHERE q.worker = %(worker)s AND q.token IS NOT NULL ORDER BY q.seq FOR UPDATE OF q
+WHERE q.worker = %(worker)s AND q.token IS NOT NULL ORDER BY q.seq + 0 FOR UPDATE OF q
 
 -- name: take_over
 -- Guard: the worker row is locked by this transaction. Alone: charged, and dead at the limit; several: nobody is charged, all are suspects, in
@@ -615,10 +635,10 @@ WITH RECURSIVE waiting (type) AS (
     FROM waiting w WHERE w.type IS NOT NULL
 )
 SELECT w.type, NULL::integer FROM waiting w WHERE EXISTS (
-    SELECT FROM {prefix}queue WHERE state = 'unhandled' AND type = w.type AND subscription IS NULL)
+    SELECT FROM {prefix}queue WHERE state = 'unhandled' AND type = w.type AND subscription IS NULL OFFSET 0)
 UNION ALL
 SELECT w.type, s.id FROM waiting w JOIN {prefix}subscription s ON s.type = w.type WHERE EXISTS (
-    SELECT FROM {prefix}queue WHERE state = 'unhandled' AND type = w.type AND subscription = s.id)
+    SELECT FROM {prefix}queue WHERE state = 'unhandled' AND type = w.type AND subscription = s.id OFFSET 0)
 
 -- name: unhandled
 -- Guard: rows locked, state still unhandled. Waits for another fan-out instead of passing it by: the rows it makes come first in their keys.
@@ -637,10 +657,11 @@ WITH next AS MATERIALIZED (
     ) AS f ORDER BY f.seq LIMIT %(limit)s
 )
 SELECT q.seq, b.source, b.id, b.type, b.version, b.key, b.headers, CASE WHEN octet_length(b.body) <= 262144 THEN b.body END, l.consumer, l.id, l.hash, q.place, q.subscription, b.position
-FROM next JOIN {prefix}queue q USING (seq) JOIN {prefix}body b USING (seq) JOIN {prefix}ledger l USING (seq)
-WHERE q.state = 'unhandled'
+FROM next
+CROSS JOIN LATERAL (SELECT * FROM {prefix}queue WHERE seq = next.seq AND state || '' = 'unhandled' FOR UPDATE) AS q
+CROSS JOIN LATERAL (SELECT * FROM {prefix}ledger WHERE seq = next.seq FOR UPDATE) AS l
+CROSS JOIN LATERAL (SELECT * FROM {prefix}body WHERE seq = next.seq LIMIT 1) AS b
 ORDER BY q.seq
-FOR UPDATE OF q, l
 
 -- name: adopt
 -- Guard: state still unhandled. The row keeps its number, so it keeps its place in the order. Where its key is still not to be found, it
@@ -648,7 +669,7 @@ FOR UPDATE OF q, l
 UPDATE {prefix}queue
 SET state = CASE WHEN %(unplaced)s::text IS NULL THEN 'ready' ELSE 'unhandled' END, type = %(unplaced)s::text, subscription = %(subscription)s, key_hash = %(key_hash)s, sequence = %(sequence)s::bigint,
     place = coalesce(%(sequence)s::bigint, place)
-WHERE seq = %(seq)s AND state = 'unhandled'
+WHERE seq = %(seq)s AND state || '' = 'unhandled'
 RETURNING seq
 
 -- name: set_body_key
@@ -679,11 +700,11 @@ UPDATE {prefix}audit SET seq = %(heir)s WHERE seq = %(seq)s
 -- name: remove_unhandled
 -- The service's own row of a type that only other consumers want; they have rows of their own by now.
 WITH gone AS (
-    DELETE FROM {prefix}queue WHERE seq = %(seq)s AND state = 'unhandled' RETURNING seq
+    DELETE FROM {prefix}queue WHERE seq = %(seq)s AND state || '' = 'unhandled' RETURNING seq
 ), bodyless AS (
-    DELETE FROM {prefix}body WHERE seq IN (SELECT seq FROM gone)
+    DELETE FROM {prefix}body WHERE seq = ANY(ARRAY(SELECT seq FROM gone))
 )
-DELETE FROM {prefix}ledger WHERE seq IN (SELECT seq FROM gone)
+DELETE FROM {prefix}ledger WHERE seq = ANY(ARRAY(SELECT seq FROM gone))
 
 -- name: redrive
 -- Guard: state is dead, so a second click changes nothing, and its key is as it was seen. The budget starts anew, the history stays.
@@ -693,38 +714,41 @@ RETURNING seq
 
 -- name: key_of
 -- Read without a lock: the key lock comes before any row lock of whoever removes a row.
-SELECT q.key_hash, b.key, b.aggregate, c.name, q.outgoing, b.destination, q.sequence
-FROM {prefix}queue q JOIN {prefix}body b USING (seq) JOIN {prefix}ledger l USING (seq) JOIN {prefix}name c ON c.id = l.consumer
+SELECT q.key_hash, b.key, b.aggregate, (SELECT name FROM {prefix}name WHERE id = l.consumer), q.outgoing, b.destination, q.sequence
+FROM {prefix}queue q JOIN {prefix}body b USING (seq) JOIN {prefix}ledger l USING (seq)
 WHERE q.seq = %(seq)s
 
 -- name: detach
 -- Guard: dead, and the first of its key where that is counted (giving up a later number would give up the earlier ones too). Under the
 -- key lock; the row stays dead and its key goes on without it.
 UPDATE {prefix}queue q SET key_hash = NULL
-WHERE q.seq = %(seq)s AND q.state = 'dead' AND q.key_hash IS NOT NULL
+WHERE q.seq = %(seq)s AND q.state = 'dead' AND q.key_hash + 0 IS NOT NULL
   AND (q.sequence IS NULL OR NOT EXISTS (
-       SELECT FROM {prefix}queue e JOIN {prefix}body b ON b.seq = e.seq
+       SELECT FROM {prefix}queue e
        WHERE e.key_hash = q.key_hash AND (e.place, e.seq) < (q.place, q.seq)
-         AND b.key = (SELECT o.key FROM {prefix}body o WHERE o.seq = q.seq)))
+         AND (SELECT b.key FROM {prefix}body b WHERE b.seq = e.seq) = (SELECT o.key FROM {prefix}body o WHERE o.seq = q.seq) OFFSET 0))
 RETURNING seq
 
 -- name: advance
 -- The numbers of a key that are applied, in the transaction that applies or gives them up.
 INSERT INTO {prefix}progress AS p (consumer, aggregate, key, applied)
 SELECT l.consumer, coalesce(b.aggregate, ''), b.key, max(q.sequence)
-FROM {prefix}queue q JOIN {prefix}body b USING (seq) JOIN {prefix}ledger l USING (seq)
-WHERE q.seq = ANY(%(seqs)b::bigint[]) AND q.sequence IS NOT NULL AND b.key IS NOT NULL
+FROM unnest(%(seqs)b::bigint[]) AS s (seq)
+CROSS JOIN LATERAL (SELECT sequence FROM {prefix}queue WHERE seq = s.seq AND sequence IS NOT NULL LIMIT 1) AS q
+CROSS JOIN LATERAL (SELECT key, aggregate FROM {prefix}body WHERE seq = s.seq AND key IS NOT NULL LIMIT 1) AS b
+CROSS JOIN LATERAL (SELECT consumer FROM {prefix}ledger WHERE seq = s.seq LIMIT 1) AS l
 GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
 ON CONFLICT (consumer, aggregate, key) DO UPDATE SET applied = greatest(p.applied, excluded.applied)
 
 -- name: retreat
 -- Guard: the number of this message was the last one given up, and nobody runs a later one of its key. Under the key lock.
-UPDATE {prefix}progress p SET applied = q.sequence - 1
-FROM {prefix}queue q JOIN {prefix}body b USING (seq) JOIN {prefix}ledger l USING (seq)
-WHERE q.seq = %(seq)s AND p.consumer = l.consumer AND p.aggregate = coalesce(b.aggregate, '') AND p.key = b.key
-  AND p.applied = q.sequence
-  AND NOT EXISTS (SELECT FROM {prefix}queue n JOIN {prefix}body o ON o.seq = n.seq
-                  WHERE n.key_hash = %(key_hash)s AND n.token IS NOT NULL AND o.key = b.key)
+UPDATE {prefix}progress p SET applied = p.applied - 1
+WHERE (p.consumer, p.aggregate, p.key) = (
+    SELECT l.consumer, coalesce(b.aggregate, ''), b.key FROM {prefix}body b, {prefix}ledger l WHERE b.seq = %(seq)s AND l.seq = %(seq)s)
+  AND p.applied = (SELECT sequence FROM {prefix}queue WHERE seq = %(seq)s)
+  AND NOT EXISTS (SELECT FROM {prefix}queue n
+                  WHERE n.key_hash = %(key_hash)s AND n.token + 0 IS NOT NULL
+                    AND (SELECT o.key FROM {prefix}body o WHERE o.seq = n.seq) = p.key OFFSET 0)
 RETURNING p.applied
 
 -- name: advance_inline
@@ -734,10 +758,12 @@ ON CONFLICT (consumer, aggregate, key) DO UPDATE SET applied = greatest(p.applie
 
 -- name: progress
 -- How far the keys of these rows are. Under their key locks, so it stays true until the commit.
-SELECT q.seq, coalesce(p.applied, 0)
-FROM {prefix}queue q JOIN {prefix}body b USING (seq) JOIN {prefix}ledger l USING (seq)
-LEFT JOIN {prefix}progress p ON p.consumer = l.consumer AND p.aggregate = coalesce(b.aggregate, '') AND p.key = b.key
-WHERE q.seq = ANY(%(seqs)b::bigint[])
+SELECT q.seq, coalesce((
+    SELECT p.applied FROM {prefix}progress p WHERE p.consumer = l.consumer AND p.aggregate = coalesce(b.aggregate, '') AND p.key = b.key), 0)
+FROM unnest(%(seqs)b::bigint[]) AS s (seq)
+CROSS JOIN LATERAL (SELECT seq FROM {prefix}queue WHERE seq = s.seq LIMIT 1) AS q
+CROSS JOIN LATERAL (SELECT key, aggregate FROM {prefix}body WHERE seq = s.seq LIMIT 1) AS b
+CROSS JOIN LATERAL (SELECT consumer FROM {prefix}ledger WHERE seq = s.seq LIMIT 1) AS l
 
 -- name: progress_of
 -- How far a key is. Under its key lock.
@@ -772,10 +798,10 @@ SELECT key FROM {prefix}effect WHERE key = %(key)s FOR UPDATE
 -- long as its process is there and its handler may still be at it.
 SELECT e.seq FROM {prefix}effect e
 WHERE e.key = %(key)s AND (
-    EXISTS (SELECT FROM {prefix}queue q WHERE q.seq = e.seq AND q.token IS NOT NULL)
+    EXISTS (SELECT FROM {prefix}queue q WHERE q.seq = e.seq AND q.token + 0 IS NOT NULL OFFSET 0)
     OR (e.started_at > clock_timestamp() - make_interval(secs => %(patience)s::float8)
-        AND EXISTS (SELECT FROM {prefix}worker w WHERE w.id = e.worker)
-        AND NOT EXISTS (SELECT FROM {prefix}ledger l WHERE l.seq = e.seq)))
+        AND EXISTS (SELECT FROM {prefix}worker w WHERE w.id = e.worker OFFSET 0)
+        AND NOT EXISTS (SELECT FROM {prefix}ledger l WHERE l.seq = e.seq OFFSET 0)))
 
 -- name: keep_effects
 -- An inline attempt was undone and its message is stored under another number: its effects stay its own. Relies on effect_seq.
@@ -806,9 +832,9 @@ ORDER BY e.started_at LIMIT %(limit)s
 DELETE FROM {prefix}queue q
 WHERE q.seq = %(seq)s AND q.token IS NULL AND q.key_hash IS NOT DISTINCT FROM %(key_hash)s::bigint
   AND (q.sequence IS NULL OR NOT EXISTS (
-       SELECT FROM {prefix}queue e JOIN {prefix}body b ON b.seq = e.seq
+       SELECT FROM {prefix}queue e
        WHERE e.key_hash = q.key_hash AND (e.place, e.seq) < (q.place, q.seq)
-         AND b.key = (SELECT o.key FROM {prefix}body o WHERE o.seq = q.seq)))
+         AND (SELECT b.key FROM {prefix}body b WHERE b.seq = e.seq) = (SELECT o.key FROM {prefix}body o WHERE o.seq = q.seq) OFFSET 0))
 RETURNING seq
 
 -- name: add_audit
@@ -1011,7 +1037,7 @@ FROM {prefix}quarantine x JOIN {prefix}ledger l ON l.seq = x.seq
 WHERE x.seq = %(seq)s ORDER BY x.id
 
 -- name: dead_groups
--- The dead, by how their last attempt failed. Relies on queue_aside and attempt_seq.
+-- The dead, by how their last attempt failed. Relies on queue_dead and attempt_seq.
 SELECT coalesce(a.fingerprint, ''), b.type, c.name, q.outgoing, count(*), min(q.seq), max(q.seq),
        (extract(epoch FROM min(b.received_at)) * 1000000)::bigint, (extract(epoch FROM max(b.received_at)) * 1000000)::bigint,
        max(coalesce(a.error, ''))
@@ -1025,7 +1051,7 @@ GROUP BY 1, 2, 3, 4 ORDER BY 5 DESC, 6 LIMIT %(limit)s
 
 -- name: blocked_keys
 -- Dead messages that hold their key, and unhandled ones (of the first that came) with others behind them that could run; and how much
--- waits behind each. Relies on queue_aside and queue_key.
+-- waits behind each. Relies on queue_dead and queue_key.
 SELECT q.seq, b.type, b.key, c.name, q.outgoing, (extract(epoch FROM b.received_at) * 1000000)::bigint,
        (SELECT count(*) FROM {prefix}queue w
         WHERE w.key_hash = q.key_hash AND (w.place, w.seq) > (q.place, q.seq)) AS behind,
@@ -1192,9 +1218,9 @@ SELECT {prefix}turn_page(%(seconds)s::float8)
 SELECT p.number FROM {prefix}page p
 WHERE p.closed_at < clock_timestamp() - make_interval(secs => %(keep)s::float8)
   AND NOT EXISTS (SELECT FROM {prefix}queue q
-                  WHERE q.seq >= p.number * 10000000000 AND q.seq < (p.number + 1) * 10000000000)
+                  WHERE q.seq >= p.number * 10000000000 AND q.seq < (p.number + 1) * 10000000000 OFFSET 0)
   AND NOT EXISTS (SELECT FROM {prefix}quarantine x WHERE x.resolution IS NULL
-                  AND x.seq >= p.number * 10000000000 AND x.seq < (p.number + 1) * 10000000000)
+                  AND x.seq >= p.number * 10000000000 AND x.seq < (p.number + 1) * 10000000000 OFFSET 0)
 ORDER BY p.number
 
 -- name: drop_page
@@ -1207,8 +1233,8 @@ SELECT {prefix}drop_page(%(page)s::bigint, %(archive_first)s::boolean)
 SELECT b.seq, b.received_at < clock_timestamp() - make_interval(secs => %(keep)s::float8)
 FROM {prefix}body b
 WHERE b.seq > %(after)s AND b.seq < (
-    SELECT max(number + 1) * 10000000000 FROM {prefix}page
-    WHERE closed_at < clock_timestamp() - make_interval(secs => %(keep)s::float8))
+    SELECT (number + 1) * 10000000000 FROM {prefix}page
+    WHERE closed_at < clock_timestamp() - make_interval(secs => %(keep)s::float8) ORDER BY number DESC LIMIT 1)
 ORDER BY b.seq LIMIT %(limit)s
 
 -- name: lock_ledger
@@ -1219,8 +1245,8 @@ SELECT seq FROM {prefix}ledger WHERE seq = ANY(%(seqs)b::bigint[]) ORDER BY seq 
 -- Guard: nothing unfinished, dead or in an open case, looked at in a new statement after lock_ledger.
 DELETE FROM {prefix}body b
 WHERE b.seq = ANY(%(seqs)b::bigint[])
-  AND NOT EXISTS (SELECT FROM {prefix}queue q WHERE q.seq = b.seq)
-  AND NOT EXISTS (SELECT FROM {prefix}quarantine x WHERE x.seq = b.seq AND x.resolution IS NULL)
+  AND NOT EXISTS (SELECT FROM {prefix}queue q WHERE q.seq = b.seq OFFSET 0)
+  AND NOT EXISTS (SELECT FROM {prefix}quarantine x WHERE x.seq = b.seq AND x.resolution IS NULL OFFSET 0)
 RETURNING b.seq
 
 -- name: next_ledger
@@ -1242,27 +1268,27 @@ WITH recent AS MATERIALIZED (
     WHERE l.seq = ANY(%(seqs)b::bigint[])
       AND l.seq NOT IN (SELECT seq FROM recent)
       AND NOT EXISTS (SELECT FROM {prefix}audit a
-                      WHERE a.seq = l.seq AND a.at >= clock_timestamp() - make_interval(secs => %(keep)s::float8))
-      AND NOT (%(archive_first)s::boolean AND EXISTS (SELECT FROM {prefix}body b WHERE b.seq = l.seq))
-      AND NOT EXISTS (SELECT FROM {prefix}queue q WHERE q.seq = l.seq)
-      AND NOT EXISTS (SELECT FROM {prefix}effect e WHERE e.seq = l.seq AND NOT e.done)
+                      WHERE a.seq = l.seq AND a.at >= clock_timestamp() - make_interval(secs => %(keep)s::float8) OFFSET 0)
+      AND NOT (%(archive_first)s::boolean AND EXISTS (SELECT FROM {prefix}body b WHERE b.seq = l.seq OFFSET 0))
+      AND NOT EXISTS (SELECT FROM {prefix}queue q WHERE q.seq = l.seq OFFSET 0)
+      AND NOT EXISTS (SELECT FROM {prefix}effect e WHERE e.seq = l.seq AND NOT e.done OFFSET 0)
       AND NOT EXISTS (SELECT FROM {prefix}quarantine x WHERE x.seq = l.seq AND (
-            x.resolution IS NULL OR EXISTS (SELECT FROM {prefix}ledger a WHERE a.seq = x.accepted_seq)))
+            x.resolution IS NULL OR EXISTS (SELECT FROM {prefix}ledger a WHERE a.seq = x.accepted_seq OFFSET 0)) OFFSET 0)
     RETURNING l.seq
 ), bodies AS (
-    DELETE FROM {prefix}body WHERE seq IN (SELECT seq FROM gone)
+    DELETE FROM {prefix}body WHERE seq = ANY(ARRAY(SELECT seq FROM gone))
 ), results AS (
-    DELETE FROM {prefix}result WHERE seq IN (SELECT seq FROM gone)
+    DELETE FROM {prefix}result WHERE seq = ANY(ARRAY(SELECT seq FROM gone))
 ), attempts AS (
-    DELETE FROM {prefix}attempt WHERE seq IN (SELECT seq FROM gone)
+    DELETE FROM {prefix}attempt WHERE seq = ANY(ARRAY(SELECT seq FROM gone))
 ), duplicates AS (
-    DELETE FROM {prefix}duplicate WHERE seq IN (SELECT seq FROM gone)
+    DELETE FROM {prefix}duplicate WHERE seq = ANY(ARRAY(SELECT seq FROM gone))
 ), cases AS (
-    DELETE FROM {prefix}quarantine WHERE seq IN (SELECT seq FROM gone)
+    DELETE FROM {prefix}quarantine WHERE seq = ANY(ARRAY(SELECT seq FROM gone))
 ), effects AS (
-    DELETE FROM {prefix}effect WHERE seq IN (SELECT seq FROM gone)
+    DELETE FROM {prefix}effect WHERE seq = ANY(ARRAY(SELECT seq FROM gone))
 ), actions AS (
-    DELETE FROM {prefix}audit WHERE seq IN (SELECT seq FROM gone) AND action <> 'erase'
+    DELETE FROM {prefix}audit WHERE seq = ANY(ARRAY(SELECT seq FROM gone)) AND action <> 'erase'
 )
 SELECT seq FROM gone
 
@@ -1274,10 +1300,10 @@ FROM {prefix}run WHERE id > %(after)s ORDER BY id LIMIT %(limit)s
 -- name: forget_runs
 -- Guard: none of its messages is remembered. A copy that was counted while its message was forgotten goes too.
 WITH counted AS (
-    DELETE FROM {prefix}duplicate WHERE seq < (SELECT min(seq) FROM {prefix}ledger)
+    DELETE FROM {prefix}duplicate WHERE seq < (SELECT seq FROM {prefix}ledger ORDER BY seq LIMIT 1)
 )
 DELETE FROM {prefix}run r
-WHERE r.id = ANY(%(seqs)b::bigint[]) AND NOT EXISTS (SELECT FROM {prefix}ledger l WHERE l.seq = ANY(r.seqs))
+WHERE r.id = ANY(%(seqs)b::bigint[]) AND NOT EXISTS (SELECT FROM {prefix}ledger l WHERE l.seq = ANY(r.seqs) OFFSET 0)
 RETURNING r.id
 
 -- name: forget_effects
@@ -1286,18 +1312,17 @@ RETURNING r.id
 WITH gone AS (
     DELETE FROM {prefix}effect
     WHERE done AND finished_at < clock_timestamp() - make_interval(secs => %(keep)s::float8)
-      AND seq < coalesce((SELECT min(seq) FROM {prefix}ledger), 9223372036854775807)
+      AND seq < coalesce((SELECT seq FROM {prefix}ledger ORDER BY seq LIMIT 1), 9223372036854775807)
     RETURNING seq
 )
-DELETE FROM {prefix}audit WHERE seq IN (SELECT seq FROM gone) AND action <> 'erase'
+DELETE FROM {prefix}audit WHERE seq = ANY(ARRAY(SELECT seq FROM gone)) AND action <> 'erase'
 
 -- name: bodies_after
 -- Everything that has a body, in order of number, for whoever looks for a person's data. Relies on the primary key of body.
-SELECT b.seq, b.type, n.name, b.key, b.headers, b.body,
+SELECT b.seq, b.type, (SELECT name FROM {prefix}name WHERE id = b.source), b.key, b.headers, b.body,
        CASE WHEN q.seq IS NULL THEN 'finished' WHEN q.token IS NOT NULL THEN 'running' ELSE q.state END
 FROM {prefix}body b
-JOIN {prefix}name n ON n.id = b.source
-LEFT JOIN {prefix}queue q ON q.seq = b.seq
+LEFT JOIN LATERAL (SELECT seq, token, state FROM {prefix}queue WHERE seq = b.seq LIMIT 1) AS q ON true
 WHERE b.seq > %(after)s
 ORDER BY b.seq LIMIT %(limit)s
 
@@ -1322,8 +1347,8 @@ SELECT seq FROM named UNION SELECT b.seq FROM {prefix}body b JOIN named ON b.cau
 
 -- name: lock_finished
 -- Guard of an erasure: it is in the ledger and has no unfinished business. Answers the blob that its body is in, too.
-SELECT l.seq, (SELECT substr(b.headers, 19, 56) FROM {prefix}body b
-               WHERE b.seq = l.seq AND substr(b.headers, 1, 18) = '{"onceward-blob":"')
+SELECT l.seq, (SELECT CASE WHEN substr(b.headers, 1, 18) = '{"onceward-blob":"' THEN substr(b.headers, 19, 56) END
+               FROM {prefix}body b WHERE b.seq = l.seq)
 FROM {prefix}ledger l
 WHERE l.seq = %(seq)s AND NOT EXISTS (SELECT FROM {prefix}queue q WHERE q.seq = l.seq)
 FOR UPDATE OF l
@@ -1345,16 +1370,13 @@ WHERE seq = %(seq)s
 
 -- name: archivable
 -- Old bodies whose messages have no unfinished business and no open case, in order of number. Relies on the primary key of body.
-SELECT b.seq, n.name, c.name, b.id, b.type, b.version, b.key, b.key_from, b.position, b.headers, b.body, encode(l.hash, 'hex'), b.destination, b.cause,
-       (extract(epoch FROM b.received_at) * 1000000)::bigint, r.result
+SELECT b.seq, (SELECT name FROM {prefix}name WHERE id = l.source), (SELECT name FROM {prefix}name WHERE id = l.consumer), b.id, b.type, b.version, b.key, b.key_from, b.position, b.headers, b.body, encode(l.hash, 'hex'), b.destination, b.cause,
+       (extract(epoch FROM b.received_at) * 1000000)::bigint, (SELECT r.result FROM {prefix}result r WHERE r.seq = b.seq)
 FROM {prefix}body b
-JOIN {prefix}ledger l ON l.seq = b.seq
-JOIN {prefix}name n ON n.id = l.source
-JOIN {prefix}name c ON c.id = l.consumer
-LEFT JOIN {prefix}result r ON r.seq = b.seq
+CROSS JOIN LATERAL (SELECT source, consumer, hash FROM {prefix}ledger WHERE seq = b.seq LIMIT 1) AS l
 WHERE b.seq > %(after)s AND b.received_at < clock_timestamp() - make_interval(secs => %(keep)s::float8)
-  AND NOT EXISTS (SELECT FROM {prefix}queue q WHERE q.seq = b.seq)
-  AND NOT EXISTS (SELECT FROM {prefix}quarantine x WHERE x.seq = b.seq AND x.resolution IS NULL)
+  AND NOT EXISTS (SELECT FROM {prefix}queue q WHERE q.seq = b.seq OFFSET 0)
+  AND NOT EXISTS (SELECT FROM {prefix}quarantine x WHERE x.seq = b.seq AND x.resolution IS NULL OFFSET 0)
 ORDER BY b.seq LIMIT %(limit)s
 
 -- name: add_poll

@@ -4,7 +4,7 @@
 
 -- name: begin_limits
 -- Limits are the connection's own here, and the session watches the transaction itself.
-SELECT :statement_limit, :lock_limit, :idle_limit, :mark, :durable
+SELECT :statement_limit, :lock_limit, :idle_limit, :mark, :durable, :plans
 
 -- name: make_point
 -- Between two handlers of a group: what was done until here stays when a later one fails.

@@ -30,6 +30,7 @@ CREATE TABLE {prefix}subscription (
     apart        boolean,
     UNIQUE (consumer, type)
 );
+CREATE INDEX {prefix}subscription_type ON {prefix}subscription (type);
 
 -- Not cached: a later receive must get a higher number than one that has returned.
 CREATE SEQUENCE {prefix}seq AS bigint CACHE 1;
@@ -95,20 +96,21 @@ CREATE TABLE {prefix}queue (
     CHECK (outgoing = (destination IS NOT NULL))
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 
--- Only due work is in the claim indexes, so claims cost the same however much is finished, dead or waiting.
-CREATE INDEX {prefix}queue_ready ON {prefix}queue (seq)
+-- Only due work is in the claim indexes, so claims cost the same however much is finished, dead or waiting. They are by expressions, `+ 0`, which
+-- no other index has: whatever the statistics say, nothing else can answer in their place.
+CREATE INDEX {prefix}queue_ready ON {prefix}queue ((seq + 0))
     WHERE state = 'ready' AND token IS NULL AND suspect = 0 AND NOT outgoing;
-CREATE INDEX {prefix}queue_outgoing ON {prefix}queue (destination, seq)
+CREATE INDEX {prefix}queue_outgoing ON {prefix}queue (destination, (seq + 0))
     WHERE state = 'ready' AND token IS NULL AND suspect = 0 AND outgoing;
 CREATE INDEX {prefix}queue_due ON {prefix}queue (due_at)
     WHERE due_at IS NOT NULL AND token IS NULL AND suspect = 0 AND NOT outgoing;
 CREATE INDEX {prefix}queue_outgoing_due ON {prefix}queue (destination, due_at)
     WHERE due_at IS NOT NULL AND token IS NULL AND suspect = 0 AND outgoing;
-CREATE INDEX {prefix}queue_suspect ON {prefix}queue (suspect, seq) WHERE suspect > 0;
+CREATE INDEX {prefix}queue_suspect ON {prefix}queue (suspect, (seq + 0)) WHERE suspect > 0;
 CREATE INDEX {prefix}queue_noted ON {prefix}queue (worker, key_hash) WHERE token IS NOT NULL;
 CREATE INDEX {prefix}queue_key ON {prefix}queue (key_hash, place, seq) WHERE key_hash IS NOT NULL;
-CREATE INDEX {prefix}queue_waiting ON {prefix}queue (key_hash, place, seq) WHERE state = 'waiting';
-CREATE INDEX {prefix}queue_aside ON {prefix}queue (state, seq) WHERE state IN ('dead', 'unhandled');
+CREATE INDEX {prefix}queue_waiting ON {prefix}queue ((key_hash + 0), place, seq) WHERE state = 'waiting';
+CREATE INDEX {prefix}queue_dead ON {prefix}queue (seq) WHERE state = 'dead';
 CREATE INDEX {prefix}queue_unhandled ON {prefix}queue (type, subscription, coalesce(sequence, seq))
     WHERE state = 'unhandled';
 
