@@ -169,7 +169,9 @@ class Scripts:
         named = (message.source, message.id, message.to or "")
         now = self._database.clock.wall()
         record = Publication(self._observer.step, *named, message.key, committed, now, sink)
-        self._observer.history.publications.append(record)
+        history = self._observer.history
+        if committed or message.id not in history.lost:
+            history.publications.append(record)
         if not self.calm and self._chance.random() < self._scenario.faults.publish_crash:
             yield Die()
         yield Pause(0.0)

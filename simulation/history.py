@@ -199,5 +199,7 @@ class History:
     """Destinations that take every message at once, whatever becomes of the others."""
     ended_at: int = 0
     """When the faults stopped, in microseconds."""
+    lost: set[str] = field(default_factory=set)
+    """Outgoing messages that a failover took back; whoever has one in hand may still publish it."""
     sends: dict[str, int] = field(default_factory=dict)
     """How many messages the handler of a type sends."""

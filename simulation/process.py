@@ -21,8 +21,8 @@ from onceward.steps.context import Context
 from onceward.steps.dispatch import LINGER
 from onceward.steps.gate import Gate
 from onceward.steps.handle import work
-from onceward.steps.introduce import introduce
-from onceward.steps.lane import Lane
+from onceward.steps.introduce import introduce, stay_introduced
+from onceward.steps.lane import Lane, open_tokens
 from onceward.steps.process import process as process_step
 from onceward.steps.prune import Sweep, upkeep
 from onceward.steps.receive import merged, receive
@@ -60,7 +60,6 @@ class Process:
     stopping: bool = False
     alive: bool = True
     paused_until: float = 0.0
-    orphans: set[int] = field(default_factory=set)
     tasks: list[Task] = field(default_factory=list)
     sweep: Sweep = field(default_factory=Sweep)
     _tokens: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
@@ -148,7 +147,7 @@ def duties(process: Process) -> Flow[None]:
     while not process.stopping:
         yield Wait(TICK)
         for duty in (
-            _release,
+            lambda _: presence.release_strays(context, process.worker, lambda: open_tokens(process.gate)),
             _introduce,
             lambda _: fan_out(context, seconds=FAN_OUT_SECONDS),
             lambda _: upkeep(context, process.sweep),
@@ -160,15 +159,9 @@ def duties(process: Process) -> Flow[None]:
                 yield RECONNECT
 
 
-def _release(process: Process) -> Flow[None]:
-    tokens = set(process.orphans)
-    yield from presence.release(process.context, process.worker, tokens)
-    process.orphans -= tokens
-
-
 def _introduce(process: Process) -> Flow[None]:
-    """What could not be subscribed to yet is, and the lanes serve it."""
-    yield from introduce(process.context)
+    """What could not be subscribed to yet, or was lost, is subscribed to, and the lanes serve it."""
+    yield from stay_introduced(process.context)
     for task in process.tasks:
         if task.lane is not None and task.lane.effects is not None and not task.lane.outgoing:
             served = _served(process)
@@ -293,7 +286,6 @@ def inline_lane(world: World, process: Process, name: str) -> Iterator[Lane]:
     try:
         yield lane
     finally:
-        process.orphans |= lane.open_tokens
         process.gate.leave(lane)
         world.lane_of_task(name, None)
 

@@ -45,7 +45,9 @@ class Standby:
         world = self._world
         world.scheduler.note("failover to a standby that lags")
         world.scheduler.cut_all()
+        before = _outgoing(world)
         world.database.restore(self._tables)
+        world.history.lost |= before - _outgoing(world)
         self._undo(world.history)
         world.broker.deliver_again(self._settled)
         world.observer.sometimes("failover")
@@ -62,3 +64,7 @@ class Standby:
                 one.ended, one.status, one.undone = -1, "", True
         history.runs[self._runs :] = [run for run in history.runs[self._runs :] if run.ended < 0]
         history.archived, history.subscribed = self._archived, self._subscribed
+
+
+def _outgoing(world: World) -> set[str]:
+    return {row["id"] for row in world.database.tables()["body"] if row["destination"] is not None}

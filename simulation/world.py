@@ -147,8 +147,8 @@ class World:
             process.paused_until = min(process.paused_until, self.clock.now)
         self.started = max(self.started, self.scenario.newest)
         for process in self.processes:
-            if not process.knows_all or self.scenario.faults.failover:
-                process.stopping = True  # the next generation handles every type, and holds nothing from before
+            if not process.knows_all:
+                process.stopping = True  # the next generation handles every type
         self.scheduler.spawn("cleaner", cleaner(self), process=None, on_end=self._ended("cleaner"))
         end, limit = self.clock.now + DRAIN_SECONDS, self.scheduler.steps + DRAIN_STEPS
         while self.scheduler.steps < limit and self.clock.now < end and self.scheduler.tick():

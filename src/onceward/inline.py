@@ -20,6 +20,7 @@ from onceward.flow import Call, Flow, Wait
 from onceward.message import Arguments, Delivery, Receipt
 from onceward.presence import Presence
 from onceward.steps.context import Context
+from onceward.steps.introduce import stay_introduced
 from onceward.steps.lane import Lane
 from onceward.steps.process import process
 from onceward.steps.prune import Sweep, upkeep
@@ -111,7 +112,6 @@ class Inline:
                     lambda session: self._watching(lane, session, watch),
                 )
         finally:
-            presence.adopt(lane.open_tokens)
             presence.gate.leave(lane)
 
     async def _run_async(self, delivery: Delivery) -> Processed:
@@ -126,7 +126,6 @@ class Inline:
                 lambda session: self._equipped(lane, session),
             )
         finally:
-            presence.adopt(lane.open_tokens)
             presence.gate.leave(lane)
 
     async def _run_in_new_loop(self, delivery: Delivery) -> Processed:
@@ -152,6 +151,7 @@ class Inline:
             if self._presence is None or self._pid != os.getpid():  # a forked child is a process of its own
                 self._presence, self._pid = Presence(self._context, self._store), os.getpid()
                 sweep = Sweep()
+                self._presence.also(lambda: stay_introduced(self._context))
                 self._presence.also(lambda: upkeep(self._context, sweep))
             presence = self._presence
         presence.start(inline=True)

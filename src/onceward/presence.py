@@ -13,6 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 from onceward import identity
 from onceward.deferred import socket
@@ -22,6 +23,7 @@ from onceward.rounds import Rounds
 from onceward.steps import presence
 from onceward.steps.context import Context
 from onceward.steps.gate import Gate
+from onceward.steps.lane import open_tokens
 from onceward.stores.protocol import Session, Store
 from onceward.watchdog import TICK, Watchdog
 
@@ -51,7 +53,6 @@ class Presence:
         self._lost = lost or _say_lost
         self._tokens = itertools.count(1)
         self._duties: list[Callable[[], Flow[int]]] = []
-        self._orphans: set[int] = set()
         self._inline = False
         self._rounds: list[Rounds] = []
         self._session: Session | None = None
@@ -103,10 +104,6 @@ class Presence:
     def also(self, duty: Callable[[], Flow[int]]) -> None:
         """Run a step about as often as the lease is renewed; when it answers that it did something, lanes are woken."""
         self._duties.append(duty)
-
-    def adopt(self, tokens: set[int]) -> None:
-        """Let go, in time, of claims whose lane ended without knowing what became of them."""
-        self._orphans |= tokens
 
     def distrust(self) -> None:
         """The database was away, perhaps for all: that a lease has lapsed says nothing until another one has passed."""
@@ -220,10 +217,7 @@ class Presence:
         return 0
 
     def _release(self) -> Flow[int]:
-        tokens = set(self._orphans)
-        yield from presence.release(self._context, self._worker, tokens)
-        self._orphans -= tokens
-        return len(tokens)
+        return presence.release_strays(self._context, self._worker, partial(open_tokens, self.gate))
 
     def _take_over(self) -> Flow[int]:
         now = time.monotonic()

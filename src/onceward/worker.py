@@ -22,7 +22,7 @@ from onceward.registry import Subscription
 from onceward.steps.context import Context
 from onceward.steps.dispatch import LINGER, Dispatch, dispatch
 from onceward.steps.handle import work
-from onceward.steps.introduce import introduce
+from onceward.steps.introduce import introduce, stay_introduced
 from onceward.steps.lane import Lane
 from onceward.steps.prune import Sweep, upkeep
 from onceward.steps.subscribe import fan_out
@@ -152,8 +152,8 @@ class Worker:
         self._presence.stop()
 
     def _introduce(self) -> Flow[int]:
-        """Subscribe to what could not be subscribed to yet, and serve it from then on; answers whether it did."""
-        yield from introduce(self._context)
+        """Subscribe to what is not, yet or any more, and serve it from then on; answers whether it did."""
+        yield from stay_introduced(self._context)
         changed = 0
         for lane, is_async in self._served_by:
             served = self._subscriptions(is_async=is_async)

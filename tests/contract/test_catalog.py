@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 
 import pytest
 
@@ -153,6 +154,31 @@ def test_a_restored_catalog_is_noticed(shop: Shop) -> None:
     shop.drain()
     later.drain()
     assert ("m2", "stock") in shop.notes()
+
+
+@pytest.mark.parametrize("inline", [False, True], ids=["worker", "inline"])
+def test_a_subscription_that_a_failover_takes_back_comes_back(store_url: str, *, inline: bool) -> None:
+    """A process that runs notices, and subscribes again; it need not be started again."""
+    with Shop(store_url, "def", settings=QUICK) as quick:
+        quick.handle()
+        if inline:
+            quick.process("m1")
+        with nullcontext() if inline else quick.running():
+            if not inline:
+                quick.receive("m1")
+                wait_until(lambda: quick.status("m1") == "done")
+            for table in ("run", "body", "queue", "ledger"):
+                quick.sql(f"DELETE FROM {quick.prefix}{table}")
+            quick.sql("DELETE FROM effects")
+            quick.sql(f"DELETE FROM {quick.prefix}subscription WHERE type <> '*'")
+            quick.sql(f"UPDATE {quick.prefix}catalog SET version = 1")
+            if not inline:
+                quick.receive("m1")  # perhaps while nobody is subscribed to it
+            wait_until(lambda: quick.inbox.subscriptions("default"))
+            if inline:
+                assert quick.process("m1").finished
+            wait_until(lambda: quick.status("m1") == "done")
+        assert quick.effects() == ["m1"]
 
 
 def test_a_retired_consumer_gets_no_more(shop: Shop) -> None:

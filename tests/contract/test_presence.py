@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from onceward import Settings
+from onceward import Message, Settings
 from onceward.errors import ConfigurationError, StoreUnavailable
 from onceward.flow import Flow, Query
 from onceward.presence import Presence
+from tests.contract.behaviour import Steps, Until, wrote
 from tests.contract.harness import QUICK, Kind, Shop
 from tests.contract.test_claims import die_holding, lease_end
 from tests.contract.test_timeouts import STATEMENTS, overrun
@@ -153,6 +154,38 @@ def test_a_heartbeat_knows_its_own_row(quick: Shop) -> None:
     finally:
         mine.stop()
     quick.sql(f"DELETE FROM {quick.prefix}worker")
+
+
+def test_a_note_that_a_failover_brings_back_comes_off(quick: Shop) -> None:
+    """A living worker lets go of a claim that it has finished, if that is lost; what it still holds it keeps."""
+    queue: list[tuple[Any, ...]] = []
+    turns: list[int] = []
+
+    def holding(message: Message) -> Steps:
+        queue.extend(quick.sql(f"SELECT * FROM {quick.prefix}queue"))
+        turns.clear()
+        yield Until(lambda: len(turns) > 2)
+        yield wrote(message)
+
+    def counting() -> Flow[int]:
+        turns.append(1)
+        yield from ()
+        return 0
+
+    quick.handle(behaviour=holding)
+    with quick.running():
+        also(quick, counting)
+        quick.receive("m1")
+        wait_until(lambda: quick.status("m1") == "done")
+        assert quick.runs["m1"] == 1
+        assert quick.effects() == ["m1"]
+        marks = ", ".join(["?" if quick.dialect == "sqlite" else "%s"] * len(queue[0]))
+        quick.sql("DELETE FROM effects")  # the failover undoes the finish and brings the note back
+        quick.sql(f"DELETE FROM {quick.prefix}run")
+        quick.sql(f"INSERT INTO {quick.prefix}queue VALUES ({marks})", *queue[0])
+        wait_until(lambda: quick.status("m1") == "done")
+    assert quick.effects() == ["m1"]
+    assert not quick.story("m1").history
 
 
 def test_a_name_that_was_killed_starts_again(quick: Shop) -> None:

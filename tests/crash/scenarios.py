@@ -18,7 +18,10 @@ from unittest.mock import patch
 
 from onceward import ConfigurationError, Inbox, Receipt, Response, identity, payload
 from onceward.presence import Presence
+from onceward.steps.introduce import introduce
+from onceward.steps.lane import Lane
 from onceward.steps.presence import register, take_over_lapsed, take_over_process
+from onceward.steps.suspects import next_batch
 from onceward.transact import perform
 from tests.crash.service import KINDS, SOURCE, Kind, Service, message
 
@@ -531,10 +534,30 @@ def _take_over_as_supervisor(service: Service, _: Tell) -> None:
 
 
 def _renew(service: Service, _: Tell) -> None:
-    """One turn of a worker's heartbeat, and one of what it owes the others: release, take over."""
+    """One turn of a worker's heartbeat, and one of what it owes the others."""
     presence = Presence(service.inbox.context, service.inbox.store)
     presence.start()
-    presence.adopt({presence.token()})
+    for rounds in presence._rounds:
+        rounds._once()
+    presence.stop()
+
+
+def _let_go_of_strays(service: Service, _: Tell) -> None:
+    """A claim whose lane is gone, as after a cancellation, is let go of in the next turn of the duties."""
+    context, store = service.inbox.context, service.inbox.store
+    presence = Presence(context, store)
+    perform(store, partial(introduce, context))
+    presence.start()
+    lane = Lane(
+        context=context,
+        worker=lambda: presence.worker,
+        new_token=presence.token,
+        subscriptions=list(context.cache.catalog.subscriptions.values()),
+        stopping=lambda: False,
+        gate=presence.gate,
+    )
+    perform(store, partial(next_batch, lane))
+    presence.gate.leave(lane)
     for rounds in presence._rounds:
         rounds._once()
     presence.stop()
@@ -698,5 +721,6 @@ SCENARIOS: dict[str, Scenario] = {
     "take over as supervisor": Scenario(
         _take_over_as_supervisor, ends("done", "m1"), _left_behind(KILLER), ("sync",), crashes={"m1": 1}
     ),
+    "let go of strays": Scenario(_let_go_of_strays, ends("done", "m1"), has(M1), ("sync",)),
     "renew the lease": Scenario(_renew, ends("done", "m1"), _left_behind(KILLER), ("sync",), crashes={"m1": 1}),
 }

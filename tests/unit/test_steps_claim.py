@@ -14,7 +14,7 @@ from onceward.retry import VersionGap
 from onceward.steps.claim import SWEEP_SECONDS, let_go, may_ride
 from onceward.steps.lane import Claimed, Lane
 from onceward.steps.suspects import next_batch
-from tests.unit.builders import WORKER, Clock, Stop, claim_row, context, handler, lane, relay
+from tests.unit.builders import WORKER, Clock, Stop, catalog_answers, claim_row, context, handler, lane, relay
 from tests.unit.script import Lost, Script, Turns
 
 CLAIMED = "begin claim park commit"
@@ -138,6 +138,16 @@ class TestClaim:
         (one,) = script.run(next_batch(here))
         assert script.story == [CLAIMED, "begin names commit"]
         assert one.request.message.source == "new"
+
+    def test_a_subscription_that_is_not_known_is_looked_up(self) -> None:
+        """A failover took it back, this process has read the catalog then, and another has subscribed again."""
+        here = lane(context(handler()))
+        known = here.context.cache.catalog
+        here.context.cache.catalog = known._replace(subscriptions={}, by_type={})
+        script = Script({"claim": [claim_row(1)], **catalog_answers(known)})
+        (one,) = script.run(next_batch(here))
+        assert script.story == [CLAIMED, "begin catalog names subscriptions commit"]
+        assert one.request.handler.type == "paid"
 
     def test_while_another_is_alone_nothing_is_claimed(self) -> None:
         """No note is written while a suspect of another lane runs or waits."""

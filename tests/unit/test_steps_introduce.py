@@ -10,7 +10,7 @@ from onceward.errors import StoreConflict, StoreUnavailable
 from onceward.flow import Begin, Do, Query
 from onceward.message import Message
 from onceward.steps.context import Cache
-from onceward.steps.introduce import introduce, subscribe
+from onceward.steps.introduce import introduce, stay_introduced, subscribe
 from onceward.steps.join import join
 from tests.unit.builders import NOW, catalog, catalog_answers, context, delivery, handler
 from tests.unit.script import Lost, Script, Turns
@@ -104,6 +104,43 @@ class TestSubscribe:
         Script().run(introduce(here, {"new", "another"}))
         with pytest.raises(StoreUnavailable, match="'service' is not subscribed to 'paid' yet"):
             Script().run(introduce(here, {"paid"}))
+
+
+class TestStay:
+    """A process that runs looks now and then whether the database still knows what it was told."""
+
+    @staticmethod
+    def introduced(*handlers: Any) -> Any:
+        here = context(*handlers)
+        here.introduction.declared = here.registry.declared
+        return here
+
+    def test_what_is_as_it_was_is_one_look(self) -> None:
+        here = self.introduced(handler())
+        script = Script(catalog_answers(here.cache.catalog))
+        assert script.run(stay_introduced(here)) == 0
+        assert script.story == ["begin catalog commit"]
+
+    @pytest.mark.parametrize("reloaded", [True, False], ids=["a receive has read it already", "nobody has"])
+    def test_what_a_failover_took_back_is_told_again(self, *, reloaded: bool) -> None:
+        """Also where the process has read the catalog since then; with its sources, which may be gone as well."""
+        here = self.introduced(handler("paid"), handler("sent", consumer="mail"))
+        before = catalog(handler("sent", consumer="mail"), version=7)
+        if reloaded:
+            here.cache.catalog = before
+        script = Script({**catalog_answers(before), "add_name": [], "subscribe": [], "latest_source": []})
+        assert script.run(stay_introduced(here)) == 1
+        assert [row["type"] for row in script.params("subscribe")] == ["paid"]
+        assert script.story[-3:] == [WRITTEN.format("subscribe"), RELOADED, "begin latest_source commit"]
+
+    def test_what_others_have_changed_or_retired_stays_so(self) -> None:
+        """Else two versions that differ would each take it back for ever, and an operator could retire nothing."""
+        here = self.introduced(handler("paid", key="order"), handler("sent"))
+        there = catalog(handler("paid", key="customer"), handler("sent"), version=7)
+        known = {n: one._replace(retired=one.type == "sent") for n, one in there.subscriptions.items()}
+        script = Script(catalog_answers(there._replace(subscriptions=known)))
+        assert script.run(stay_introduced(here)) == 0
+        assert script.story == ["begin catalog commit", RELOADED]
 
 
 class TestJoin:

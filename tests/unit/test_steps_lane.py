@@ -17,7 +17,7 @@ from onceward.flow import Call, Outcome
 from onceward.message import Message
 from onceward.retry import VersionGap
 from onceward.steps.gate import Gate
-from onceward.steps.lane import PASS, Claimed, Lane, Verdict
+from onceward.steps.lane import PASS, Claimed, Lane, Verdict, open_tokens
 from onceward.steps.lane import claimed as claimed_row
 from tests.unit.builders import NOW, SERVICE, WORKER, claim_row, claimed, context, handler, lane, relay, stored_headers
 
@@ -31,6 +31,21 @@ def read(here: Lane, token: int, row: tuple[Any, ...], verdict: Verdict = PASS) 
 def closed(gate: Gate) -> bool:
     """As the property, asked anew each time."""
     return gate.closed
+
+
+def test_a_process_knows_the_claims_of_all_its_lanes() -> None:
+    """Of those inside the gate, one that is alone, too; what only waits there has none."""
+    gate = Gate()
+    one, two, three = (lane(context(handler()), gate=gate) for _ in range(3))
+    for number, here in enumerate((one, two, three)):
+        here.open_tokens |= {number, number + 10}
+    gate.enter(one)
+    gate.enter("another")
+    assert open_tokens(gate) == {0, 10}
+    gate.leave(one)
+    gate.leave("another")
+    gate.enter_alone(two)
+    assert open_tokens(gate) == {1, 11}
 
 
 class TestGate:

@@ -9,7 +9,7 @@ import pytest
 
 from onceward.errors import StoreConflict, StoreUnavailable
 from onceward.settings import Settings
-from onceward.steps.presence import beat, register, release, say_goodbye, take_over_lapsed, take_over_process
+from onceward.steps.presence import beat, register, release_strays, say_goodbye, take_over_lapsed, take_over_process
 from tests.unit.builders import WORKER, context
 from tests.unit.script import Lost, Script, Turns
 
@@ -73,14 +73,25 @@ def test_a_goodbye_frees_everything_uncharged() -> None:
     assert script.params("let_go") == script.params("forget_worker") == [{"worker": WORKER}]
 
 
-def test_orphaned_claims_are_released() -> None:
-    """Those of a lane that is gone; nothing to release is no trip."""
-    script = Script()
-    script.run(release(HERE, WORKER, {9, 3}))
-    assert script.story == ["begin release commit"]
+def test_claims_that_no_lane_holds_are_released() -> None:
+    """What lanes hold is asked after the notes were read: a claim that is made in between is not taken for a stray."""
+    script = Script({"tokens_of": [(9,), (3,), (5,)]})
+    held: list[int] = []
+
+    def looked() -> set[int]:
+        held.append(len(script.trips))
+        return {5, 6}
+
+    assert script.run(release_strays(HERE, WORKER, looked)) == 2
+    assert script.story == ["begin tokens_of commit", "begin release commit"]
     assert script.params("release") == [{"worker": WORKER, "tokens": [3, 9]}]
-    script.run(release(HERE, WORKER, set()))
-    assert len(script.trips) == 1
+    assert held == [1]
+
+
+def test_nothing_to_release_is_no_further_trip() -> None:
+    script = Script({"tokens_of": [(5,)]})
+    assert script.run(release_strays(HERE, WORKER, lambda: {5})) == 0
+    assert script.story == ["begin tokens_of commit"]
 
 
 class TestTakeOver:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from onceward.errors import StoreUnavailable
 from onceward.flow import COMMIT, Flow, Query, Request
-from onceward.steps.context import once
+from onceward.steps.context import load_catalog, once
 from onceward.steps.lane import PASS, Claimed, Lane, Verdict, claimed
 from onceward.steps.subscribe import place_soon
 
@@ -201,6 +201,8 @@ def as_batch(lane: Lane, taken: Taken) -> Flow[list[Claimed]]:
         let_go(lane, token)
         return []
     cache = lane.context.cache
+    if any(row[1] not in cache.catalog.subscriptions for row, _ in kept):  # a failover lost it, others told it again
+        yield from load_catalog(lane.context, cache)
     if not cache.catalog.knows(row[6] for row, _ in kept):  # a source is new
         (names,) = yield from once(lane.context, Query("names"))
         cache.catalog = cache.catalog.learned(names)

@@ -51,6 +51,11 @@ class Gate:
                 self._alone = who
             return self._alone is who and self._inside <= {who}
 
+    def inside(self) -> list[object]:
+        """Whoever may hold a note now."""
+        with self._lock:
+            return [*self._inside, self._alone]
+
     @property
     def closed(self) -> bool:
         """Whether somebody is or wants to be alone."""

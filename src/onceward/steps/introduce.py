@@ -38,8 +38,26 @@ def introduce(context: Context, types: Collection[str] = (), *, anew: bool = Fal
         yield from declare_sources(context, context.cache)
         state.declared = declared
     elif state.pending and context.clock() >= state.again_at:
-        yield from subscribe(context, context.cache)
+        yield from subscribe(context, context.cache, state.pending)
     refuse_pending(context, types)
+
+
+def stay_introduced(context: Context) -> Flow[int]:
+    """Now and then, while a process runs: tell what is pending, and again what the database has lost; how much that is.
+
+    Subscriptions are retired and never removed. One that is not there at all was taken back by a failover or a restore.
+    """
+    yield from introduce(context)
+    ((version, _),), *_ = yield from once(context, Query("catalog"))
+    if version != context.cache.catalog.version:
+        yield from load_catalog(context, context.cache)
+    there = {(known.consumer, known.type) for known in context.cache.catalog.subscriptions.values()}
+    lost = _told_of(context) - there - context.introduction.pending
+    if lost:
+        log.warning("the database has lost subscriptions of this process, which subscribes again: %s", _named(lost))
+        yield from subscribe(context, context.cache, lost)
+        yield from declare_sources(context, context.cache)
+    return len(lost)
 
 
 def refuse_pending(context: Context, types: Collection[str]) -> None:
@@ -52,16 +70,16 @@ def refuse_pending(context: Context, types: Collection[str]) -> None:
             )
 
 
-def subscribe(context: Context, cache: Cache) -> Flow[None]:
-    """Write this process's handlers into the subscriptions, as far as they are not there as they are."""
+def subscribe(context: Context, cache: Cache, only: Collection[tuple[str, str]] | None = None) -> Flow[None]:
+    """Write this process's handlers, or some, into the subscriptions, as far as they are not there as they are."""
     yield from load_catalog(context, cache)
     consumers = {handler.consumer for handler in context.registry if not handler.external}
     yield from know_names(context, cache, {context.service, OUTBOX, *consumers})
-    missing = _missing(context, cache.catalog)
+    missing = _missing(context, cache.catalog, only)
     while missing and not (yield from _write(context, missing)):
         holders = yield from _holders(context)
         yield from load_catalog(context, cache)
-        missing = _missing(context, cache.catalog)
+        missing = _missing(context, cache.catalog, only)
         if missing and (holders or context.introduction.tries >= MOST_TRIES):
             _note_pending(context, missing, holders)
             return
@@ -71,7 +89,12 @@ def subscribe(context: Context, cache: Cache) -> Flow[None]:
     context.introduction.pending, context.introduction.tries = frozenset(), 0
 
 
-def _missing(context: Context, catalog: Catalog) -> Wanted:
+def _told_of(context: Context) -> set[tuple[str, str]]:
+    """The consumers and types that a process subscribes to; all destinations of the relay have one subscription."""
+    return {(OUTBOX, ANY_TYPE), *((one.consumer, one.type) for one in context.registry if not one.external)}
+
+
+def _missing(context: Context, catalog: Catalog, only: Collection[tuple[str, str]] | None) -> Wanted:
     there = {
         (known.consumer, known.type): (
             known.key_path,
@@ -85,7 +108,7 @@ def _missing(context: Context, catalog: Catalog) -> Wanted:
     }
     wanted = {(OUTBOX, ANY_TYPE): _columns(catalog, OUTBOX, ANY_TYPE)}
     for handler in context.registry:
-        if handler.external:  # every destination of the relay is served by its one subscription
+        if handler.external:
             continue
         wanted[handler.consumer, handler.type] = _columns(
             catalog,
@@ -97,7 +120,11 @@ def _missing(context: Context, catalog: Catalog) -> Wanted:
             on_dead=handler.on_dead,
             aggregate=handler.aggregate,
         )
-    return {name: row for name, row in wanted.items() if there.get(name) != tuple(row.values())[2:]}
+    return {
+        name: row
+        for name, row in wanted.items()
+        if there.get(name) != tuple(row.values())[2:] and (only is None or name in only)
+    }
 
 
 def _columns(  # noqa: PLR0913 - the columns of the row
@@ -135,8 +162,11 @@ def _write(context: Context, missing: Mapping[tuple[str, str], dict[str, Any]]) 
 
 def _note_pending(context: Context, missing: Collection[tuple[str, str]], holders: list[Any]) -> None:
     context.introduction.pending = frozenset(missing)
-    names = ", ".join(f"{consumer} to {kind}" for consumer, kind in sorted(missing))
-    log.warning("not subscribed yet: %s. %s", names, _told(holders))
+    log.warning("not subscribed yet: %s. %s", _named(missing), _told(holders))
+
+
+def _named(subscriptions: Collection[tuple[str, str]]) -> str:
+    return ", ".join(f"{consumer} to {kind}" for consumer, kind in sorted(subscriptions))
 
 
 def lock_catalog(context: Context, state: Introduction) -> Flow[bool]:

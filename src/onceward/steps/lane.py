@@ -253,6 +253,12 @@ class Lane:
         return token
 
 
+def open_tokens(gate: Gate) -> set[int]:
+    """Every claim of a process that may have notes: a lane is inside the gate before it makes one, and while it has."""
+    lanes = [who for who in gate.inside() if isinstance(who, Lane)]
+    return set().union(*(lane.open_tokens for lane in lanes))  # each is copied in one go, while its lane works on
+
+
 def fetched(lane: Lane, group: list[Claimed]) -> Flow[list[Claimed]]:
     """A group that is about to run, with its body, if that is large: no transaction is open yet."""
     message, absent = group[0], group[0].absent

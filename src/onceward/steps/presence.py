@@ -89,10 +89,17 @@ def say_goodbye(context: Context, worker: int) -> Flow[None]:
     yield from once(context, Query("lock_worker", params), Query("let_go", params), Query("forget_worker", params))
 
 
-def release(context: Context, worker: int, tokens: set[int]) -> Flow[None]:
-    """Let go of claims whose lane is gone, uncharged."""
-    if tokens:
-        yield from once(context, Query("release", {"worker": worker, "tokens": sorted(tokens)}))
+def release_strays(context: Context, worker: int, held: Callable[[], set[int]]) -> Flow[int]:
+    """Let go, uncharged, of notes in our name that no lane holds; answers of how many claims they were.
+
+    Their lane is gone, or the database went back to a moment before it finished them.
+    """
+    (rows,) = yield from once(context, Query("tokens_of", {"worker": worker}))
+    # Asked only now: a lane holds a token before it is written, and until its rows are known to be gone.
+    strays = {token for (token,) in rows} - held()
+    if strays:
+        yield from once(context, Query("release", {"worker": worker, "tokens": sorted(strays)}))
+    return len(strays)
 
 
 def _take_over(context: Context, dead: list[tuple[int, bool, str]]) -> Flow[None]:

@@ -491,6 +491,10 @@ SELECT q.seq, q.attempts, q.crashes, q.key_hash, s.on_dead, q.suspect
 FROM {prefix}queue q JOIN {prefix}subscription s ON s.id = q.subscription
 WHERE q.worker = :worker AND q.token IS NOT NULL ORDER BY q.seq
 
+-- name: tokens_of
+-- The claims whose notes a living worker has. Relies on queue_noted.
+SELECT DISTINCT token FROM {prefix}queue WHERE worker = :worker AND token IS NOT NULL
+
 -- name: take_over
 -- Alone: charged, and dead at the limit; several: nobody is charged, all are suspects, in groups (of a level that is given), then apart (2),
 -- then alone (1).
