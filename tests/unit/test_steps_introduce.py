@@ -133,6 +133,18 @@ class TestStay:
         assert [row["type"] for row in script.params("subscribe")] == ["paid"]
         assert script.story[-3:] == [WRITTEN.format("subscribe"), RELOADED, "begin latest_source commit"]
 
+    def test_a_change_that_a_failover_took_back_is_made_again(self) -> None:
+        """The catalog has the version of before: it can only have gone back, for a version is never given again."""
+        here = context(handler("paid", key="order"))
+        before, after = (catalog(handler("paid", key=key), version=n) for n, key in ((6, "customer"), (7, "order")))
+        one, two = catalog_answers(before), catalog_answers(after)
+        answers = {name: Turns(one[name], two[name], *[one[name]] * 9) for name in one}
+        script = Script({**answers, "subscribe": [], "latest_source": []})
+        script.run(introduce(here))
+        assert here.cache.catalog.version == 7
+        assert script.run(stay_introduced(here)) == 2
+        assert [row["key_path"] for row in script.params("subscribe")] == ["order", "order"]
+
     def test_what_others_have_changed_or_retired_stays_so(self) -> None:
         """Else two versions that differ would each take it back for ever, and an operator could retire nothing."""
         here = self.introduced(handler("paid", key="order"), handler("sent"))

@@ -57,6 +57,8 @@ class Introduction:
     """The consumers and types that are not written yet, because a transaction of a caller's holds the catalog."""
     tries: int = 0
     """How often that was tried in vain."""
+    before: set[int] = field(default_factory=set)
+    """The versions of the catalog that lacked what this process then wrote. None comes back but by a failover."""
     again_at: float = 0.0
 
 

@@ -45,17 +45,20 @@ def introduce(context: Context, types: Collection[str] = (), *, anew: bool = Fal
 def stay_introduced(context: Context) -> Flow[int]:
     """Now and then, while a process runs: tell what is pending, and again what the database has lost; how much that is.
 
-    Subscriptions are retired and never removed. One that is not there at all was taken back by a failover or a restore.
+    That is all it has told, where the catalog is as it was before; else what is not there at all, for subscriptions are
+    retired and never removed. What others have changed or retired since then stays so.
     """
     yield from introduce(context)
     ((version, _),), *_ = yield from once(context, Query("catalog"))
     if version != context.cache.catalog.version:
         yield from load_catalog(context, context.cache)
-    there = {(known.consumer, known.type) for known in context.cache.catalog.subscriptions.values()}
-    lost = _told_of(context) - there - context.introduction.pending
+    pending, before = context.introduction.pending, context.introduction.before
+    lost = _told_of(context) - pending
+    if pending or version not in before:
+        lost -= {(known.consumer, known.type) for known in context.cache.catalog.subscriptions.values()}
     if lost:
-        log.warning("the database has lost subscriptions of this process, which subscribes again: %s", _named(lost))
-        yield from subscribe(context, context.cache, lost)
+        log.warning("the database has lost what this process told it, which tells it again: %s", _named(lost))
+        yield from subscribe(context, context.cache, lost | pending)
         yield from declare_sources(context, context.cache)
     return len(lost)
 
@@ -153,6 +156,7 @@ def _write(context: Context, missing: Mapping[tuple[str, str], dict[str, Any]]) 
     """Write subscriptions; False while others are in the way."""
     if not (yield from lock_catalog(context, context.introduction)):
         return False
+    context.introduction.before.add(context.cache.catalog.version)
     for _, row in sorted(missing.items()):
         yield Query("subscribe", row)
     yield Query("touch_catalog", {"crash": False})
