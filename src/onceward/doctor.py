@@ -199,11 +199,19 @@ def _backlog(inbox: Inbox, stats: Stats) -> Iterator[Finding]:
         yield Finding("ok", f"{_some(stats.due, 'message')} due, the oldest for {age} (h:mm:ss)")
     else:
         yield Finding("ok", "no message is due")
-    if stats.unhandled:
+    ((refused, first),) = _ask(inbox, "refused")
+    if refused:
+        yield Finding(
+            "warning",
+            f"{_some(refused, 'message')} cannot be given to consumers, for the database refuses the rows; the first "
+            f"is #{first}. Later messages of the same key wait behind",
+            "the log of the worker has the database's error: mend what refuses them, or discard them",
+        )
+    if stats.unhandled - refused:
         types = sorted({name for name, _ in _ask(inbox, "unhandled_types")})
         yield Finding(
             "warning",
-            f"{_some(stats.unhandled, 'message')} of a type nobody handles: {', '.join(types)}",
+            f"{_some(stats.unhandled - refused, 'message')} of a type nobody handles: {', '.join(types)}",
             "they wait; run a program that handles the type (and has its key function), or discard them",
         )
 

@@ -10,12 +10,14 @@ from typing import cast
 import pytest
 
 from onceward import Message, RetryPolicy
+from onceward.doctor import examine
 from onceward.identity import UNIDENTIFIED
 from onceward.sources.envelope import Envelope
 from onceward.sources.intake import Intake, Receiver
 from onceward.sources.protocol import Arrival
+from onceward.steps.context import MOST_PLACED
 from tests.contract.behaviour import Steps, wrote
-from tests.contract.harness import SOURCE, TYPE, Shop
+from tests.contract.harness import SOURCE, TYPE, Shop, arguments
 
 
 def refuse(shop: Shop, table: str, column: str, part: str) -> None:
@@ -125,3 +127,68 @@ def test_an_unhandled_message_that_cannot_be_placed_does_not_stop_the_worker(sho
     worker.drain()
     assert sorted(worker.effects()) == ["m1", "m2"]
     assert [row.id for row in shop.inbox.messages(status="unhandled")] == ["refused"]
+
+
+def test_many_that_cannot_be_placed_do_not_keep_those_behind_them(shop: Shop) -> None:
+    """A whole transaction of them: the next ones are placed all the same."""
+    shop.receive_many([arguments(f"refused {number}") for number in range(MOST_PLACED + 1)])
+    shop.receive("m1")
+    refuse(shop, "body", "id", "refused")
+    worker = shop.another()
+    worker.handle(consumer="billing")
+    worker.drain()
+    assert worker.effects() == ["m1"]
+    assert shop.count("queue", "state = 'unhandled'") == MOST_PLACED + 1
+
+
+def test_one_that_cannot_be_placed_holds_up_its_own_key_alone(shop: Shop) -> None:
+    """It is tried less and less often; the doctor says so, and a person decides."""
+    shop.receive("refused", data={"k": 1})
+    refuse(shop, "body", "id", "refused")
+    worker, now = shop.another(), 0.0
+    worker.inbox.context.clock = lambda: now
+    worker.handle(consumer="billing", key="k")
+    worker.drain()
+    worker.receive("same", data={"k": 1})
+    worker.receive("other", data={"k": 2})
+    assert worker.process("inline", data={"k": 3}).finished
+    worker.drain()
+    assert worker.effects() == ["inline", "other"]
+    assert worker.status("same") == "waiting"
+    tried = []
+    for moment in (0.5, 1.5, 2.5, 4.0):
+        now = moment
+        worker.drain()
+        tried.append(worker.inbox.context.unplaceable[shop.seqs["refused"]])
+    assert tried == [(1, 1.0), (2, 3.5), (2, 3.5), (3, 8.0)]
+    (found,) = (one for one in examine(worker.inbox) if "cannot be given to consumers" in one.what)
+    assert f"the first is #{shop.seqs['refused']}" in found.what
+    assert not [one for one in examine(worker.inbox) if "nobody handles" in one.what]
+    shop.inbox.discard(shop.seqs["refused"], reason="test")
+    worker.drain()
+    assert worker.effects() == ["inline", "other", "same"]
+
+
+def test_one_that_was_set_aside_is_placed_when_the_database_takes_it(shop: Shop) -> None:
+    """In its order: those of its key have waited."""
+    shop.receive("refused", data={"k": 1})
+    refuse(shop, "body", "id", "refused")
+    worker, now = shop.another(), 0.0
+    worker.inbox.context.clock = lambda: now
+    order: list[str] = []
+
+    def noting(message: Message) -> Steps:
+        order.append(message.id)
+        yield wrote(message)
+
+    worker.handle(consumer="billing", key="k", behaviour=noting)
+    worker.drain()
+    worker.receive("same", data={"k": 1})
+    worker.drain()
+    assert order == []
+    drop = "ALTER TABLE {}body DROP CONSTRAINT refusal_id" if shop.dialect == "postgres" else "DROP TRIGGER refusal_id"
+    shop.sql(drop.format(shop.prefix))
+    now = 2.0
+    worker.drain()
+    assert order == ["refused", "same"]
+    assert worker.inbox.context.unplaceable == {}

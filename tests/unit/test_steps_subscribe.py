@@ -23,7 +23,9 @@ def by_order(message: Message) -> Any:
     return message.data["order"]
 
 
-def waiting_row(seq: int = 1, *, consumer: int = 1, key: str | None = None, **changes: Any) -> tuple[Any, ...]:
+def waiting_row(
+    seq: int = 1, *, consumer: int = 1, owner: str = SERVICE, key: str | None = None, **changes: Any
+) -> tuple[Any, ...]:
     """An unhandled row, as it is read."""
     one = delivery(**changes)
     headers = stored_headers(dict(one.headers))
@@ -42,6 +44,7 @@ def waiting_row(seq: int = 1, *, consumer: int = 1, key: str | None = None, **ch
         seq,
         None,
         one.position,
+        None if key is None else identity.key_hash("p_", owner, key),
     )
 
 
@@ -73,7 +76,7 @@ class TestFanOut:
         script = Script({**look("paid", "unknown"), "unhandled": [waiting_row(4)]})
         assert script.run(fan_out(here)) == 1
         assert done(script) == "begin unhandled_types unhandled lock_keys adopt set_body_key promote commit"
-        assert script.params("unhandled") == [{"types": ["paid"], "subscriptions": [], "limit": 100}]
+        assert script.params("unhandled") == [{"types": ["paid"], "subscriptions": [], "passed": [], "limit": 100}]
         number = identity.key_hash("p_", SERVICE, "7")
         assert script.params("adopt") == [
             {"seq": 4, "subscription": 1, "unplaced": None, "key_hash": number, "sequence": None}
@@ -120,7 +123,7 @@ class TestFanOut:
         other = handler("other", consumer="another service")
         here = context(handler(consumer="mail"), strangers=(other,))
         number = here.cache.catalog.names["another service"]
-        script = Script({**look(), "unhandled": [waiting_row(4, key="k", consumer=number)]})
+        script = Script({**look(), "unhandled": [waiting_row(4, key="k", consumer=number, owner="another service")]})
         script.run(fan_out(here))
         assert script.params("promote") == [{"key_hashes": [identity.key_hash("p_", "another service", "k")]}]
 
@@ -316,10 +319,10 @@ class TestFanOutOfOddMessages:
         """D21: the consumer's own row is adopted under its key; nobody else gets another."""
         here = context(handler(), handler(consumer="mail", key=by_order))
         (mail,) = (s for s in here.cache.catalog.subscriptions.values() if s.consumer == "mail")
-        row = (*waiting_row(9, consumer=mail.consumer_id)[:-2], mail.id, None)
+        row = (*waiting_row(9, consumer=mail.consumer_id)[:-3], mail.id, None, None)
         script = Script({**look(), "unhandled_types": Turns([("paid", mail.id)], []), "unhandled": [row]})
         assert script.run(fan_out(here)) == 1
-        assert script.params("unhandled") == [{"types": [], "subscriptions": [mail.id], "limit": 100}]
+        assert script.params("unhandled") == [{"types": [], "subscriptions": [mail.id], "passed": [], "limit": 100}]
         (adopted,) = script.params("adopt")
         assert (adopted["unplaced"], adopted["key_hash"]) == (None, identity.key_hash("p_", "mail", "7"))
         assert script.params("receive") == []

@@ -89,7 +89,8 @@ HOT: dict[str, Query | Each] = {
         "forget_messages", {"seqs": [5, 6], "lowest": 5, "highest": 6, "keep": 1.0, "archive_first": False}
     ),
     "unhandled_types": Query("unhandled_types"),
-    "unhandled": Query("unhandled", {"types": ["t", "u"], "subscriptions": [1], "limit": 100}),
+    "unhandled": Query("unhandled", {"types": ["t", "u"], "subscriptions": [1], "passed": [7], "limit": 100}),
+    "refused": Query("refused"),
     "referred": Query("referred", {"names": ["folder/2026/01/01/one", "folder/2026/01/01/two"]}),
 }
 

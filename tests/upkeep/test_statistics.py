@@ -68,8 +68,9 @@ WORK: dict[str, dict[str, Any]] = {
     "take_over": {"worker": 1, "charge": 0, "crash_limit": 3, "level": 4},
     "let_go": NOTE,
     "unhandled_types": {},
-    "unhandled": {"types": ["strange1", "strange2"], "subscriptions": [1, 2], "limit": 100},
+    "unhandled": {"types": ["strange1", "strange2"], "subscriptions": [1, 2], "passed": [1], "limit": 100},
     "adopt": {"seq": 6, "unplaced": None, "subscription": 1, "key_hash": 7, "sequence": None},
+    "set_aside": {"seq": 6, "key_hash": 7},
     "remove_unhandled": {"seq": 6},
     "set_body_key": {"seq": 5, "key": "k", "aggregate": None, "key_from": None},
     "redrive": {"seq": 5, "key_hash": 7, "seen_key": 7},
@@ -104,7 +105,7 @@ ADDING = """advance_inline add_attempt add_audit count_duplicates finish_inline 
 OPERATING = """cases_after effect_undone hand_on keep_first_types lock_effect quarantine quarantined referred same_id"""
 """Statements about single effects, cases in quarantine and large bodies, which are few."""
 REPORTS = """ahead audit blocked_keys dead_groups effects failing find find_id illegal keyless list_finished
-list_unfinished oldest running show show_attempts show_audit show_cases show_run show_sent sizes sources stats
+list_unfinished oldest refused running show show_attempts show_audit show_cases show_run show_sent sizes sources stats
 subscribed traffic unserved workers"""
 """Statements that tell people something: they may read much, and are planned as the server likes."""
 

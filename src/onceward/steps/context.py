@@ -79,8 +79,8 @@ class Context:
     """When a lane may fan out next because a message waits for it."""
     placing_limit: int = MOST_PLACED
     """How many are placed in one transaction: fewer after one that was not answered in time."""
-    unplaceable: set[int] = field(default_factory=set)
-    """Unhandled messages whose placing the database refused: the log has named them."""
+    unplaceable: dict[int, tuple[int, float]] = field(default_factory=dict)
+    """Unhandled messages whose placing the database refused: how often, and when each is tried again."""
     clock: Callable[[], float] = time.monotonic
     large: LargeBodies = field(default_factory=LargeBodies)
     """Where bodies are that are too large for a row."""

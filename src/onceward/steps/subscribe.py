@@ -11,7 +11,7 @@ import logging
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from onceward import identity, payload
+from onceward import payload
 from onceward.errors import RightsMissing, StoreConflict, StoreError, StoreUnavailable
 from onceward.flow import COMMIT, ROLLBACK, Each, Flow, Query
 from onceward.message import NO_HEADERS, Delivery
@@ -37,6 +37,9 @@ PAUSE = 0.25
 BODY = 7
 """Where a row of an unhandled message has its body."""
 
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 600.0
+"""After how many seconds a message is tried again whose placing the database refused: twice as many each time."""
+
 TRIES = 5
 """How often in a row the catalog may turn out to be outdated."""
 
@@ -50,7 +53,7 @@ def fan_out(context: Context, *, seconds: float | None = None) -> Flow[int]:
     until = None if seconds is None else context.clock() + seconds
     while vain < TRIES and (until is None or context.clock() < until):
         try:
-            found, moved = yield from _place_some(context, careful=careful)
+            found, moved, refused = yield from _place_some(context, careful=careful)
         except StoreUnavailable:  # perhaps so many are too much at once
             context.placing_limit = max(1, context.placing_limit // 2)
             raise
@@ -66,7 +69,7 @@ def fan_out(context: Context, *, seconds: float | None = None) -> Flow[int]:
         placed += moved
         if not found:
             break
-        vain = 0 if moved else vain + 1
+        vain = 0 if moved or refused else vain + 1
     return placed
 
 
@@ -77,10 +80,10 @@ def place_soon(context: Context) -> Flow[None]:
         yield from fan_out(context, seconds=PAUSE)
 
 
-def _place_some(context: Context, *, careful: bool) -> Flow[tuple[int, int]]:
-    """Place the next ones; answers how many there were, and how many are placed: none under an outdated catalog.
+def _place_some(context: Context, *, careful: bool) -> Flow[tuple[int, int, int]]:
+    """Place the next ones; answers how many there were, are placed (none under an outdated catalog), and are refused.
 
-    Carefully, one that the database refuses stays where it is, and the others are placed.
+    Carefully, one that the database refuses is set aside, and the others are placed.
     """
     yield context.short()
     version, waiting = yield (Query("catalog"), Query("unhandled_types"))
@@ -88,11 +91,16 @@ def _place_some(context: Context, *, careful: bool) -> Flow[tuple[int, int]]:
     if version[0][0] != context.cache.catalog.version and waiting:
         yield COMMIT
         yield from load_catalog(context, context.cache)
-        return len(waiting), 0
+        return len(waiting), 0, 0
     if not any(wanted.values()):
         yield COMMIT
-        return 0, 0
-    rows = yield from _whole((yield Query("unhandled", {**wanted, "limit": context.placing_limit})))
+        return 0, 0, 0
+    passed = [seq for seq, (_, due) in context.unplaceable.items() if due > context.clock()]
+    found = yield Query("unhandled", {**wanted, "passed": passed, "limit": context.placing_limit})
+    if len(found) < context.placing_limit:  # whatever is not there was placed by others, or discarded
+        there = {*passed, *(row[0] for row in found)}
+        context.unplaceable = {seq: tried for seq, tried in context.unplaceable.items() if seq in there}
+    rows = yield from _whole(found)
     yield from know_numbers(context.cache, (number for row in rows for number in (row[1], row[8])))
     moves = [_plan(context, row) for row in rows]
     keys = sorted({key_hash for move in moves for key_hash in move.key_hashes})
@@ -104,9 +112,12 @@ def _place_some(context: Context, *, careful: bool) -> Flow[tuple[int, int]]:
     if keys:  # whatever waits behind a row that has gone, or has moved back in its key, goes on
         yield Query("promote", {"key_hashes": keys})
     yield COMMIT
+    for move, is_placed in zip(moves, made, strict=True):
+        if is_placed:
+            context.unplaceable.pop(move.seq, None)
     if False in made:  # under an outdated catalog nothing is copied; the next round has a newer one
         yield from load_catalog(context, context.cache)
-    return len(made) - made.count(None), made.count(True)
+    return len(made), made.count(True), made.count(None)
 
 
 def _whole(rows: list[tuple[Any, ...]]) -> Flow[list[tuple[Any, ...]]]:
@@ -147,7 +158,7 @@ class Move(NamedTuple):
 
 def _plan(context: Context, row: tuple[Any, ...]) -> Move:
     seq, source, message_id, message_type, version, key, headers, body, consumer, stored_id, digest, *rest = row
-    place, mine, position = rest
+    place, mine, position, stands = rest
     catalog = context.cache.catalog
     delivery = Delivery(
         source=catalog.numbers[source],
@@ -166,7 +177,6 @@ def _plan(context: Context, row: tuple[Any, ...]) -> Move:
         found = [target_of(context, catalog.subscriptions[mine], delivery)]
     own = next((target for target in found if target.consumer_id == consumer), None)
     others = [target for target in found if target is not own]
-    stands = None if key is None else identity.key_hash(context.prefix, catalog.numbers[consumer], key)
     comes = None if own is None else own.key_hash
     key_hashes = {key_hash for key_hash in (stands, comes) if key_hash is not None}
     return Move(seq, bytes(stored_id), source, delivery, own, others, key_hashes, place)
@@ -193,7 +203,7 @@ def _make(context: Context, move: Move) -> Flow[bool]:
 
 
 def _try(context: Context, move: Move) -> Flow[bool | None]:
-    """The same, where one of several is refused by the database: None if it is this one, which stays unhandled."""
+    """The same, where one of several is refused by the database: None if it is this one, which is set aside."""
     yield Query("make_point")
     try:
         return (yield from _make(context, move))
@@ -201,10 +211,25 @@ def _try(context: Context, move: Move) -> Flow[bool | None]:
         raise
     except StoreError as error:
         yield Query("back_to_point")
-        if move.seq not in context.unplaceable:
-            context.unplaceable.add(move.seq)
-            log.error("message #%d stays unhandled, the database refuses its row: %s", move.seq, error)  # noqa: TRY400
+        yield from _set_aside(context, move, error)
         return None
+
+
+def _set_aside(context: Context, move: Move, error: StoreError) -> Flow[None]:
+    """It is tried again, later each time; meanwhile those of its key wait behind it, and no others.
+
+    Where its key is not known, or it has one with each of several consumers, all that have a key go on waiting.
+    """
+    times, _ = context.unplaceable.get(move.seq, (0, 0.0))
+    pause = min(FIRST_PAUSE * 2**times, LONGEST_PAUSE)
+    context.unplaceable[move.seq] = times + 1, context.clock() + pause
+    if not times:
+        log.error("message #%d stays unhandled, the database refuses its row: %s", move.seq, error)
+    found = [*move.others, *([move.own] if move.own else [])]
+    # Those with numbers wait for theirs in any case.
+    keys = {one.key_hash for one in found if one.key_hash is not None and one.sequence is None}
+    if len(keys) <= 1 and not any(one.keyless for one in found):
+        yield Query("set_aside", {"seq": move.seq, "key_hash": next(iter(keys), None)})
 
 
 def _copy(context: Context, move: Move, target: Target) -> Flow[int | None]:

@@ -258,8 +258,8 @@ SELECT pg_try_advisory_xact_lock(%(key_hash)s::bigint)
 SELECT (SELECT true FROM {prefix}queue WHERE key_hash = %(key_hash)s ORDER BY place, seq LIMIT 1) IS NOT NULL
     OR (EXISTS (SELECT FROM {prefix}queue WHERE state = 'unhandled' OFFSET 0) AND EXISTS (
         SELECT FROM {prefix}subscription s WHERE s.consumer = %(consumer)s AND NOT s.retired AND (
-            EXISTS (SELECT FROM {prefix}queue u WHERE u.state = 'unhandled' AND u.type = s.type AND u.subscription IS NULL OFFSET 0)
-            OR EXISTS (SELECT FROM {prefix}queue u WHERE u.state = 'unhandled' AND u.type = s.type AND u.subscription = s.id OFFSET 0))))
+            EXISTS (SELECT FROM {prefix}queue u WHERE u.state = 'unhandled' AND u.type = s.type AND u.subscription IS NULL AND u.postponed = 0 OFFSET 0)
+            OR EXISTS (SELECT FROM {prefix}queue u WHERE u.state = 'unhandled' AND u.type = s.type AND u.subscription = s.id AND u.postponed = 0 OFFSET 0))))
 
 -- name: claim
 -- Guards: no note yet, row locked (locked ones are skipped), the worker's own row still there and kept from take-over until commit,
@@ -412,7 +412,7 @@ SELECT coalesce((
 -- Guard: the key lock is held since the statement before, so this view is newer than the lock. A row stays claimed only when every
 -- earlier row of its key is in this claim and no other claim holds a row of the key. Behind an earlier row it waits; behind a noted
 -- later one (which was committed first) it only loses its note, for nobody would promote it. Where an earlier message that its consumer
--- will get is not placed yet, and may be of its key, it waits for a moment. Relies on queue_key, queue_noted (all of it:
+-- will get is not placed yet, nor set aside, and may be of its key, it waits for a moment. Relies on queue_key, queue_noted (all of it:
 -- what the workers have in hand) and queue_unhandled.
 WITH RECURSIVE waiting (type) AS (
     (SELECT type FROM {prefix}queue WHERE state = 'unhandled' ORDER BY type LIMIT 1)
@@ -423,10 +423,10 @@ WITH RECURSIVE waiting (type) AS (
     SELECT s.consumer, min(f.seq) AS seq
     FROM waiting w JOIN {prefix}subscription s ON s.type = w.type AND NOT s.retired CROSS JOIN LATERAL (
         (SELECT coalesce(sequence, seq) AS seq FROM {prefix}queue
-         WHERE state = 'unhandled' AND type = w.type AND subscription IS NULL ORDER BY 1 LIMIT 1)
+         WHERE state = 'unhandled' AND type = w.type AND subscription IS NULL AND postponed = 0 ORDER BY 1 LIMIT 1)
         UNION ALL
         (SELECT coalesce(sequence, seq) FROM {prefix}queue
-         WHERE state = 'unhandled' AND type = w.type AND subscription = s.id ORDER BY 1 LIMIT 1)
+         WHERE state = 'unhandled' AND type = w.type AND subscription = s.id AND postponed = 0 ORDER BY 1 LIMIT 1)
     ) AS f
     GROUP BY s.consumer
 ), mine AS MATERIALIZED (
@@ -647,20 +647,22 @@ SELECT w.type, s.id FROM waiting w JOIN {prefix}subscription s ON s.type = w.typ
 -- name: unhandled
 -- Guard: rows locked, state still unhandled. Waits for another fan-out instead of passing it by: the rows it makes come first in their keys.
 -- The ledger row too, so that no case of quarantine is opened under a number that goes. Relies on queue_unhandled: what others wait for is
--- not looked at. A larger body stays behind, to be fetched by itself (body_of).
+-- not looked at; nor is what was refused a moment ago. A larger body stays behind, to be fetched by itself (body_of).
 WITH next AS MATERIALIZED (
     SELECT f.seq FROM (
         SELECT n.seq FROM unnest(%(types)b::text[]) AS t (type) CROSS JOIN LATERAL (
             SELECT seq FROM {prefix}queue
-            WHERE state = 'unhandled' AND type = t.type AND subscription IS NULL ORDER BY coalesce(sequence, seq) LIMIT %(limit)s) AS n
+            WHERE state = 'unhandled' AND type = t.type AND subscription IS NULL AND seq <> ALL(%(passed)b::bigint[])
+            ORDER BY coalesce(sequence, seq) LIMIT %(limit)s) AS n
         UNION ALL
         SELECT n.seq FROM {prefix}subscription s CROSS JOIN LATERAL (
             SELECT seq FROM {prefix}queue
-            WHERE state = 'unhandled' AND type = s.type AND subscription = s.id ORDER BY coalesce(sequence, seq) LIMIT %(limit)s) AS n
+            WHERE state = 'unhandled' AND type = s.type AND subscription = s.id AND seq <> ALL(%(passed)b::bigint[])
+            ORDER BY coalesce(sequence, seq) LIMIT %(limit)s) AS n
         WHERE s.id = ANY(%(subscriptions)b::integer[])
     ) AS f ORDER BY f.seq LIMIT %(limit)s
 )
-SELECT q.seq, b.source, b.id, b.type, b.version, b.key, b.headers, CASE WHEN octet_length(b.body) <= 262144 THEN b.body END, l.consumer, l.id, l.hash, q.place, q.subscription, b.position
+SELECT q.seq, b.source, b.id, b.type, b.version, b.key, b.headers, CASE WHEN octet_length(b.body) <= 262144 THEN b.body END, l.consumer, l.id, l.hash, q.place, q.subscription, b.position, q.key_hash
 FROM next
 CROSS JOIN LATERAL (SELECT * FROM {prefix}queue WHERE seq = next.seq AND state || '' = 'unhandled' FOR UPDATE) AS q
 CROSS JOIN LATERAL (SELECT * FROM {prefix}ledger WHERE seq = next.seq FOR UPDATE) AS l
@@ -672,9 +674,19 @@ ORDER BY q.seq
 -- goes on waiting, for its subscription alone.
 UPDATE {prefix}queue
 SET state = CASE WHEN %(unplaced)s::text IS NULL THEN 'ready' ELSE 'unhandled' END, type = %(unplaced)s::text, subscription = %(subscription)s, key_hash = %(key_hash)s, sequence = %(sequence)s::bigint,
-    place = coalesce(%(sequence)s::bigint, place)
+    place = coalesce(%(sequence)s::bigint, place), postponed = 0
 WHERE seq = %(seq)s AND state || '' = 'unhandled'
 RETURNING seq
+
+-- name: set_aside
+-- Guard: state still unhandled. The database refuses the rows of its consumers: it stays, and holds up no others but those of its key.
+UPDATE {prefix}queue SET postponed = postponed + 1, key_hash = coalesce(%(key_hash)s::bigint, key_hash)
+WHERE seq = %(seq)s AND state || '' = 'unhandled'
+RETURNING seq
+
+-- name: refused
+-- How many messages are set aside, and the first of them. Relies on queue_aside.
+SELECT count(*), min(seq) FROM {prefix}queue WHERE state = 'unhandled' AND postponed > 0
 
 -- name: set_body_key
 -- The key of a message that has got one, or another one; the queue row has its hash.

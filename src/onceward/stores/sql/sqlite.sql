@@ -196,9 +196,9 @@ SELECT EXISTS (SELECT 1 FROM {prefix}queue WHERE key_hash = :key_hash)
     OR (EXISTS (SELECT 1 FROM {prefix}queue INDEXED BY {prefix}queue_unhandled WHERE state = 'unhandled') AND EXISTS (
         SELECT 1 FROM {prefix}subscription s WHERE s.consumer = :consumer AND NOT s.retired AND (
             EXISTS (SELECT 1 FROM {prefix}queue u INDEXED BY {prefix}queue_unhandled
-                    WHERE u.state = 'unhandled' AND u.type = s.type AND u.subscription IS NULL)
+                    WHERE u.state = 'unhandled' AND u.type = s.type AND u.subscription IS NULL AND u.postponed = 0)
             OR EXISTS (SELECT 1 FROM {prefix}queue u INDEXED BY {prefix}queue_unhandled
-                    WHERE u.state = 'unhandled' AND u.type = s.type AND u.subscription = s.id))))
+                    WHERE u.state = 'unhandled' AND u.type = s.type AND u.subscription = s.id AND u.postponed = 0))))
 
 -- name: claim
 -- Guards: no note yet, the worker's own row still there. Relies on queue_ready and queue_due.
@@ -321,7 +321,7 @@ SELECT coalesce((
 -- name: park
 -- A row stays claimed only when every earlier row of its key is in this claim and no other claim holds a row of the key. Behind an
 -- earlier row it waits; behind a noted later one (which was committed first) it only loses its note, for nobody would promote it. Where
--- an earlier message that its consumer will get is not placed yet, and may be of its key, it waits for a moment.
+-- an earlier message that its consumer will get is not placed yet, nor set aside, and may be of its key, it waits for a moment.
 -- Relies on queue_key, queue_noted and queue_unhandled; left to itself, the planner reads every row that has a key to find the few that are noted.
 WITH RECURSIVE waiting (type) AS (
     SELECT min(type) FROM {prefix}queue WHERE state = 'unhandled'
@@ -331,10 +331,10 @@ WITH RECURSIVE waiting (type) AS (
 ), first (consumer, seq) AS (
     SELECT s.consumer, min(min(
         coalesce((SELECT coalesce(u.sequence, u.seq) FROM {prefix}queue u INDEXED BY {prefix}queue_unhandled
-                  WHERE u.state = 'unhandled' AND u.type = w.type AND u.subscription IS NULL
+                  WHERE u.state = 'unhandled' AND u.type = w.type AND u.subscription IS NULL AND u.postponed = 0
                   ORDER BY coalesce(u.sequence, u.seq) LIMIT 1), 9223372036854775807),
         coalesce((SELECT coalesce(u.sequence, u.seq) FROM {prefix}queue u INDEXED BY {prefix}queue_unhandled
-                  WHERE u.state = 'unhandled' AND u.type = w.type AND u.subscription = s.id
+                  WHERE u.state = 'unhandled' AND u.type = w.type AND u.subscription = s.id AND u.postponed = 0
                   ORDER BY coalesce(u.sequence, u.seq) LIMIT 1), 9223372036854775807)))
     FROM waiting w JOIN {prefix}subscription s ON s.type = w.type AND NOT s.retired
     GROUP BY s.consumer
@@ -533,17 +533,20 @@ SELECT w.type, s.id FROM waiting w JOIN {prefix}subscription s ON s.type = w.typ
     WHERE q.state = 'unhandled' AND q.type = w.type AND q.subscription = s.id)
 
 -- name: unhandled
--- Relies on queue_unhandled: what others wait for is not looked at. A larger body stays behind, to be fetched by itself (body_of).
-SELECT q.seq, b.source, b.id, b.type, b.version, b.key, b.headers, CASE WHEN length(b.body) <= 262144 THEN b.body END, l.consumer, l.id, l.hash, q.place, q.subscription, b.position
+-- Relies on queue_unhandled: what others wait for is not looked at. Nor is what was refused a moment ago.
+-- A larger body stays behind, to be fetched by itself (body_of).
+SELECT q.seq, b.source, b.id, b.type, b.version, b.key, b.headers, CASE WHEN length(b.body) <= 262144 THEN b.body END, l.consumer, l.id, l.hash, q.place, q.subscription, b.position, q.key_hash
 FROM {prefix}queue q JOIN {prefix}body b ON b.seq = q.seq JOIN {prefix}ledger l ON l.seq = q.seq
 WHERE q.seq IN (
     SELECT n.seq FROM json_each(:types) t JOIN {prefix}queue n ON n.seq IN (
         SELECT seq FROM {prefix}queue INDEXED BY {prefix}queue_unhandled
-        WHERE state = 'unhandled' AND type = t.value AND subscription IS NULL ORDER BY coalesce(sequence, seq) LIMIT :limit)
+        WHERE state = 'unhandled' AND type = t.value AND subscription IS NULL AND seq NOT IN (SELECT value FROM json_each(:passed))
+        ORDER BY coalesce(sequence, seq) LIMIT :limit)
     UNION ALL
     SELECT n.seq FROM json_each(:subscriptions) j JOIN {prefix}subscription s ON s.id = j.value JOIN {prefix}queue n ON n.seq IN (
         SELECT seq FROM {prefix}queue INDEXED BY {prefix}queue_unhandled
-        WHERE state = 'unhandled' AND type = s.type AND subscription = s.id ORDER BY coalesce(sequence, seq) LIMIT :limit)
+        WHERE state = 'unhandled' AND type = s.type AND subscription = s.id AND seq NOT IN (SELECT value FROM json_each(:passed))
+        ORDER BY coalesce(sequence, seq) LIMIT :limit)
     ORDER BY 1 LIMIT :limit)
 ORDER BY q.seq
 
@@ -552,9 +555,19 @@ ORDER BY q.seq
 -- goes on waiting, for its subscription alone.
 UPDATE {prefix}queue
 SET state = CASE WHEN :unplaced IS NULL THEN 'ready' ELSE 'unhandled' END, type = :unplaced, subscription = :subscription, key_hash = :key_hash, sequence = :sequence,
-    place = coalesce(:sequence, place)
+    place = coalesce(:sequence, place), postponed = 0
 WHERE seq = :seq AND state = 'unhandled'
 RETURNING seq
+
+-- name: set_aside
+-- Guard: state still unhandled. The database refuses the rows of its consumers: it stays, and holds up no others but those of its key.
+UPDATE {prefix}queue SET postponed = postponed + 1, key_hash = coalesce(:key_hash, key_hash)
+WHERE seq = :seq AND state = 'unhandled'
+RETURNING seq
+
+-- name: refused
+-- How many messages are set aside, and the first of them. Relies on queue_unhandled.
+SELECT count(*), min(seq) FROM {prefix}queue INDEXED BY {prefix}queue_unhandled WHERE state = 'unhandled' AND postponed > 0
 
 -- name: set_body_key
 -- The key of a message that has got one, or another one; the queue row has its hash.
