@@ -17,7 +17,7 @@ from onceward.message import Receipt
 from onceward.registry import OUTBOX
 from onceward.steps import attempt, claim, effect, operate, process, receive, settle, subscribe
 from onceward.steps.group import Group, failure_of
-from onceward.steps.lane import PASS
+from onceward.steps.order import PASS
 from simulation.sabotage import method, nothing, replaced, rewritten, without
 from simulation.themes import PLAIN, THEMES, Theme
 

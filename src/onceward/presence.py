@@ -44,13 +44,14 @@ class Presence:
         store: Store,
         *,
         process: str = "",
+        lanes: int = 0,
         lost: Callable[[BaseException], None] | None = None,
     ) -> None:
         self._context, self._store = context, store
         if _AGAIN in process:
             raise ConfigurationError(f"process={process!r}: the name of a process cannot hold {_AGAIN!r}")
         self._process = self._name = process or identity.new_id()
-        self._lost = lost or _say_lost
+        self._lanes, self._lost = lanes, lost or _say_lost
         self._tokens = itertools.count(1)
         self._duties: list[Callable[[], Flow[int]]] = []
         self._inline = False
@@ -139,7 +140,12 @@ class Presence:
     def _register(self) -> None:
         assert self._session is not None  # noqa: S101 - set by start
         flow = presence.register(
-            self._context, process=self._name, host=socket.gethostname(), pid=os.getpid(), inline=self._inline
+            self._context,
+            process=self._name,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            inline=self._inline,
+            lanes=self._lanes,
         )
         self._worker = run_sync(flow, self._session.perform)
         self._beaten = time.monotonic()

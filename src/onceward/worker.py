@@ -62,7 +62,8 @@ class Worker:
         self._until_idle = until_idle
         self._stop = threading.Event()
         self._wake = Wake()
-        self._presence = Presence(context, store, process=process, lost=self._fail)
+        lanes = concurrency if "handle" in roles else 0
+        self._presence = Presence(context, store, process=process, lanes=lanes, lost=self._fail)
         sweep = Sweep()
         self._presence.also(self._introduce)
         self._presence.also(lambda: fan_out(context, seconds=FAN_OUT_SECONDS))

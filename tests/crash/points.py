@@ -311,7 +311,7 @@ def boundaries(requests: Sequence[str], dialect: str, *, introduced: bool) -> li
         if not _is_boundary(request, dialect):
             continue
         path.append(name)
-        common = "ready_beyond" in path or set(re.findall(r"\w+", " ".join(path))) <= INTRODUCTION
+        common = "keys_in_front" in path or set(re.findall(r"\w+", " ".join(path))) <= INTRODUCTION
         if introduced or not common:
             taken.setdefault(tuple(path), Boundary(number, tuple(path)))
     return list(taken.values())

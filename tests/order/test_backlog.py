@@ -93,7 +93,7 @@ def test_claiming_reads_indexes_only(crowded: Shop) -> None:
         ("claim", claim),
         ("claim_outgoing", there),
         ("awaiting", {"destinations": ["default", "other"]}),
-        ("ready_beyond", claim),
+        ("keys_in_front", claim),
         ("park", {"worker": 1, "token": 1}),
         ("promote", {"key_hashes": [key]}),
         ("key_has_rows", {"key_hash": key, "consumer": 1}),
@@ -134,7 +134,7 @@ ONE_KEY = ("queue_key (key_hash=?", "queue_waiting (key_hash=?", "INTEGER PRIMAR
 @pytest.mark.parametrize(
     "name",
     [
-        *("claim", "claim_outgoing", "claim_suspects", "awaiting", "suspects", "ready_beyond"),
+        *("claim", "claim_outgoing", "claim_suspects", "awaiting", "suspects", "keys_in_front", "fair_share"),
         *("park", "promote", "key_has_rows"),
     ],
 )

@@ -168,7 +168,7 @@ def lane(
     gate: Gate | None = None,
     destination: str | None = None,
 ) -> Lane:
-    """A lane that serves every handler of its context, has just swept, and has more before it; or a destination."""
+    """A lane of every handler of its context, or a destination; it has swept, knows how quick they are and has more."""
     known = here.cache.catalog.subscriptions.values()
     subscriptions = [s for s in known if here.registry.of_type(s.consumer, destination or s.type) is not None]
     one = Lane(
@@ -178,15 +178,21 @@ def lane(
         subscriptions=subscriptions,
         stopping=stop or Stop(),
         gate=gate or Gate(),
-        swept_at=here.clock(),
         looked_at=here.clock(),
-        ahead=True,
         owner=WORKER,
         destination=destination,
     )
-    if group is not None:
-        one.group = group
+    for lot in one.lots:
+        lot.group, lot.swept_at, lot.ahead = group or lot.group, here.clock(), True
+        lot.measured(0.0, 1)
     return one
+
+
+def begin(one: Lane) -> None:
+    """Make a lane one that has not looked for anything yet."""
+    one.looked_at = float("-inf")
+    for lot in one.lots:
+        lot.swept_at = float("-inf")
 
 
 def delivery(**changes: Any) -> Delivery:

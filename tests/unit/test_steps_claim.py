@@ -11,14 +11,14 @@ from onceward.breaker import Breaker, Circuit
 from onceward.errors import StoreConflict, StoreUnavailable
 from onceward.flow import Begin, Query
 from onceward.retry import VersionGap
-from onceward.steps.claim import SWEEP_SECONDS, let_go, may_ride
+from onceward.steps.claim import SUSPECTS_SECONDS, let_go, may_ride
 from onceward.steps.lane import Claimed, Lane
 from onceward.steps.suspects import next_batch
-from tests.unit.builders import WORKER, Clock, Stop, catalog_answers, claim_row, context, handler, lane, relay
+from tests.unit.builders import WORKER, Clock, Stop, begin, catalog_answers, claim_row, context, handler, lane, relay
 from tests.unit.script import Lost, Script, Turns
 
 CLAIMED = "begin claim park commit"
-IDLE = "begin claim park commit", "begin ready_beyond commit"
+IDLE = "begin claim park commit", "begin keys_in_front commit"
 LOOKED = "begin suspects commit"
 
 
@@ -33,16 +33,16 @@ class TestClaim:
     def test_it_is_committed_before_anything_runs(self) -> None:
         """A note under a fresh token, for the subscriptions of this lane; the batch comes in order."""
         here = lane(context(handler(), handler("sent")), group=30)
-        here.floor = 4
+        here.lots[0].floor = 4
         script = Script({"claim": [claim_row(9), claim_row(7), claim_row(8)]})
         batch = script.run(next_batch(here))
         assert [one.seq for one in batch] == [7, 8, 9]
         assert script.story == [CLAIMED]
         assert script.params("claim") == [
-            {"worker": WORKER, "token": 1, "limit": 30, "floor": 4, "subscriptions": [1, 2], "destination": None}
+            {"worker": WORKER, "token": 1, "limit": 30, "again": 15, "floor": 4, "held": [], "subscriptions": [1, 2]}
         ]
         assert here.open_tokens == {1}
-        assert here.floor == 7, "what comes next is not before what was claimed"
+        assert here.lots[0].floor == 7, "what comes next is not before what was claimed"
         assert {(one.worker, one.token) for one in batch} == {(WORKER, 1)}
 
     def test_only_the_relay_waits_for_the_disk(self) -> None:
@@ -65,21 +65,37 @@ class TestClaim:
     def test_it_goes_on_behind_rows_whose_keys_are_locked(self) -> None:
         """A claim finds nothing although rows are ready: others have their keys, and must not hide who comes after."""
         here = lane(context(handler()), group=2)
-        here.floor = 3
-        script = Script({"claim": Turns([], [], [claim_row(9)]), "ready_beyond": Turns([(5,)], [(8,)])})
+        here.lots[0].floor = 3
+        script = Script({"claim": Turns([], [], [claim_row(9)]), "keys_in_front": Turns([(77,), (78,)], [(79,)])})
         assert [one.seq for one in script.run(next_batch(here))] == [9]
-        assert [one["floor"] for one in script.params("claim")] == [3, 6, 9]
-        looked = {"worker": WORKER, "limit": 2, "subscriptions": [1]}
-        assert script.params("ready_beyond") == [{**looked, "floor": 3}, {**looked, "floor": 6}]
+        assert [one["held"] for one in script.params("claim")] == [[], [77, 78], [77, 78, 79]]
+        looked = {"worker": WORKER, "floor": 3, "limit": 2, "subscriptions": [1]}
+        assert script.params("keys_in_front") == [{**looked, "held": []}, {**looked, "held": [77, 78]}]
         assert here.open_tokens == {3}
+
+    def test_keys_that_are_held_are_passed_over_for_a_moment(self) -> None:
+        """And for a longer one each time that they are found held again; the lane does not rest beyond that."""
+        here = lane(context(handler()), group=2)
+        lot, time = here.lots[0], clock(here)
+        for pause in (0.02, 0.04, 0.08):
+            lot.held.note([77], time.now)
+            assert lot.wait(time.now) == pytest.approx(pause)
+            time.now += pause / 2
+            assert lot.held.at(time.now) == [77]
+            time.now += pause
+            assert lot.held.at(time.now) == []
+        time.now += 0.08
+        assert lot.held.at(time.now) == []
+        lot.held.note([77], time.now)
+        assert lot.wait(time.now) == pytest.approx(0.02), "it was free for a while"
 
     def test_it_begins_anew_when_nothing_is_behind_them(self) -> None:
         """The next claim looks at them again: their keys may be free by then."""
         here = lane(context(handler()))
-        here.floor = 3
-        script = Script({"claim": [], "ready_beyond": Turns([(5,)], [])})
+        here.lots[0].floor = 3
+        script = Script({"claim": [], "keys_in_front": Turns([(77,)], [])})
         assert script.run(next_batch(here)) == []
-        assert here.floor == 3
+        assert here.lots[0].floor == 3
 
     def test_the_relay_does_not_look_behind_locked_keys(self) -> None:
         """Nobody holds a key of outgoing messages for longer than a claim."""
@@ -115,11 +131,20 @@ class TestClaim:
         assert script.story == ["begin claim park commit"] * 3 + [CLAIMED]
         assert here.open_tokens == {4}
 
-    @pytest.mark.parametrize("why", ["stepped back", "stopping", "closed"])
+    def test_all_stepped_back_is_not_idle(self) -> None:
+        """They are still due and would be claimed again: it passes over their keys, and looks for who comes after."""
+        here = lane(context(handler()))
+        claims = [claim_row(1, hashed=77), claim_row(2, hashed=78)], [claim_row(9, hashed=79)]
+        script = Script({"claim": Turns(*claims), "park": Turns([(1, "ready"), (2, "retry")], [])})
+        assert [one.seq for one in script.run(next_batch(here))] == [9]
+        assert [one["held"] for one in script.params("claim")] == [[], [77, 78]]
+
+    @pytest.mark.parametrize("why", ["no progress", "stopping", "closed"])
     def test_it_does_not_look_on_for_ever(self, why: str) -> None:
-        """A row that only stepped back is still due and would be claimed again; a stop or a suspect comes first."""
+        """Not for keys that it meets although it passes over them; and a stop or a suspect comes first."""
         here = lane(context(handler()), stop=Stop(after=0) if why == "stopping" else None)
-        state = "ready" if why == "stepped back" else "waiting"
+        here.lots[0].held.note([77], here.context.clock())
+        state = "ready" if why == "no progress" else "waiting"
 
         def park(_: Query) -> list[Any]:
             if why == "closed":
@@ -310,7 +335,7 @@ class TestCircuit:
         time = Clock()
         breaker = Breaker(Circuit(1, timedelta(seconds=30)), clock=time)
         here = lane(context(handler(breaker=breaker), handler("sent")))
-        here.swept_at = here.looked_at = float("-inf")
+        begin(here)
         script = Script({"suspects": [(0,)], "claim": []})
         breaker.failed(ConnectionError())
         script.run(next_batch(here))
@@ -326,8 +351,8 @@ class TestSweep:
     def test_the_floor_goes_back_to_zero(self) -> None:
         """For late commits and released rows; once a second is enough."""
         here = lane(context(handler()))
-        here.floor = 50
-        clock(here).now += SWEEP_SECONDS
+        here.lots[0].floor = 50
+        clock(here).now += SUSPECTS_SECONDS
         script = Script({"suspects": [(0,)], "claim": []})
         script.run(next_batch(here))
         assert script.story == [LOOKED, *IDLE]
@@ -339,7 +364,7 @@ class TestSweep:
     def test_the_first_look_is_a_sweep(self) -> None:
         """A new lane begins at the beginning."""
         here = lane(context(handler()))
-        here.swept_at = here.looked_at = float("-inf")
+        begin(here)
         script = Script({"suspects": [(0,)], "claim": []})
         script.run(next_batch(here))
         assert script.story == [LOOKED, *IDLE]
@@ -366,7 +391,7 @@ class TestRide:
         closed.gate.enter_alone("another")
         assert not may_ride(closed)
         due = lane(context(handler()))
-        clock(due).now += SWEEP_SECONDS
+        clock(due).now += SUSPECTS_SECONDS
         assert not may_ride(due)
         suspicious = lane(context(handler()))
         suspicious.had_suspects = True

@@ -35,6 +35,7 @@ from tests.unit.builders import (
     WORKER,
     Clock,
     Stop,
+    begin,
     claim_row,
     claimed,
     context,
@@ -61,10 +62,14 @@ def batch(*seqs: int, by: Handler = BY, keys: dict[int, int] | None = None) -> l
 
 
 def holding(
-    *handlers: Handler, stop: Stop | None = None, group: int | None = None, settings: Settings | None = None
+    *handlers: Handler,
+    stop: Stop | None = None,
+    group: int | None = None,
+    settings: Settings | None = None,
+    **more: Any,
 ) -> Lane:
     """A lane whose first claim is open."""
-    here = lane(context(*(handlers or (BY,)), settings=settings), stop=stop, group=group)
+    here = lane(context(*(handlers or (BY,)), settings=settings), stop=stop, group=group, **more)
     here.gate.enter(here)
     here.token()
     return here
@@ -164,7 +169,7 @@ class TestSuccess:
         if why == "closed":
             here.gate.enter_alone("another")
         if why == "sweep":
-            here.swept_at = float("-inf")
+            begin(here)
         script = Script(answers())
         assert script.run(handle(here, batch(5))) == []
         assert script.story == ["begin call finish commit"]
@@ -961,8 +966,7 @@ class TestRelay:
 
     def test_it_claims_from_its_own_index(self) -> None:
         """The next outgoing messages, not incoming ones."""
-        here = holding(self.OUT)
-        here.destination = "default"
+        here = holding(self.OUT, destination="default")
         script = Script(answers(claim_outgoing=[]))
         script.run(handle(here, self.some(1)))
         assert script.story == ["begin call finish claim_outgoing park commit"]

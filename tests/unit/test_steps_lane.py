@@ -17,8 +17,9 @@ from onceward.flow import Call, Outcome
 from onceward.message import Message
 from onceward.retry import VersionGap
 from onceward.steps.gate import Gate
-from onceward.steps.lane import PASS, Claimed, Lane, Verdict, open_tokens
+from onceward.steps.lane import Claimed, Lane, open_tokens
 from onceward.steps.lane import claimed as claimed_row
+from onceward.steps.order import PASS, Verdict
 from tests.unit.builders import NOW, SERVICE, WORKER, claim_row, claimed, context, handler, lane, relay, stored_headers
 
 A, B, C = "a", "b", "c"
@@ -207,12 +208,29 @@ class TestLane:
         assert [here.token(), here.token()] == [1, 2]
         assert here.open_tokens == {1, 2}
 
-    def test_the_largest_group_is_that_of_its_handlers(self) -> None:
-        """A lane claims as much as its most generous handler allows; without handlers one at a time."""
-        assert lane(context(handler(group=5), handler("sent", group=30))).largest_group == 30
-        assert lane(context()).largest_group == 1
-        generous = lane(context(handler(group=7), strangers=(handler(consumer="mail", group=50),)))
-        assert (generous.largest_group, generous.group) == (7, 7)
+    def test_a_lot_for_each_size_of_groups(self) -> None:
+        """Those who want groups of one size are claimed together; others, and who takes a group in one call, apart."""
+        here = lane(context(handler(group=5), handler("sent", group=30), handler("seen", group=5)))
+        assert [(lot.size, [one.type for one in lot.subscriptions]) for lot in here.lots] == [
+            (5, ["paid", "seen"]),
+            (30, ["sent"]),
+        ]
+        apart = lane(context(handler(group=7), handler("sent", group=7, batch=True)))
+        assert [(lot.size, lot.steady) for lot in apart.lots] == [(7, False), (7, True)]
+        assert lane(context()).lots == []
+
+    def test_lots_come_in_turn(self) -> None:
+        """Also when another thread replaces them meanwhile."""
+        here = lane(context(handler(group=5), handler("sent", group=30)))
+        first, second = here.lots
+        assert [here.next_lot(), here.next_lot(peek=True), here.next_lot(), here.next_lot()] == [
+            first,
+            second,
+            second,
+            first,
+        ]
+        here.serve(here.subscriptions[:1])
+        assert here.next_lot() is here.lots[0]
 
     def test_order_within_a_key(self) -> None:
         """A message follows another only in the same key, and only a later one an earlier one."""

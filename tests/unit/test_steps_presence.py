@@ -31,6 +31,7 @@ def test_a_process_registers() -> None:
             "pid": 5,
             "code_version": "v1",
             "handles": "",
+            "lanes": 0,
             "inline": True,
             "lease": 9.0,
         }

@@ -46,7 +46,7 @@ HASH = identity.key_hash("p_", SERVICE, "7")
 def working(*handlers: Handler, careful: bool = False, strangers: tuple[Handler, ...] = ()) -> Lane:
     """An inline lane, inside the gate; `careful` after a crash."""
     here = lane(context(*handlers, strangers=strangers))
-    here.subscriptions, here.swept_at = [], float("-inf")
+    here.serve([])
     here.gate.enter(here)
     if careful:
         until = here.context.clock() + 60

@@ -94,9 +94,9 @@ class TestInCompany:
     def test_where_other_messages_begin_is_not_changed(self) -> None:
         """A suspect says nothing about the messages before it that are none."""
         here = self.looking()
-        here.floor = 3
+        here.lots[0].floor = 3
         Script({"suspects": [(9,)], "claim_suspects": [claim_row(50)]}).run(next_batch(here))
-        assert here.floor == 3
+        assert here.lots[0].floor == 3
 
     def test_a_claim_without_an_answer_keeps_its_place(self) -> None:
         """Perhaps it is noted: no other lane takes suspects before it is let go."""

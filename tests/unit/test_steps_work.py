@@ -18,12 +18,12 @@ from onceward.settings import Settings
 from onceward.steps.gate import Gate
 from onceward.steps.handle import work
 from onceward.steps.lane import Lane
-from tests.unit.builders import WORKER, Stop, claim_row, context, handler, lane
+from tests.unit.builders import WORKER, Stop, begin, claim_row, context, handler, lane
 from tests.unit.script import Lost, Script, Turns
 from tests.unit.world import Behaviour, Fault, World
 
 CLAIMED = "begin claim park commit"
-IDLE = "begin claim park commit", "begin ready_beyond commit"
+IDLE = "begin claim park commit", "begin keys_in_front commit"
 LOOKED = "begin suspects commit"
 
 
@@ -31,7 +31,7 @@ def living(*, stop: Stop | None = None, group: int = 100, gate: Gate | None = No
     """A lane at the beginning of its life."""
     by = handler(group=group, retry=RetryPolicy(attempts=3))
     here = lane(context(by, settings=Settings(**settings)), stop=stop, gate=gate)
-    here.swept_at = here.looked_at = float("-inf")
+    begin(here)
     return here
 
 
@@ -151,7 +151,7 @@ class TestTrouble:
     def test_after_a_lost_connection_it_lets_go_and_goes_on(self, place: str) -> None:
         """Reconnect, release whatever the lost claim may hold, claim again."""
         here = living(stop=Stop(after=4))
-        here.swept_at = here.looked_at = here.context.clock()
+        here.looked_at = here.context.clock()
         script = Script(answers(**{"claim": [], place: Turns(Lost(), [])}))
         script.run(work(here))
         assert script.story[1] == "reconnect"
@@ -171,7 +171,7 @@ class TestTrouble:
     def test_a_deadlock_does_not_end_it(self, place: str) -> None:
         """Rolled back, let go, tried again: a conflict is nobody's fault."""
         here = living(stop=Stop(after=8))
-        here.swept_at = here.looked_at = here.context.clock()
+        here.looked_at = here.context.clock()
         failing = Outcome(error=ValueError("x"))
         claims: list[Any] = [[claim_row(1)], [claim_row(1)], []]
         usual: dict[str, list[Any]] = {"claim": claims, "settle": [[(1,)]], "add_attempt": [[]], "commit": [[]]}
@@ -186,7 +186,7 @@ class TestTrouble:
     def test_trouble_while_letting_go_does_not_end_it(self, first: Any, second: Any) -> None:
         """The old connection's locks may still be held by the server: it tries again until it has let go."""
         here = living(stop=Stop(after=12))
-        here.swept_at = here.looked_at = here.context.clock()
+        here.looked_at = here.context.clock()
         script = Script(answers(claim=Turns(first, []), release=Turns(second, [])))
         script.run(work(here))
         assert len(script.params("release")) >= 2

@@ -30,6 +30,7 @@ ANSWERED = (
     "claim",
     "claim_suspects",
     "suspects",
+    "fair_share",
     "park",
     "noted",
     "finish",
@@ -198,7 +199,11 @@ class World:
 
     def _claim(self, request: Query) -> list[Any]:
         free = [row for row in self._free(suspect=0) if row.state == "retry" or row.seq >= request.params["floor"]]
+        free = [row for row in free if row.key is None or row.key not in request.params["held"]]
         return self._take(free[: request.params["limit"]], request.params)
+
+    def _fair_share(self, _: Query) -> list[Any]:
+        return [(len(self._free(suspect=0)),)]
 
     def _claim_suspects(self, request: Query) -> list[Any]:
         level, limit = request.params["level"], request.params["limit"]

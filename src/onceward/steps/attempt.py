@@ -25,7 +25,7 @@ from onceward.flow import COMMIT, RECONNECT, ROLLBACK, Call, Each, Flow, Outcome
 from onceward.message import Delivery
 from onceward.registry import OUTBOX, Handler
 from onceward.steps.blob import put_sent
-from onceward.steps.claim import Taken, claim_query, let_go, may_ride, take
+from onceward.steps.claim import Taken, let_go, may_ride, riding, take
 from onceward.steps.context import Catalog, Context, once
 from onceward.steps.group import MOST_SAVEPOINTS, Group
 from onceward.steps.lane import Claimed, Lane
@@ -114,6 +114,7 @@ def _run(lane: Lane, group: Group) -> Flow[Failed | None]:
         culprit = part[0] if len(part) == 1 else None
         own += outcome.savepoints
         now = lane.context.clock()
+        lane.measured(now - began, len(part))
         try:
             if outcome.lost or (failure is not None and not group.shares and away):
                 return Failed(failure or TransactionEnded(), culprit, away)
@@ -233,7 +234,7 @@ def _finish(lane: Lane, group: Group, mark: str, *, ride: bool) -> Flow[Taken | 
         yield (*requests, COMMIT)
         taken = None
     else:
-        taken = yield from take(lane, requests, claim_query(lane, lane.token()))
+        taken = yield from take(lane, requests, riding(lane))
     for failure, story in zip(group.failures, stories, strict=True):
         tell(lane, failure, story)
     return taken

@@ -11,21 +11,47 @@ from typing import Any, NamedTuple
 
 from onceward.errors import StoreUnavailable
 from onceward.flow import COMMIT, Flow, Query, Request
+from onceward.registry import Subscription
 from onceward.steps.context import load_catalog, once
-from onceward.steps.lane import PASS, Claimed, Lane, Verdict, claimed
+from onceward.steps.lane import Claimed, Lane, claimed
+from onceward.steps.lot import Lot
+from onceward.steps.order import PASS, Verdict
 from onceward.steps.subscribe import place_soon
 
-SWEEP_SECONDS = 1.0
 SUSPECTS_SECONDS = 1.0
+"""How often a lane looks for suspects."""
+MOST_HELD = 1000
+"""How many keys a look passes over at most."""
 
 Row = tuple[Any, ...]
 Kept = tuple[Row, Verdict]
 
 
+class Look(NamedTuple):
+    """A claim that is about to be made: for which lot, and by which statement."""
+
+    lot: Lot
+    query: Query
+    began: float
+    past: bool = False
+    """It leaves out the types whose backlog may hide the others."""
+
+    @property
+    def token(self) -> int:
+        """What it writes into the rows that it takes."""
+        token: int = self.query.params["token"]
+        return token
+
+    @property
+    def is_sweep(self) -> bool:
+        """Whether it begins at the very beginning."""
+        return "floor" in self.query.params and not self.query.params["floor"]
+
+
 class Taken(NamedTuple):
     """What a committed claim has brought."""
 
-    token: int
+    look: Look
     kept: list[Kept]
     """What is ours to run."""
     seen: bool = True
@@ -37,32 +63,52 @@ class Taken(NamedTuple):
 
 
 def claim_due(lane: Lane) -> Flow[list[Claimed]]:
-    """Claim a group of due messages that are not suspects."""
-    passed = 0
-    while lane.gate.enter(lane):
-        token = lane.token()
-        # All that a handler does commits after its claim, and is lost with it; what is published is not.
-        begin = lane.context.short(durable=lane.outgoing)
-        query = claim_query(lane, token, passed)
-        taken = yield from take(lane, [begin], query)
-        if taken.unplaced:
-            yield from place_soon(lane.context)
-        batch = yield from as_batch(lane, taken)
-        beyond = [] if taken.seen else (yield from _beyond(lane, query))
-        if batch or not (taken.more or beyond) or lane.stopping():
+    """Claim a group of due messages that are not suspects, of the lot whose turn it is."""
+    for _ in lane.lots:
+        batch = yield from _claim_from(lane, lane.next_lot())
+        if batch:
             return batch
-        # Every row was parked, or its key was locked by others: that is not idle, more may be behind them.
-        passed = beyond[0][0] + 1 if beyond else passed
     return []
 
 
-def _beyond(lane: Lane, query: Query) -> Flow[list[Row]]:
-    """How far a claim that found nothing has looked; outgoing messages have no keys that are locked for long."""
-    if lane.outgoing:
-        return []
-    where = {name: query.params[name] for name in ("worker", "floor", "limit", "subscriptions")}
-    (found,) = yield from once(lane.context, Query("ready_beyond", where), durable=False)
-    return found
+def _claim_from(lane: Lane, lot: Lot) -> Flow[list[Claimed]]:
+    while lane.gate.enter(lane):
+        # All that a handler does commits after its claim, and is lost with it; what is published is not.
+        begin = lane.context.short(durable=lane.outgoing)
+        most = (yield from _share(lane, lot)) if lot.is_shared else lane.size(lot)
+        look = _look(lane, lot, most)
+        taken = yield from take(lane, [begin], look)
+        if taken.unplaced:
+            yield from place_soon(lane.context)
+        batch = yield from as_batch(lane, taken)
+        if batch:
+            return batch
+        # Every row was parked, or its key was held by others: that is not idle, more may be behind them.
+        is_idle = not (look.past or taken.more or (not taken.seen and (yield from _pass_over(lane, look))))
+        if is_idle or lane.stopping():
+            return []
+    return []
+
+
+def _share(lane: Lane, lot: Lot) -> Flow[int]:
+    """How many messages a claim takes where other lanes could run some of them at the same time."""
+    most = lane.size(lot)
+    where = {"limit": most, "floor": lot.floor, "subscriptions": served(lane, lot.subscriptions)}
+    (((share,),),) = yield from once(lane.context, Query("fair_share", where), durable=False)
+    return max(1, min(int(share), most))
+
+
+def _pass_over(lane: Lane, look: Look) -> Flow[bool]:
+    """A claim found nothing: are rows ready whose keys others hold? Then the next one passes over those keys.
+
+    Outgoing messages have no keys that are locked for long.
+    """
+    if lane.outgoing or len(look.query.params["held"]) >= MOST_HELD:
+        return False
+    where = {name: look.query.params[name] for name in ("worker", "floor", "limit", "subscriptions", "held")}
+    (found,) = yield from once(lane.context, Query("keys_in_front", where), durable=False)
+    look.lot.held.note((key for (key,) in found), lane.context.clock())
+    return bool(found)
 
 
 def may_ride(lane: Lane) -> bool:
@@ -72,7 +118,16 @@ def may_ride(lane: Lane) -> bool:
     """
     if lane.had_suspects or suspects_are_due(lane):  # it is the turn of the others, or of suspects
         return False
-    return lane.ahead and not (lane.stopping() or lane.gate.closed or _sweep_is_due(lane))
+    lot = lane.next_lot(peek=True) if lane.lots else None
+    if lot is None or not lot.ahead or lot.is_shared:
+        return False
+    return not (lane.stopping() or lane.gate.closed)
+
+
+def riding(lane: Lane) -> Look:
+    """The claim that rides: of the lot whose turn it is."""
+    lot = lane.next_lot()
+    return _look(lane, lot, lane.size(lot))
 
 
 def suspects_are_due(lane: Lane) -> bool:
@@ -81,58 +136,66 @@ def suspects_are_due(lane: Lane) -> bool:
     return lane.wants_alone or (waited >= SUSPECTS_SECONDS and not lane.gate.closed)
 
 
-def _sweep_is_due(lane: Lane) -> bool:
-    return lane.context.clock() - lane.swept_at >= SWEEP_SECONDS
+def _look(lane: Lane, lot: Lot, most: int) -> Look:
+    """The claim of a lot. It begins at the floor of its lot, and now and then at the very beginning."""
+    lane.owner, now = lane.worker(), lane.context.clock()
+    wanted = served(lane, lot.subscriptions)
+    behind = lot.behind(wanted, now)
+    if not behind and lot.sweeps(now):
+        lot.floor = 0
+    params = {"worker": lane.owner, "token": lane.token(), "limit": most, "floor": lot.floor}
+    if lane.outgoing:
+        query = Query("claim_outgoing", {**params, "subscriptions": wanted, "destination": lane.destination})
+    else:
+        passed = {"again": lot.again(most), "held": lot.held.at(now)}
+        query = Query("claim", {**params, **passed, "subscriptions": behind or wanted})
+    return Look(lot, query, now, bool(behind))
 
 
-def claim_query(lane: Lane, token: int, passed: int = 0) -> Query:
-    """The statement that claims; it may also ride in the transaction that finishes the group before.
-
-    It begins at the lane's floor, or behind what was just looked at in vain.
-    """
-    lane.owner = lane.worker()
-    if _sweep_is_due(lane):  # from zero: for late commits and released rows
-        lane.swept_at = lane.context.clock()
-        lane.floor = 0
-    return Query(
-        "claim_outgoing" if lane.outgoing else "claim",
-        {
-            "worker": lane.owner,
-            "token": token,
-            "limit": lane.group,
-            "floor": max(lane.floor, passed),
-            **wanted(lane),
-        },
-    )
-
-
-def take(lane: Lane, before: Sequence[Request], claim: Query) -> Flow[Taken]:
+def take(lane: Lane, before: Sequence[Request], look: Look) -> Flow[Taken]:
     """End a transaction with a claim, without the rows that are not at the head of their key, and commit it.
 
     It travels in one go, unless messages are numbered within their key: then it is looked at before it is committed.
     """
     try:
-        return (yield from _take(lane, before, claim))
+        return (yield from _take(lane, before, look))
     except StoreUnavailable:
-        lane.claim_less()
+        lane.claim_less(look.lot)
         raise
 
 
-def _take(lane: Lane, before: Sequence[Request], claim: Query) -> Flow[Taken]:
-    token: int = claim.params["token"]
-    park = Query("park", {"worker": lane.owner, "token": token})
+def _take(lane: Lane, before: Sequence[Request], look: Look) -> Flow[Taken]:
+    park = Query("park", {"worker": lane.owner, "token": look.token})
     if not lane.counts:
-        *_, rows, parked, _ = yield (*before, claim, park, COMMIT)
-        lane.ahead = len(rows) == lane.group
+        *_, rows, parked, _ = yield (*before, look.query, park, COMMIT)
         kept = [(row, PASS) for row in _without(rows, parked)]
-        return Taken(token, kept, bool(rows), bool(rows) and (_waits(parked) or _numbered(kept)), _unplaced(parked))
-    *_, rows, parked = yield (*before, claim, park)
-    lane.ahead = len(rows) == lane.group
-    heads = _without(rows, parked)
-    passed = yield from _in_sequence(lane, token, heads)
-    yield COMMIT
-    more = bool(rows) and (_waits(parked) or len(passed) < len(heads))
-    return Taken(token, passed, bool(rows), more, _unplaced(parked))
+        more = _numbered(kept)
+    else:
+        *_, rows, parked = yield (*before, look.query, park)
+        heads = _without(rows, parked)
+        kept = yield from _in_sequence(lane, look.token, heads)
+        yield COMMIT
+        more = len(kept) < len(heads)
+    stepped_back = _note_result(lane, look, rows, parked)
+    more = bool(rows) and (more or stepped_back or _waits(parked))
+    return Taken(look, kept, bool(rows), more, _unplaced(parked))
+
+
+def _note_result(lane: Lane, look: Look, rows: list[Row], parked: list[Row]) -> bool:
+    """What the next look goes by; answers whether rows stepped back behind later ones of their keys, which are held."""
+    lot, now = look.lot, lane.context.clock()
+    is_full = len(rows) == look.query.params.get("limit")
+    if look.past:
+        lot.looked_past(look.began, now, full=is_full)
+    else:
+        lot.ahead = is_full
+        lot.front = frozenset(row[1] for row in rows) if is_full and len(lot.subscriptions) > 1 else frozenset()
+        if look.is_sweep:
+            lot.swept(look.began, now)
+    still_due = {seq for seq, state in parked if state not in ("waiting", "unplaced")}
+    keys = {row[2] for row in rows if row[0] in still_due}.difference(look.query.params.get("held", ()))
+    lot.held.note(keys, now)
+    return bool(keys)
 
 
 def _without(rows: list[Row], parked: list[Row]) -> list[Row]:
@@ -193,12 +256,12 @@ def _patience(lane: Lane, row: Row) -> float:
 
 def as_batch(lane: Lane, taken: Taken) -> Flow[list[Claimed]]:
     """The messages of a committed claim, in order."""
-    token, kept, *_ = taken
+    look, kept, *_ = taken
     if not lane.counts and _numbered(kept):  # another version counts them: look at them first from now on
         lane.counts, kept = True, []
-        yield from once(lane.context, Query("release", {"worker": lane.owner, "tokens": [token]}))
+        yield from once(lane.context, Query("release", {"worker": lane.owner, "tokens": [look.token]}))
     if not kept:
-        let_go(lane, token)
+        let_go(lane, look.token)
         return []
     cache = lane.context.cache
     if any(row[1] not in cache.catalog.subscriptions for row, _ in kept):  # a failover lost it, others told it again
@@ -206,8 +269,10 @@ def as_batch(lane: Lane, taken: Taken) -> Flow[list[Claimed]]:
     if not cache.catalog.knows(row[6] for row, _ in kept):  # a source is new
         (names,) = yield from once(lane.context, Query("names"))
         cache.catalog = cache.catalog.learned(names)
-    lane.floor, lane.swept_idle = min(row[0] for row, _ in kept), False
-    batch = [claimed(lane, token, row, verdict) for row, verdict in kept]
+    lane.lot, look.lot.swept_idle = look.lot, False
+    if not look.past:
+        look.lot.floor = min(row[0] for row, _ in kept)
+    batch = [claimed(lane, look.token, row, verdict) for row, verdict in kept]
     return sorted(batch, key=lambda message: (message.place, message.seq))
 
 
@@ -218,16 +283,11 @@ def let_go(lane: Lane, *tokens: int) -> None:
         lane.gate.leave(lane)
 
 
-def wanted(lane: Lane) -> dict[str, Any]:
-    """Which messages a claim is for; `destination` is where outgoing ones go, and no incoming one has any."""
-    return {"subscriptions": served(lane), "destination": lane.destination}
-
-
-def served(lane: Lane) -> list[int]:
-    """The numbers of the subscriptions this lane has handlers for, without those whose every version has paused."""
+def served(lane: Lane, subscriptions: list[Subscription]) -> list[int]:
+    """The numbers of subscriptions, without those of which every version of the handler has paused."""
     registry = lane.context.registry
     return [
         subscription.id
-        for subscription in lane.subscriptions
+        for subscription in subscriptions
         if not registry.all_paused(subscription.consumer, lane.destination or subscription.type)
     ]

@@ -19,6 +19,7 @@ from onceward.steps.claim import as_batch, let_go
 from onceward.steps.context import once
 from onceward.steps.group import failure_of
 from onceward.steps.lane import Claimed, Lane, fetched
+from onceward.steps.lot import LONGEST_CLAIM
 from onceward.steps.settle import hasten, move, postpone, put_off, release, settle
 from onceward.steps.suspects import next_batch
 
@@ -65,12 +66,15 @@ def _rest(lane: Lane, *, until_idle: bool) -> Flow[bool]:
     if not until_idle:
         if lane.context.clock() - lane.active_at >= lane.linger:
             return True
-        yield Wait(lane.context.settings.poll.total_seconds())
+        now, poll = lane.context.clock(), lane.context.settings.poll.total_seconds()
+        yield Wait(min(poll, *(lot.wait(now) for lot in lane.lots)))
         return False
-    swept = lane.floor == 0 and lane.swept_at != float("-inf") and lane.swept_idle
-    lane.swept_idle = True
-    lane.swept_at = lane.looked_at = float("-inf")  # idle is only what a look from the very beginning finds idle
-    return swept
+    is_idle = all(lot.floor == 0 and lot.swept_at != float("-inf") and lot.swept_idle for lot in lane.lots)
+    lane.looked_at = float("-inf")
+    for lot in lane.lots:
+        lot.swept_idle = True
+        lot.begin_anew()  # idle is only what a look from the very beginning finds idle
+    return is_idle
 
 
 def _recover(lane: Lane, trouble: StoreError) -> Flow[None]:
@@ -93,7 +97,12 @@ def handle(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:
     pending = [message for message in batch if message not in resting]
     alone: list[Claimed] = []
     following: list[Claimed] = []
+    began = lane.context.clock()
     while pending or alone:
+        if pending and not alone and _takes_too_long(lane, began):
+            yield from release(lane, pending)
+            lane.ring()
+            break
         if lane.stopping():
             yield from release(lane, pending + alone)
             break
@@ -118,6 +127,11 @@ def handle(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:
     let_go(lane, token)
     lane.active_at = lane.context.clock()
     return following
+
+
+def _takes_too_long(lane: Lane, began: float) -> bool:
+    """Whether the rest of a claim is better given back, for other lanes: its handlers are slower than they were."""
+    return lane.lot is not None and not lane.lot.steady and lane.context.clock() - began > LONGEST_CLAIM
 
 
 def _move_on(lane: Lane, messages: list[Claimed], held: list[Claimed]) -> Flow[list[Claimed]]:

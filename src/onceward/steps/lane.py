@@ -6,46 +6,28 @@ lost answer was, the rows can be found and let go.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple
 
-from onceward import identity, payload
-from onceward.errors import InvalidMessage, NeedsAlone, OutcomeUnknown
+from onceward.errors import NeedsAlone, OutcomeUnknown
 from onceward.flow import COMMIT, Call, Do, Flow, Outcome, Query
 from onceward.message import NO_HEADERS, Delivery, Draft, Message, moment
 from onceward.reference import Reference, split
-from onceward.registry import Handler, Subscription, key_at
-from onceward.retry import Again, Dead, RetryPolicy, VersionGap, decide
+from onceward.registry import Handler, Subscription
+from onceward.retry import Again, Dead, RetryPolicy, decide
 from onceward.steps.context import Context
 from onceward.steps.gate import Gate
-from onceward.steps.read import data_of, find_key_again, whole_number
+from onceward.steps.lot import Lot
+from onceward.steps.order import Place, Verdict, check_key, check_sequence, elsewhere_in_order
+from onceward.steps.read import data_of, find_key_again
 
 
 def _nobody() -> None:
     """Nobody waits."""
-
-
-class Verdict(NamedTuple):
-    """What its number within its key says about a message."""
-
-    stale: bool = False
-    late: str = ""
-    """Why it is given up: the number before it did not come in time."""
-
-
-PASS = Verdict()
-
-
-class Place(NamedTuple):
-    """Where a message stands in the order."""
-
-    key: str
-    aggregate: str | None
-    key_hash: int
-    sequence: int | None
 
 
 class Absent(NamedTuple):
@@ -162,18 +144,18 @@ class Lane:
     stopping: Callable[[], bool]
     gate: Gate
     open_tokens: set[int] = field(default_factory=set)
-    floor: int = 0
-    swept_at: float = float("-inf")
-    swept_idle: bool = False
-    """The last look, from the very beginning, found nothing."""
-    group: int = 1
-    """How many messages it claims at a time."""
-    largest_group: int = field(init=False)
-    """The largest group any of its handlers wants."""
+    lots: list[Lot] = field(init=False)
+    """What it claims, in turn: each the subscriptions whose handlers want groups of the same size."""
+    turn: int = 0
+    """How many times one of them had its turn."""
+    lot: Lot | None = None
+    """What it has claimed is of this one."""
+    most: int = sys.maxsize
+    """How many messages a claim takes at most, since one was not answered in time."""
+    suspects: Lot = field(init=False)
+    """The suspects among the messages of all of them."""
     counts: bool = field(init=False)
     """Some of its messages are numbered within their key: a claim is looked at before it is committed."""
-    ahead: bool = False
-    """The last claim found as many as it may: there is more to take."""
     finished: int = 0
     destination: str | None = None
     """Where it publishes to, if it is a lane of the relay."""
@@ -215,9 +197,13 @@ class Lane:
     def serve(self, subscriptions: list[Subscription]) -> None:
         """What it is to claim from now on: at the start, and when a subscription came later."""
         registry = self.context.registry
-        handlers = (registry.of_type(s.consumer, self.destination or s.type) for s in subscriptions)
-        self.largest_group = max((handler.group for handler in handlers if handler), default=1)
-        self.group = self.largest_group
+        lots: dict[tuple[int, bool], Lot] = {}
+        for one in subscriptions:
+            handler = registry.of_type(one.consumer, self.destination or one.type)
+            group, steady = (handler.group, handler.batch or self.outgoing) if handler else (1, False)
+            lots.setdefault((group, steady), Lot([], group, steady)).subscriptions.append(one)
+        self.lots = list(lots.values())
+        self.suspects = Lot(subscriptions, max((group for group, _ in lots), default=1))
         self.counts = self.counts or any(subscription.sequence is not None for subscription in subscriptions)
         self.subscriptions = subscriptions
 
@@ -226,13 +212,29 @@ class Lane:
         """Whether it is a lane of the relay."""
         return self.destination is not None
 
+    def next_lot(self, *, peek: bool = False) -> Lot:
+        """The lot whose turn it is; the one after it comes next, unless this was only a look."""
+        lots = self.lots  # another thread may replace them
+        lot = lots[self.turn % len(lots)]
+        self.turn += not peek
+        return lot
+
+    def size(self, lot: Lot) -> int:
+        """How many messages a claim of a lot takes."""
+        return min(lot.size, self.most)
+
     def go_on(self) -> None:
         """A claim went well: the next one may be larger, up to what its handlers want."""
-        self.group = min(self.group + max(1, self.group // 10), self.largest_group)
+        self.most = min(self.most + max(1, self.most // 10), sys.maxsize)
 
-    def claim_less(self) -> None:
+    def claim_less(self, lot: Lot) -> None:
         """A claim was not answered in time: perhaps what it brings is too much at once."""
-        self.group, self.ahead = max(1, self.group // 2), False
+        self.most, lot.ahead = max(1, self.size(lot) // 2), False
+
+    def measured(self, seconds: float, ran: int) -> None:
+        """So many handlers took so long."""
+        if self.lot is not None:
+            self.lot.measured(seconds, ran)
 
     def begin_call(self) -> None:
         """A handler starts."""
@@ -323,44 +325,3 @@ def claimed(lane: Lane, token: int, row: tuple[Any, ...], verdict: Verdict, fetc
         handler = handler or lane.context.registry.of_type(consumer, handled_as)  # its type's policy holds all the same
     note = (seq, lane.owner, token, key_hash, place, sequence, attempts, age)
     return Claimed(*note, handler, call, problem, verdict.stale, absent, about, elsewhere)
-
-
-def check_key(handler: Handler, key: str | None) -> None:
-    """Refuse a message that would run without the order its handler relies on; a function may say that it has none."""
-    if key is None and isinstance(handler.key, str) and handler.key_required:
-        raise InvalidMessage(
-            f"it has no key: nothing is at {handler.key!r}, so it cannot be kept in order; correct key= or the sender "
-            "and redrive it, or set key_required=False to run such messages without order"
-        )
-
-
-def elsewhere_in_order(context: Context, handler: Handler, message: Message, sequence: int | None) -> Place | None:
-    """Where a message belongs by what its handler sees, if not where it is: its receiver may not have upcast it."""
-    if callable(handler.key):
-        key = identity.key_text(handler.key(message))
-    else:
-        assert handler.key is not None  # noqa: S101 - the caller has looked
-        key = identity.key_text(_seen_at(handler.key, handler, message))
-    number = None if handler.sequence is None else whole_number(_seen_at(handler.sequence, handler, message))
-    if key is None or (key, number) == (message.key, sequence):
-        return None
-    hashed = identity.key_hash(context.prefix, handler.consumer, key, handler.aggregate)
-    return Place(key, handler.aggregate, hashed, number)
-
-
-def _seen_at(path: str, handler: Handler, message: Message) -> Any:
-    data = message.data
-    if handler.raw and not path.startswith("header:"):
-        try:
-            data = payload.decode(message.body)
-        except InvalidMessage:
-            return None
-    return key_at(path, data, message.headers)
-
-
-def check_sequence(handler: Handler, sequence: int | None, verdict: Verdict = PASS) -> None:
-    """Refuse a message that its number rules out."""
-    if verdict.late:
-        raise VersionGap(verdict.late)
-    if handler.sequence is not None and (sequence is None or sequence < 1):
-        raise InvalidMessage(f"there is no whole number at {handler.sequence!r}, by which its key is counted")

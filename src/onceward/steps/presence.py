@@ -25,6 +25,7 @@ def register(  # noqa: PLR0913 - who it is
     host: str,
     pid: int,
     inline: bool,
+    lanes: int = 0,
     draw: Callable[[], int] = identity.new_number,
 ) -> Flow[int]:
     """Make this process known, and take over whoever had its name before; answers its worker number."""
@@ -34,6 +35,7 @@ def register(  # noqa: PLR0913 - who it is
         "pid": pid,
         "code_version": context.code_version,
         "handles": context.registry.handles,
+        "lanes": lanes,
         "inline": inline,
         "lease": context.settings.lease.total_seconds(),
     }

@@ -29,7 +29,8 @@ from onceward.steps.attempt import result_texts, send_request
 from onceward.steps.blob import prepare, put_away, put_sent, take_back
 from onceward.steps.context import Context, know_names, load_catalog
 from onceward.steps.handle import handle
-from onceward.steps.lane import Claimed, Lane, check_key, check_sequence
+from onceward.steps.lane import Claimed, Lane
+from onceward.steps.order import check_key, check_sequence
 from onceward.steps.read import find_key_again, message_of
 from onceward.steps.receive import (
     READY,

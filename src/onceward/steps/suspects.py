@@ -7,7 +7,7 @@ has one cause. All others run beside the messages of other lanes, in one lane at
 from __future__ import annotations
 
 from onceward.flow import Flow, Query
-from onceward.steps.claim import as_batch, claim_due, suspects_are_due, take, wanted
+from onceward.steps.claim import Look, as_batch, claim_due, served, suspects_are_due, take
 from onceward.steps.context import once
 from onceward.steps.lane import Claimed, Lane
 from onceward.steps.subscribe import place_soon
@@ -36,23 +36,21 @@ def next_batch(lane: Lane) -> Flow[list[Claimed]]:
 def _claim_suspects(lane: Lane) -> Flow[list[Claimed]]:
     """Claim suspects of the highest level: a group of them, or one with the process to itself."""
     while True:
-        (rows,) = yield from once(lane.context, Query("suspects", wanted(lane)))
+        wanted = {"subscriptions": served(lane, lane.subscriptions), "destination": lane.destination}
+        (rows,) = yield from once(lane.context, Query("suspects", wanted))
         level: int = rows[0][0]
         lane.looked_at, lane.wants_alone = lane.context.clock(), level == ALONE
         if not _entered(lane, level):
             return []
-        token, floor = lane.token(), lane.floor
         lane.owner = lane.worker()
-        most = min(max(level - 1, 1), lane.group)
-        query = Query(
-            "claim_suspects", {"worker": lane.owner, "token": token, "level": level, "limit": most, **wanted(lane)}
-        )
-        taken = yield from take(lane, [lane.context.short()], query)
+        most = min(max(level - 1, 1), lane.size(lane.suspects))
+        params = {"worker": lane.owner, "token": lane.token(), "level": level, "limit": most, **wanted}
+        look = Look(lane.suspects, Query("claim_suspects", params), lane.context.clock())
+        taken = yield from take(lane, [lane.context.short()], look)
         lane.wants_alone = False
         if taken.unplaced:
             yield from place_soon(lane.context)
         batch = yield from as_batch(lane, taken)
-        lane.floor = floor  # theirs says nothing about where other messages begin
         lane.had_suspects = bool(batch)
         if batch or not taken.more or lane.stopping():  # behind those that were parked there may be others
             return batch

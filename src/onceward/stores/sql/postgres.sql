@@ -263,18 +263,20 @@ SELECT (SELECT true FROM {prefix}queue WHERE key_hash = %(key_hash)s ORDER BY pl
 
 -- name: claim
 -- Guards: no note yet, row locked (locked ones are skipped), the worker's own row still there and kept from take-over until commit,
--- key lock tried. A larger body stays behind, to be fetched by itself (body_of). MATERIALIZED, so that no plan can lock more than the limit. Relies on queue_ready and queue_due.
+-- key lock tried; the rows of keys that were just found held are passed over. A larger body stays behind, to be fetched by itself (body_of). MATERIALIZED, so that no plan can lock more than the limit. Relies on queue_ready and queue_due.
 WITH me AS MATERIALIZED (
     SELECT id FROM {prefix}worker WHERE id = %(worker)s FOR KEY SHARE
 ), due AS MATERIALIZED (
     SELECT seq, key_hash FROM {prefix}queue
     WHERE due_at IS NOT NULL AND token IS NULL AND suspect = 0 AND NOT outgoing AND due_at <= statement_timestamp()
       AND subscription = ANY(%(subscriptions)b::integer[])
-    ORDER BY due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+      AND (key_hash IS NULL OR key_hash <> ALL(%(held)b::bigint[]))
+    ORDER BY due_at LIMIT %(again)s FOR UPDATE SKIP LOCKED
 ), fresh AS MATERIALIZED (
     SELECT seq, key_hash FROM {prefix}queue
     WHERE state = 'ready' AND token IS NULL AND suspect = 0 AND NOT outgoing AND seq + 0 >= %(floor)s
       AND subscription = ANY(%(subscriptions)b::integer[])
+      AND (key_hash IS NULL OR key_hash <> ALL(%(held)b::bigint[]))
     ORDER BY seq + 0 LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 ), picked AS MATERIALIZED (
     SELECT * FROM due UNION ALL SELECT * FROM fresh LIMIT %(limit)s
@@ -377,16 +379,39 @@ FROM noted q CROSS JOIN LATERAL (SELECT * FROM {prefix}body WHERE seq = q.seq LI
 -- The large body of a message, when its turn has come to run or to be placed. By the primary key.
 SELECT body FROM {prefix}body WHERE seq = %(seq)s
 
--- name: ready_beyond
--- Where a claim that found nothing goes on: the last of the rows that it looked at in vain, because their keys were locked by others
--- (inline work holds its key while its handler runs). No row: nothing is ready, or the worker's own row is gone. Relies on queue_ready.
-SELECT max(seq) FROM (
-    SELECT seq FROM {prefix}queue
+-- name: keys_in_front
+-- The keys of the rows that a claim looked at in vain, because others hold them (inline work holds its key while its handler runs): the next
+-- claim passes over them. No row: nothing is ready, or the worker's own row is gone. Relies on queue_ready and queue_due.
+SELECT DISTINCT key_hash FROM (
+    (SELECT key_hash FROM {prefix}queue
+     WHERE state = 'ready' AND token IS NULL AND suspect = 0 AND NOT outgoing AND seq + 0 >= %(floor)s
+       AND subscription = ANY(%(subscriptions)b::integer[]) AND (key_hash IS NULL OR key_hash <> ALL(%(held)b::bigint[]))
+     ORDER BY seq + 0 LIMIT %(limit)s)
+    UNION ALL
+    (SELECT key_hash FROM {prefix}queue
+     WHERE due_at IS NOT NULL AND token IS NULL AND suspect = 0 AND NOT outgoing AND due_at <= statement_timestamp()
+       AND subscription = ANY(%(subscriptions)b::integer[]) AND (key_hash IS NULL OR key_hash <> ALL(%(held)b::bigint[]))
+     ORDER BY due_at LIMIT %(limit)s)
+) AS looked_at
+WHERE key_hash IS NOT NULL AND EXISTS (SELECT FROM {prefix}worker WHERE id = %(worker)s)
+
+-- name: fair_share
+-- How many of the messages that may be claimed now each lane of every process would have, counted up to what all of them would take.
+-- Relies on queue_ready and queue_due.
+WITH all_lanes AS MATERIALIZED (
+    SELECT greatest(sum(lanes), 1) AS lanes FROM {prefix}worker
+)
+SELECT ceil(((SELECT count(*) FROM (
+    SELECT FROM {prefix}queue
     WHERE state = 'ready' AND token IS NULL AND suspect = 0 AND NOT outgoing AND seq + 0 >= %(floor)s
       AND subscription = ANY(%(subscriptions)b::integer[])
-    ORDER BY seq + 0 LIMIT %(limit)s
-) AS looked_at
-HAVING count(*) > 0 AND EXISTS (SELECT FROM {prefix}worker WHERE id = %(worker)s)
+    ORDER BY seq + 0 LIMIT %(limit)s * (SELECT lanes FROM all_lanes)) AS fresh
+) + (SELECT count(*) FROM (
+    SELECT FROM {prefix}queue
+    WHERE due_at IS NOT NULL AND token IS NULL AND suspect = 0 AND NOT outgoing AND due_at <= statement_timestamp()
+      AND subscription = ANY(%(subscriptions)b::integer[])
+    ORDER BY due_at LIMIT %(limit)s * (SELECT lanes FROM all_lanes)) AS due
+)) / lanes)::integer FROM all_lanes
 
 -- name: keyless
 -- The newest messages that have no key although their handler wants one, by type; not what was erased or forgotten, nor what is dead: that
@@ -564,8 +589,8 @@ RETURNING seq
 -- name: add_worker
 -- Guard: the name is nobody's; no row back means that it is taken. What the last process of this name left
 -- was taken over in the same transaction.
-INSERT INTO {prefix}worker (id, process, host, pid, code_version, handles, inline, started_at, alive_until)
-VALUES (%(worker)s, %(process)s, %(host)s, %(pid)s, %(code_version)s, %(handles)s, %(inline)s, clock_timestamp(),
+INSERT INTO {prefix}worker (id, process, host, pid, code_version, handles, lanes, inline, started_at, alive_until)
+VALUES (%(worker)s, %(process)s, %(host)s, %(pid)s, %(code_version)s, %(handles)s, %(lanes)s, %(inline)s, clock_timestamp(),
         clock_timestamp() + make_interval(secs => %(lease)s::float8))
 ON CONFLICT (process) DO NOTHING
 RETURNING id

@@ -201,7 +201,7 @@ SELECT EXISTS (SELECT 1 FROM {prefix}queue WHERE key_hash = :key_hash)
                     WHERE u.state = 'unhandled' AND u.type = s.type AND u.subscription = s.id AND u.postponed = 0))))
 
 -- name: claim
--- Guards: no note yet, the worker's own row still there. Relies on queue_ready and queue_due.
+-- Guards: no note yet, the worker's own row still there; the rows of keys that were just found held are passed over. Relies on queue_ready and queue_due.
 UPDATE {prefix}queue
 SET worker = :worker, token = :token, state = CASE state WHEN 'waiting' THEN 'retry' ELSE state END
 WHERE EXISTS (SELECT 1 FROM {prefix}worker WHERE id = :worker) AND seq IN (
@@ -209,12 +209,14 @@ WHERE EXISTS (SELECT 1 FROM {prefix}worker WHERE id = :worker) AND seq IN (
         SELECT seq FROM {prefix}queue
         WHERE due_at IS NOT NULL AND token IS NULL AND suspect = 0 AND NOT outgoing AND due_at <= :now
           AND subscription IN (SELECT value FROM json_each(:subscriptions))
-        ORDER BY due_at LIMIT :limit)
+          AND (key_hash IS NULL OR key_hash NOT IN (SELECT value FROM json_each(:held)))
+        ORDER BY due_at LIMIT :again)
     UNION ALL
     SELECT seq FROM (
         SELECT seq FROM {prefix}queue
         WHERE state = 'ready' AND token IS NULL AND suspect = 0 AND NOT outgoing AND seq >= :floor
           AND subscription IN (SELECT value FROM json_each(:subscriptions))
+          AND (key_hash IS NULL OR key_hash NOT IN (SELECT value FROM json_each(:held)))
         ORDER BY seq LIMIT :limit)
     LIMIT :limit);
 SELECT q.seq, q.subscription, q.key_hash, q.place, q.sequence, q.attempts, b.source, b.id, b.type, b.version, b.key,
@@ -286,17 +288,41 @@ WHERE q.worker = :worker AND q.token = :token
 -- The large body of a message, when its turn has come to run or to be placed. By the primary key.
 SELECT body FROM {prefix}body WHERE seq = :seq
 
--- name: ready_beyond
--- Where a claim that found nothing goes on. No row: nothing is ready, or the worker's own row is gone; always one of the two here,
--- where no key is locked by others.
--- Relies on queue_ready.
-SELECT max(seq) FROM (
-    SELECT seq FROM {prefix}queue
+-- name: keys_in_front
+-- The keys of the rows that a claim looked at in vain. No row here, where nobody locks a key: nothing is ready, or the worker's own row
+-- is gone. Relies on queue_ready and queue_due.
+SELECT DISTINCT key_hash FROM (
+    SELECT key_hash FROM (
+        SELECT key_hash FROM {prefix}queue
+        WHERE state = 'ready' AND token IS NULL AND suspect = 0 AND NOT outgoing AND seq >= :floor
+          AND subscription IN (SELECT value FROM json_each(:subscriptions))
+          AND (key_hash IS NULL OR key_hash NOT IN (SELECT value FROM json_each(:held)))
+        ORDER BY seq LIMIT :limit)
+    UNION ALL
+    SELECT key_hash FROM (
+        SELECT key_hash FROM {prefix}queue
+        WHERE due_at IS NOT NULL AND token IS NULL AND suspect = 0 AND NOT outgoing AND due_at <= :now
+          AND subscription IN (SELECT value FROM json_each(:subscriptions))
+          AND (key_hash IS NULL OR key_hash NOT IN (SELECT value FROM json_each(:held)))
+        ORDER BY due_at LIMIT :limit)
+)
+WHERE key_hash IS NOT NULL AND EXISTS (SELECT 1 FROM {prefix}worker WHERE id = :worker)
+
+-- name: fair_share
+-- How many of the messages that may be claimed now each lane of every process would have, counted up to what all of them would take.
+-- Relies on queue_ready and queue_due.
+SELECT ((SELECT count(*) FROM (
+    SELECT 1 FROM {prefix}queue
     WHERE state = 'ready' AND token IS NULL AND suspect = 0 AND NOT outgoing AND seq >= :floor
       AND subscription IN (SELECT value FROM json_each(:subscriptions))
-    ORDER BY seq LIMIT :limit
-) AS looked_at
-HAVING count(*) > 0 AND EXISTS (SELECT 1 FROM {prefix}worker WHERE id = :worker)
+    ORDER BY seq LIMIT :limit * (SELECT max(total(lanes), 1) FROM {prefix}worker))
+) + (SELECT count(*) FROM (
+    SELECT 1 FROM {prefix}queue
+    WHERE due_at IS NOT NULL AND token IS NULL AND suspect = 0 AND NOT outgoing AND due_at <= :now
+      AND subscription IN (SELECT value FROM json_each(:subscriptions))
+    ORDER BY due_at LIMIT :limit * (SELECT max(total(lanes), 1) FROM {prefix}worker))
+) + lanes - 1) / lanes
+FROM (SELECT CAST(max(total(lanes), 1) AS integer) AS lanes FROM {prefix}worker)
 
 -- name: keyless
 -- The newest messages that have no key although their handler wants one, by type; not what was erased or forgotten, nor what is dead: that
@@ -456,8 +482,8 @@ RETURNING seq
 -- name: add_worker
 -- Guard: the name is nobody's; no row back means that it is taken. What the last process of this name left
 -- was taken over in the same transaction.
-INSERT INTO {prefix}worker (id, process, host, pid, code_version, handles, inline, started_at, alive_until)
-VALUES (:worker, :process, :host, :pid, :code_version, :handles, :inline, :now, :now + CAST(:lease * 1000000 AS integer))
+INSERT INTO {prefix}worker (id, process, host, pid, code_version, handles, lanes, inline, started_at, alive_until)
+VALUES (:worker, :process, :host, :pid, :code_version, :handles, :lanes, :inline, :now, :now + CAST(:lease * 1000000 AS integer))
 ON CONFLICT (process) DO NOTHING
 RETURNING id
 

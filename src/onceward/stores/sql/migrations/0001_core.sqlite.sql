@@ -153,6 +153,8 @@ CREATE TABLE {prefix}worker (
     code_version text NOT NULL,
     -- What it has handlers for: lines of consumer, type and version, with a line end on both sides of each.
     handles      text NOT NULL DEFAULT '',
+    -- How many messages it handles at a time.
+    lanes        integer NOT NULL DEFAULT 0,
     inline       integer NOT NULL,
     started_at   integer NOT NULL,
     alive_until  integer NOT NULL

@@ -1,0 +1,148 @@
+"""A lot: the subscriptions that a lane claims together; how many of their messages, from where on, and past whom.
+
+Invariant: whatever a look passes over (what was committed late or given back, keys that are held, a backlog of other
+types) is looked at again soon: nothing is forgotten for longer than `LONGEST_PAUSE`. A claim takes what its lane can
+run in about `CLAIM_SECONDS`, so that no message waits behind a claim while another lane has nothing to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from onceward.registry import Subscription
+
+CLAIM_SECONDS = 0.2
+"""How much handler time a claim takes, and"""
+LONGEST_CLAIM = 2 * CLAIM_SECONDS
+"""after how much of it the rest is given back: the handlers have become slower than was measured."""
+WORTH_SHARING = 0.02
+"""A claim that takes longer leaves their share to the other lanes; below, a group saves more than it delays."""
+LOOK_PAST_SECONDS = 0.25
+"""How often a lane that has a backlog of some types looks for others behind it."""
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 1.0
+"""Seconds between two looks that are repeated only because something may have been passed over."""
+PART_OF_TIME = 10
+"""Such looks take at most every tenth moment of a lane, however long they take."""
+_KEPT = 0.7
+"""What was measured counts for so much less with every claim."""
+
+
+class HeldKeys:
+    """Keys that somebody else holds, whose rows are not worth looking at for a moment: the longer, the longer."""
+
+    def __init__(self) -> None:
+        self._keys: dict[int, tuple[float, float]] = {}
+
+    def note(self, keys: Iterable[int], now: float) -> None:
+        """They were found held."""
+        for key in keys:
+            _, pause = self._keys.get(key, (now, SHORTEST_PAUSE))
+            pause = min(pause * 2, LONGEST_PAUSE)
+            self._keys[key] = (now + pause, pause)
+
+    def at(self, now: float) -> list[int]:
+        """Those to be left out of a look."""
+        if not self._keys:
+            return []
+        self._keys = {key: (until, pause) for key, (until, pause) in self._keys.items() if until + pause > now}
+        return sorted(key for key, (until, _) in self._keys.items() if until > now)
+
+    def wait(self, now: float) -> float:
+        """In how many seconds the first of them is to be looked at again."""
+        return min((until - now for until, _ in self._keys.values() if until > now), default=float("inf"))
+
+
+@dataclass(slots=True, eq=False)
+class Lot:
+    """What a lane knows about its claims for some subscriptions."""
+
+    subscriptions: list[Subscription]
+    group: int
+    """How many messages their handlers want at a time."""
+    steady: bool = False
+    """They want that many however long they take: a handler that takes them all in one call, or a sink."""
+    ahead: bool = False
+    """The last claim found as many as it may: there is more to take."""
+    floor: int = 0
+    """Where a look for new messages begins; zero after one from the very beginning that brought nothing."""
+    swept_at: float = float("-inf")
+    """When it last looked from the very beginning."""
+    swept_idle: bool = False
+    """The last look, from the very beginning, found nothing."""
+    held: HeldKeys = field(default_factory=HeldKeys)
+    front: frozenset[int] = frozenset()
+    """The subscriptions whose messages filled the last claim."""
+    _sweeps: tuple[float, float] = (0.0, 0.0)
+    _past_at: float = float("-inf")
+    _past_seconds: float = 0.0
+    _spent: float = 0.0
+    _ran: float = 0.0
+    _turn: int = 0
+
+    # How many
+
+    def measured(self, seconds: float, ran: int) -> None:
+        """So many of its messages took their handlers so long."""
+        self._spent = self._spent * _KEPT + seconds
+        self._ran = self._ran * _KEPT + ran
+
+    @property
+    def size(self) -> int:
+        """How many messages a claim takes."""
+        if self.steady or self._spent * self.group <= self._ran * CLAIM_SECONDS:
+            return self.group
+        return max(1, int(CLAIM_SECONDS * self._ran / self._spent))
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether a claim is to leave their share to other lanes: it takes long, or nobody knows yet how long."""
+        if self.steady or self.group == 1:
+            return False
+        return not self._ran or self._spent / self._ran * self.size > WORTH_SHARING
+
+    def again(self, limit: int) -> int:
+        """How many of a claim may be those that are tried again: where both wait, they and new ones come in turn."""
+        self._turn = 1 - self._turn
+        return (limit + self._turn) // 2 if self.ahead else limit
+
+    # From where on
+
+    def sweeps(self, now: float) -> bool:
+        """Whether the next look begins at the very beginning, for what was committed late or given back."""
+        return self.sweep_wait(now) <= 0
+
+    def sweep_wait(self, now: float) -> float:
+        """In how many seconds a look from the very beginning is due."""
+        # The quicker of the last two: one that only had to wait says nothing about how much there is to read.
+        return self.swept_at + _pause(min(self._sweeps), SHORTEST_PAUSE) - now
+
+    def swept(self, began: float, now: float) -> None:
+        """It has looked from the very beginning."""
+        self.swept_at, self._sweeps = now, (self._sweeps[1], now - began)
+
+    def begin_anew(self) -> None:
+        """The next look begins at the very beginning and passes over nobody."""
+        self.swept_at, self.held = float("-inf"), HeldKeys()
+
+    def wait(self, now: float) -> float:
+        """After a look in vain: in how many seconds another one may find what this one has passed over."""
+        sweep = float("inf") if self.floor == 0 else self.sweep_wait(now)
+        return max(0.0, min(sweep, self.held.wait(now)))
+
+    # Past whom
+
+    def behind(self, wanted: Collection[int], now: float) -> list[int]:
+        """The subscriptions that a backlog of others may hide, if it is time to look for their messages."""
+        if not self.front or now - self._past_at < _pause(self._past_seconds, LOOK_PAST_SECONDS):
+            return []
+        return [one for one in wanted if one not in self.front]
+
+    def looked_past(self, began: float, now: float, *, full: bool) -> None:
+        """It has looked behind the backlog. While that is full, too, they come in turn."""
+        self.front = frozenset()
+        self._past_at, self._past_seconds = (float("-inf"), 0.0) if full else (now, now - began)
+
+
+def _pause(seconds: float, least: float) -> float:
+    return min(max(seconds * PART_OF_TIME, least), LONGEST_PAUSE)
