@@ -86,7 +86,15 @@ def test_claiming_reads_indexes_only(crowded: Shop) -> None:
     """
     receive(crowded, "free", key="free")
     subscription = crowded.inbox.context.cache.catalog.by_type["opened"][0].id
-    claim = {"worker": 1, "token": 1, "limit": 100, "floor": 0, "subscriptions": [subscription]}
+    claim = {
+        "worker": 1,
+        "token": 1,
+        "limit": 100,
+        "floor": 0,
+        "subscriptions": [subscription],
+        "again": 50,
+        "held": [],
+    }
     there = {**claim, "destination": "default"}
     key = crowded.sql(f"SELECT key_hash FROM {crowded.prefix}queue WHERE seq = %s", crowded.seqs["free"])[0][0]
     reading: list[tuple[str, dict[str, Any]]] = [
@@ -94,6 +102,7 @@ def test_claiming_reads_indexes_only(crowded: Shop) -> None:
         ("claim_outgoing", there),
         ("awaiting", {"destinations": ["default", "other"]}),
         ("keys_in_front", claim),
+        ("fair_share", claim),
         ("park", {"worker": 1, "token": 1}),
         ("promote", {"key_hashes": [key]}),
         ("key_has_rows", {"key_hash": key, "consumer": 1}),

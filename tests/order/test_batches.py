@@ -305,7 +305,7 @@ def test_ordinary_messages_share_a_transaction_under_backlog(store_url: str) -> 
         shop.receive_many(arguments(f"m{number}", kind) for number, kind in enumerate(kinds))
         shop.drain()
         sizes = [size for (size,) in shop.sql(f"SELECT messages FROM {shop.prefix}run ORDER BY id")]
-        assert sizes == [3, 1, 1, 2]
+        assert sorted(sizes) == [1, 1, 5], "each claimed by its own"
 
 
 @pytest.mark.parametrize(("limit", "transactions_expected"), [(0.0, 10), (60.0, 1)])

@@ -217,6 +217,11 @@ class TestLane:
         ]
         apart = lane(context(handler(group=7), handler("sent", group=7, batch=True)))
         assert [(lot.size, lot.steady) for lot in apart.lots] == [(7, False), (7, True)]
+        keyed = handler(group=7, key="k"), handler("sent", group=1, key="k"), handler("seen", group=7)
+        assert [(lot.size, [one.type for one in lot.subscriptions]) for lot in lane(context(*keyed)).lots] == [
+            (7, ["paid", "sent"]),
+            (7, ["seen"]),
+        ], "they may share keys"
         assert lane(context()).lots == []
 
     def test_lots_come_in_turn(self) -> None:

@@ -145,7 +145,7 @@ class Lane:
     gate: Gate
     open_tokens: set[int] = field(default_factory=set)
     lots: list[Lot] = field(init=False)
-    """What it claims, in turn: each the subscriptions whose handlers want groups of the same size."""
+    """What it claims, in turn."""
     turn: int = 0
     """How many times one of them had its turn."""
     lot: Lot | None = None
@@ -197,13 +197,16 @@ class Lane:
     def serve(self, subscriptions: list[Subscription]) -> None:
         """What it is to claim from now on: at the start, and when a subscription came later."""
         registry = self.context.registry
-        lots: dict[tuple[int, bool], Lot] = {}
+        lots: dict[tuple[Any, ...], Lot] = {}
         for one in subscriptions:
             handler = registry.of_type(one.consumer, self.destination or one.type)
             group, steady = (handler.group, handler.batch or self.outgoing) if handler else (1, False)
-            lots.setdefault((group, steady), Lot([], group, steady)).subscriptions.append(one)
+            has_key = handler is not None and handler.key is not None
+            # Types that may share keys stay together: apart, each would wait for the other's claims.
+            kind = (one.consumer, handler.aggregate) if handler and has_key else (group, steady)
+            lots.setdefault(kind, Lot()).add(one, group, steady=steady)
         self.lots = list(lots.values())
-        self.suspects = Lot(subscriptions, max((group for group, _ in lots), default=1))
+        self.suspects = Lot(subscriptions, max((lot.group for lot in self.lots), default=1))
         self.counts = self.counts or any(subscription.sequence is not None for subscription in subscriptions)
         self.subscriptions = subscriptions
 

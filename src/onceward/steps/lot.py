@@ -1,4 +1,6 @@
-"""A lot: the subscriptions that a lane claims together; how many of their messages, from where on, and past whom.
+"""A lot: subscriptions that a lane claims together; how many of their messages, from where on, and past whom.
+
+Together are those whose handlers want groups of one size, and those whose messages may share keys.
 
 Invariant: whatever a look passes over (what was committed late or given back, keys that are held, a backlog of other
 types) is looked at again soon: nothing is forgotten for longer than `LONGEST_PAUSE`. A claim takes what its lane can
@@ -57,8 +59,8 @@ class HeldKeys:
 class Lot:
     """What a lane knows about its claims for some subscriptions."""
 
-    subscriptions: list[Subscription]
-    group: int
+    subscriptions: list[Subscription] = field(default_factory=list)
+    group: int = 1
     """How many messages their handlers want at a time."""
     steady: bool = False
     """They want that many however long they take: a handler that takes them all in one call, or a sink."""
@@ -79,6 +81,11 @@ class Lot:
     _spent: float = 0.0
     _ran: float = 0.0
     _turn: int = 0
+
+    def add(self, subscription: Subscription, group: int, *, steady: bool) -> None:
+        """One more, whose handler wants groups of such a size."""
+        self.subscriptions.append(subscription)
+        self.group, self.steady = max(self.group, group), self.steady or steady
 
     # How many
 
