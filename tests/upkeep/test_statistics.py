@@ -27,7 +27,10 @@ SIZES = {"one_": 1, "some_": 1_000, "many_": 500_000}
 BELIEFS = ((0, None), (1, "many_"), (1_000_000, None), (1_000_000, "some_"), (1_000_000, "many_"))
 """How many rows a table is believed to have, and like whose columns its own are: those of others, or unknown."""
 MODES = ("force_generic_plan", "force_custom_plan")
-CLAIM = {"worker": 1, "token": 1, "subscriptions": [1, 2, 3], "limit": 100, "floor": 0, "destination": None}
+CLAIM = {"worker": 1, "token": 1, "subscriptions": [1, 2, 3], "limit": 100, "floor": 0, "destination": None} | {
+    "again": 50,
+    "held": [7, 8],
+}
 NOTE = {"worker": 1, "token": 1, "seq": 5, "delay": 1.0}
 SEQS = list(range(1, NOTED + 1))
 MESSAGE = {"consumer": 1, "source": 2, "stored_id": b"\0\0\0\1"}
@@ -47,7 +50,8 @@ WORK: dict[str, dict[str, Any]] = {
     "claim": CLAIM,
     "claim_outgoing": {**CLAIM, "destination": "default"},
     "claim_suspects": {**CLAIM, "level": 1},
-    "ready_beyond": CLAIM,
+    "keys_in_front": CLAIM,
+    "fair_share": CLAIM,
     "suspects": CLAIM,
     "awaiting": {"destinations": ["default", "other"]},
     "hasten": {"outgoing": False, "subscriptions": [1, 2], "destination": None, "limit": 100},

@@ -397,9 +397,9 @@ WHERE key_hash IS NOT NULL AND EXISTS (SELECT FROM {prefix}worker WHERE id = %(w
 
 -- name: fair_share
 -- How many of the messages that may be claimed now each lane of every process would have, counted up to what all of them would take.
--- Relies on queue_ready and queue_due.
+-- Relies on queue_ready and queue_due; there is a handful of workers.
 WITH all_lanes AS MATERIALIZED (
-    SELECT greatest(sum(lanes), 1) AS lanes FROM {prefix}worker
+    SELECT greatest(sum(lanes), 1) AS lanes FROM (SELECT lanes FROM {prefix}worker ORDER BY id) AS workers
 )
 SELECT ceil(((SELECT count(*) FROM (
     SELECT FROM {prefix}queue
