@@ -69,6 +69,7 @@ WORK: dict[str, dict[str, Any]] = {
     "release_some": {**NOTE, "seqs": SEQS},
     "hold": NOTE,
     "noted_by": NOTE,
+    "tokens_of": {"worker": 1},
     "take_over": {"worker": 1, "charge": 0, "crash_limit": 3, "level": 4},
     "let_go": NOTE,
     "unhandled_types": {},
