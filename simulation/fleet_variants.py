@@ -13,14 +13,21 @@ from onceward.idempotency import IdempotencyKeys
 from onceward.identity import stored_id
 from onceward.message import Delivery
 from onceward.spool import Spool
-from onceward.steps import dispatch, join
+from onceward.steps import dispatch, join, presence
 from onceward.steps.context import know_names
-from onceward.steps.introduce import introduce
+from onceward.steps.introduce import introduce, stay_introduced
 from onceward.steps.receive import Known
 from simulation.sabotage import nothing, replaced
 from simulation.themes import DEPLOYING, FAILOVER, HANGING_SINK, JOINING, SERVICES, SPOOLING, VERSIONS
 from simulation.variants import CATALOG, Variant
 
+LASTING = replace(
+    FAILOVER,
+    kinds=("plain", "keyed", "teller"),
+    faults={**FAILOVER.faults, "failover": 0.01, "shutdown": 0.0, "crash": 0.0, "stop_resume": 0.0},
+    deploying=False,
+)
+"""Failovers, and processes that live through all of them: none starts with what the database knows."""
 Patch = Callable[[], AbstractContextManager[Any]]
 record_original = spool.record
 awaiting_original = dispatch._awaiting
@@ -78,6 +85,20 @@ FLEET: tuple[Variant, ...] = (
         seed=4,
     ),
     Variant(
+        "a note that a failover brought back stays",
+        ("stuck",),
+        patch=lambda: replaced((presence.release_strays, nothing)),
+        theme=LASTING,
+        seed=1,
+    ),
+    Variant(
+        "nobody looks whether a failover took a subscription back",
+        ("stuck",),
+        patch=lambda: replaced((stay_introduced, introduce)),
+        theme=LASTING,
+        seed=56,
+    ),
+    Variant(
         "a join does not hold the catalog",
         ("left out",),
         edits={"hold_catalog": ("pg_advisory_xact_lock_shared(hashtext('o_catalog'), 0)", "1")},
@@ -90,7 +111,7 @@ FLEET: tuple[Variant, ...] = (
         patch=lambda: replaced((join._keep_to_its_view, nothing)),
         theme=JOINING,
         store="postgres",
-        seed=12,
+        seed=14,
     ),
     Variant(
         "a program is introduced inside the caller's transaction",
