@@ -55,6 +55,13 @@ class TestLife:
         assert [request.seconds for request in script.all(Wait)] == [7.0] * 3
         assert is_left(here)
 
+    def test_without_a_subscription_it_waits_for_one(self) -> None:
+        """It is not written yet, or a failover took it back; the lane is there when it comes."""
+        here, script = living(stop=Stop(after=2), poll=timedelta(seconds=7)), Script(answers())
+        here.serve([])
+        assert script.run(work(here)) == 0
+        assert {request.seconds for request in script.all(Wait)} == {7.0}
+
     def test_a_claim_that_is_too_much_is_made_smaller(self) -> None:
         """D19: whatever it would bring takes longer than a statement may; the same again would for ever."""
         late = StoreUnavailable("canceling statement due to statement timeout")

@@ -67,7 +67,7 @@ def _rest(lane: Lane, *, until_idle: bool) -> Flow[bool]:
         if lane.context.clock() - lane.active_at >= lane.linger:
             return True
         now, poll = lane.context.clock(), lane.context.settings.poll.total_seconds()
-        yield Wait(min(poll, *(lot.wait(now) for lot in lane.lots)))
+        yield Wait(min((poll, *(lot.wait(now) for lot in lane.lots))))
         return False
     is_idle = all(lot.floor == 0 and lot.swept_at != float("-inf") and lot.swept_idle for lot in lane.lots)
     lane.looked_at = float("-inf")
