@@ -15,10 +15,11 @@ from onceward.message import Delivery
 from onceward.spool import Spool
 from onceward.steps import dispatch, join, presence
 from onceward.steps.context import know_names
+from onceward.steps.gate import Gate
 from onceward.steps.introduce import introduce, stay_introduced
 from onceward.steps.receive import Known
 from simulation.sabotage import nothing, replaced
-from simulation.themes import DEPLOYING, FAILOVER, HANGING_SINK, JOINING, SERVICES, SPOOLING, VERSIONS
+from simulation.themes import DEPLOYING, FAILOVER, HANGING_SINK, JOINING, SERVICES, SPOOLING, VERSIONS, Theme
 from simulation.variants import CATALOG, Variant
 
 LASTING = replace(
@@ -28,6 +29,7 @@ LASTING = replace(
     deploying=False,
 )
 """Failovers, and processes that live through all of them: none starts with what the database knows."""
+DEADLY = Theme(("plain",), {"crash": 0.03, "clock_jump": 0.0, "operators": 0.0}, inline=0.0, trouble=True)
 Patch = Callable[[], AbstractContextManager[Any]]
 record_original = spool.record
 awaiting_original = dispatch._awaiting
@@ -164,5 +166,18 @@ FLEET: tuple[Variant, ...] = (
         patch=lambda: replaced((record_original, lambda one: record_original(one._replace(echo_window=None)))),
         theme=SPOOLING,
         seed=2,
+    ),
+    Variant(
+        "a suspect does not wait until it is alone",
+        ("not alone",),
+        patch=lambda: patch.object(Gate, "enter_alone", Gate.enter),
+        theme=DEADLY,
+    ),
+    Variant(
+        "suspects are suspects for ever",
+        ("endless suspicion",),
+        edits={"take_over": ("ELSE 2 END", "ELSE suspect END"), "claim_suspects": ("LIMIT :limit", "LIMIT 3")},
+        theme=DEADLY,
+        seed=118,
     ),
 )

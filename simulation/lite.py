@@ -26,6 +26,10 @@ from simulation.clock import Clock
 from simulation.requests import Blocked, Close, Open, Write
 
 PREFIX = "o_"
+CROWDED = (
+    f"SELECT q.seq FROM {PREFIX}queue q WHERE q.token IS NOT NULL AND q.suspect = 1 AND EXISTS"
+    f" (SELECT 1 FROM {PREFIX}queue o WHERE o.worker = q.worker AND o.token IS NOT NULL AND o.seq <> q.seq) ORDER BY 1"
+)
 PATIENCE = 10.0
 """How long a connection waits for the writer: five times `Settings.lock_wait`."""
 EFFECTS = """CREATE TABLE effect_log (
@@ -152,6 +156,10 @@ class LiteDatabase:
         """Committed notes: (key hash, worker, token, seq)."""
         rows = self._run(f"SELECT key_hash, worker, token, seq FROM {PREFIX}queue WHERE token IS NOT NULL")
         return [tuple(row) for row in rows]
+
+    def crowded(self) -> list[int]:
+        """Committed notes of messages that must be alone and are not: their worker holds another."""
+        return [row[0] for row in self._run(CROWDED)]
 
     def has_effect_intent(self, key: str) -> bool:
         """Whether the intent of an external call is committed."""

@@ -11,6 +11,7 @@ from onceward.errors import GuardFailed
 from onceward.flow import Call, Commit, Each, Query
 from onceward.identity import body_hash, stored_id
 from onceward.message import Message
+from onceward.steps.suspects import ALONE
 from simulation.history import History, Holders, Reception, Removal, Run
 from simulation.placing import Placing
 from simulation.requests import Close
@@ -157,6 +158,8 @@ class Observer:
         if session in self._claiming:
             self._claiming.discard(session)
             self.history.holders.append(Holders(self.step, self._database.notes()))
+            for seq in self._database.crowded():
+                self.history.misdeeds.append(("not alone", f"message {seq} must run alone, and its process holds more"))
 
     def _statement(self, task: Task, session: Any, part: Any, answer: Any, *, began: bool) -> None:
         name = part.name
@@ -282,9 +285,9 @@ class Observer:
             waits = session.peek_state(seq) == "waiting"
             self.sometimes("parked" if waits else "stepped back behind a later one")
 
-    def _claim_suspects(self, _task: Task, _session: Any, _part: Query, answer: Any) -> None:
+    def _claim_suspects(self, _task: Task, _session: Any, part: Query, answer: Any) -> None:
         if answer:
-            self.sometimes("suspect runs alone")
+            self.sometimes("suspect runs alone" if part.params["level"] == ALONE else "suspects beside others")
 
     def _promote(self, _task: Task, session: Any, _part: Query, _answer: Any) -> None:
         if session.changed:

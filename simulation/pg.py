@@ -30,7 +30,7 @@ from onceward.stores.postgres.store import PostgresStore
 from onceward.stores.statements import load
 from simulation.backends import Backends
 from simulation.clock import START, Clock
-from simulation.lite import PREFIX, TABLES, UNSEEN
+from simulation.lite import CROWDED, PREFIX, TABLES, UNSEEN
 from simulation.requests import Blocked, Close, Open, Write
 
 GLANCE = 0.003
@@ -185,6 +185,10 @@ class PgDatabase:
         """Committed notes: (key hash, worker, token, seq)."""
         rows = self.run(f"SELECT key_hash, worker, token, seq FROM {PREFIX}queue WHERE token IS NOT NULL ORDER BY seq")
         return [(row[0], row[1], row[2], row[3]) for row in rows]
+
+    def crowded(self) -> list[int]:
+        """Committed notes of messages that must be alone and are not: their worker holds another."""
+        return [row[0] for row in self.run(CROWDED)]
 
     def has_effect_intent(self, key: str) -> bool:
         """Whether the intent of an external call is committed."""

@@ -31,6 +31,7 @@ WANTED = (
     "crash in company, not charged",
     "crash between publish and finish",
     "suspect runs alone",
+    "suspects beside others",
     "parent takes over",
     "take-over",
     "take-over while its handler runs",

@@ -30,6 +30,7 @@ CHECKS: tuple[Check, ...] = (
     budget.attempts_are_exact,
     budget.deaths_are_justified,
     budget.charges_are_deserved,
+    budget.suspicion_ends,
     services.answers_are_ones_own,
     services.sent_is_there,
     people.every_action_is_written_down,

@@ -15,6 +15,8 @@ NOT_RUN = ("VersionGap", "HandlerNotFound", "VersionUnknown")
 """Charged without having been shown to a handler."""
 GUILTY = {"raise", "retry", "reject", "timeout"}
 INFRASTRUCTURE = ("StoreUnavailable", "StoreConflict", "ClaimLost", "GuardFailed")
+MOST_UNCHARGED = 3
+"""Deaths beside others: in company, in a group of suspects, apart from them."""
 
 
 def _charged_since_redrive(facts: Facts, seq: int, kind: str) -> list[Row]:
@@ -89,4 +91,17 @@ def charges_are_deserved(facts: Facts) -> list[Violation]:
     for worker, count in crashes.items():
         if count > 1:
             found.append(Violation("innocent charged", f"the death of worker {worker} was charged to {count} messages"))
+    return found
+
+
+def suspicion_ends(facts: Facts) -> list[Violation]:
+    """A message has a part in three deaths that nobody is charged with, at most: then it runs alone."""
+    found = []
+    for seq, rows in facts.attempts.items():
+        uncharged = 0
+        for row in rows:
+            uncharged = uncharged + 1 if row["kind"] == "crash" and not row["charged"] else 0
+            if uncharged > MOST_UNCHARGED:
+                found.append(Violation("endless suspicion", f"message {seq} has had a part in {uncharged} deaths"))
+                break
     return found

@@ -10,8 +10,10 @@ from typing import Final
 
 from tests.model.counting import HELD_SHIFT, LATE_SHIFT, MASK, gate, packed, unpacked
 from tests.model.finishing import after_batch
+from tests.model.guards import Guards
 from tests.model.notes import rejected
 from tests.model.world import (
+    ALONE,
     CLAIM_CHECKED,
     CLAIM_PICKED,
     CLAIM_VIEW,
@@ -67,7 +69,7 @@ def _pick(world: World, state: State, w: int) -> Iterator[Step]:
         return
     for picked in subsets(_claimable(world, state), world.scenario.group):
         members = bits(picked)
-        if len(members) > 1 and guards.solo_runs_alone and any(state.rows[m].solo for m in members):
+        if len(members) > 1 and not _may_share(guards, [state.rows[m].suspect for m in members]):
             continue
         if world.outgoing and picked & world.outgoing not in (0, picked):
             continue  # the relay has lanes of its own
@@ -83,6 +85,13 @@ def _pick(world: World, state: State, w: int) -> Iterator[Step]:
             yield Step("take a view", w, picked, with_worker(before, w, viewed))
         else:
             yield Step("pick", w, picked, with_worker(before, w, chosen))
+
+
+def _may_share(guards: Guards, levels: list[int]) -> bool:
+    """Whether a process may hold these at once: a worker stands for all the lanes of its process."""
+    if ALONE in levels and guards.suspect_runs_alone:
+        return False
+    return len(levels) - levels.count(0) < 2 or not guards.suspects_run_apart
 
 
 def _claimable(world: World, state: State) -> list[int]:

@@ -14,6 +14,8 @@ from tests.model.world import (
     ACKED,
     ACKED_EARLY,
     ALIVE,
+    ALONE,
+    APART,
     CLAIM_CHECKED,
     CLAIM_PICKED,
     CLAIM_VIEW,
@@ -123,10 +125,11 @@ def _take_over(world: World, state: State, w: int) -> Iterator[Step]:
 
 def _given_back(world: World, row: Row, charge: int) -> Row:
     crashes = row.crashes + charge
-    solo = int(world.scenario.group > 1)  # with groups of one the mark changes nothing: leave it out
+    # Half of two or three is one. With groups of one the level changes nothing: leave it out.
+    level = 0 if world.scenario.group == 1 else ALONE if charge or row.suspect else APART
     if crashes >= CRASH_LIMIT:
-        return row._replace(state=DEAD, note=NO_NOTE, solo=solo, crashes=0)
-    return row._replace(state=READY, note=NO_NOTE, solo=solo, crashes=crashes)
+        return row._replace(state=DEAD, note=NO_NOTE, suspect=level, crashes=0)
+    return row._replace(state=READY, note=NO_NOTE, suspect=level, crashes=crashes)
 
 
 def receiver_fault_steps(world: World, state: State) -> Iterator[Step]:

@@ -37,7 +37,8 @@ class Guards:
     settle_releases_successors: bool = True
     take_over_clears_notes: bool = True
     charge_only_alone: bool = True
-    solo_runs_alone: bool = True
+    suspect_runs_alone: bool = True
+    suspects_run_apart: bool = True
     redrive_only_dead: bool = True
     discard_promotes: bool = True
     discard_takes_key_lock: bool = True

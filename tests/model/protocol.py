@@ -22,6 +22,7 @@ from tests.model.settling import is_late, settle_steps
 from tests.model.world import (
     ACKED,
     ALIVE,
+    ALONE,
     DEAD,
     GONE,
     IDLE,
@@ -35,6 +36,7 @@ from tests.model.world import (
     Step,
     Worker,
     World,
+    bits,
     unfinished,
 )
 
@@ -127,10 +129,14 @@ def _believed(world: World, worker: Worker) -> int:
 
 
 def _bad_suspect(world: World, state: State) -> str:
-    """A solo row shares its process, or an innocent message is charged for the crash of a poisonous one."""
+    """A suspect runs in company that it may not have, or an innocent message is charged for another's crash."""
     for m, row in enumerate(state.rows):
-        if row.solo and row.note and noted(state.rows, row.note - 1) != 1 << m:
-            return "solo"
+        if row.suspect and row.note:
+            others = [o for o in bits(noted(state.rows, row.note - 1)) if o != m]
+            if row.suspect == ALONE and others:
+                return "not alone"
+            if any(state.rows[o].suspect for o in others):
+                return "not apart"
         if row.crashes and world.poison >= 0 and m != world.poison:
             return "charged"
     return ""

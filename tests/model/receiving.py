@@ -16,6 +16,7 @@ from tests.model.settling import left_key
 from tests.model.world import (
     ACKED,
     ACKED_EARLY,
+    APART,
     BLOCKED,
     CHECKED,
     DEAD,
@@ -218,7 +219,12 @@ def careful_steps(world: World, state: State, w: int) -> Iterator[Step]:
         elif worker.life == ZOMBIE and world.guards.careful_needs_worker_row:
             yield rejected(state, w, "zombie note refused")
         else:
-            row = Row(READY, w + 1, solo=int(world.scenario.group > 1), seq=_numbered(world, state, d, INSERTED).seq)
+            row = Row(
+                READY,
+                w + 1,
+                suspect=APART if world.scenario.group > 1 else 0,
+                seq=_numbered(world, state, d, INSERTED).seq,
+            )
             owner = Worker(worker.life, RUNNING, 1 << m, abandoned=worker.abandoned)
             noted = with_worker(state, w, owner, replaced(state.rows, m, row))
             yield Step("store with a note", w, 1 << m, with_delivery(noted, d, Delivery(ACKED)))

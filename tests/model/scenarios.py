@@ -76,7 +76,7 @@ PAIR = Scenario(
     fine=True,
 )
 GROUPS = Scenario(
-    "groups and solo",
+    "groups and suspects",
     messages=("A1", "A2", "B1"),
     received=("A1", "A2", "B1"),
     budget=Budget(crashes=1, stops=1, retries=1),

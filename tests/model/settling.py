@@ -82,7 +82,7 @@ def _settle(world: World, state: State, w: int, m: int) -> Iterator[Step]:
     if is_late(world, worker):
         yield from dead_steps(world, state, w, m, "settle: too late")
         return
-    again = moved(row, RETRY, NO_NOTE)
+    again = _survived(moved(row, RETRY, NO_NOTE))
     if state.budget.retries:
         after = _given_back(world, poorer(state, "retries"), w, m, again)
         yield Step("settle: again", w, 1 << m, after, progress=False)
@@ -99,12 +99,17 @@ def dead_steps(world: World, state: State, w: int, m: int, event: str) -> Iterat
     """Settle to dead; with `on_dead="continue"` under the key lock, and the key goes on."""
     row = state.rows[m]
     if not world.scenario.continues:
-        dead = row._replace(state=DEAD, note=NO_NOTE, crashes=0)  # a redrive starts with a new budget
+        dead = _survived(row)._replace(state=DEAD, note=NO_NOTE, crashes=0)  # a redrive starts with a new budget
         yield Step(event, w, 1 << m, _given_back(world, state, w, m, dead))
     elif not (world.guards.continue_takes_key_lock and world.locks(state)[1] & world.key_of[m]):
         broken = passed_over(world, state, m, among=row.after) if world.counted else ""
-        settled = _given_back(world, state, w, m, row._replace(note=NO_NOTE))
+        settled = _given_back(world, state, w, m, _survived(row)._replace(note=NO_NOTE))
         yield Step(f"{event}, key goes on", w, 1 << m, left_key(world, settled, m), broken=broken)
+
+
+def _survived(row: Row) -> Row:
+    """The row of a message that failed and did not kill its process: no suspect, unless it has killed one before."""
+    return row if row.crashes else row._replace(suspect=0)
 
 
 def left_key(world: World, state: State, m: int) -> State:
@@ -122,7 +127,7 @@ def left_key(world: World, state: State, m: int) -> State:
 def out_of_key(world: World, row: Row) -> Row:
     """The row, dead and without its key; it remembers its place."""
     marks = GIVEN_UP if world.counted else 0
-    return Row(RELEASED, solo=row.solo, seq=row.seq, effects=row.effects, marks=marks)
+    return Row(RELEASED, suspect=row.suspect, seq=row.seq, effects=row.effects, marks=marks)
 
 
 def _give_back(world: World, state: State, w: int, m: int) -> Step:
@@ -165,7 +170,7 @@ def _settle_with_others(world: World, state: State, w: int, m: int) -> Iterator[
     rest = worker.batch & ~(1 << m) & ~behind
     if not rest or worker.batch & world.outgoing or is_late(world, worker):  # the relay: see relaying.py
         return
-    row = moved(state.rows[m], RETRY, NO_NOTE) if mine >> m & 1 else state.rows[m]
+    row = _survived(moved(state.rows[m], RETRY, NO_NOTE)) if mine >> m & 1 else state.rows[m]
     rows = without_notes(replaced(state.rows, m, row), behind & mine)
     others = worker._replace(batch=rest, aside=worker.aside & ~behind)
     yield from finish_rest(world, state, with_worker(poorer(state, "retries"), w, others, rows), w)

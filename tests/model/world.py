@@ -85,6 +85,8 @@ TIME: Final = -101
 
 NO_NOTE: Final = 0
 STRAY_NOTE: Final = 9  # a note of a worker that no longer exists: nobody can ever match or clear it
+ALONE: Final = 1
+APART: Final = 2
 CRASH_LIMIT: Final = 2  # three in the product; two keeps the space small and shows the same
 PLACE_SHIFT: Final = 3
 
@@ -94,7 +96,7 @@ class Row(NamedTuple):
 
     state: int = NONE
     note: int = NO_NOTE  # 1 or 2: that worker's. One claim at a time per worker, so this is (worker, token)
-    solo: int = 0
+    suspect: int = 0  # its level: how it runs after a process has died
     crashes: int = 0
     seq: int = 0  # its place in the key: its number, or (see `World.numbered`) its given place before that
     after: int = 0  # ghost: messages of the key that must take effect before this one
