@@ -9,7 +9,7 @@ from datetime import timedelta
 import psycopg
 import pytest
 
-from onceward import Message, Settings
+from onceward import Message, RetryPolicy, Settings
 from onceward.steps import presence
 from tests.contract.behaviour import Sql, Steps, Until, wrote
 from tests.contract.harness import QUICK, Kind, Shop, arguments
@@ -68,6 +68,52 @@ def test_a_death_with_several_messages_charges_nobody(quick: Shop) -> None:
     assert quick.story("m4").history == ()
     groups = quick.sql(f"SELECT messages FROM {quick.prefix}run")
     assert max(count for (count,) in groups) <= 2
+
+
+def levels(shop: Shop) -> list[int]:
+    """How suspect the unfinished messages are, in order."""
+    return [level for (level,) in shop.sql(f"SELECT suspect FROM {shop.prefix}queue ORDER BY seq")]
+
+
+def test_a_suspect_that_fails_is_none_any_more(quick: Shop) -> None:
+    """D36: it has run, and its process lives; what was charged with a crash stays one, also when it is redriven."""
+
+    def failing(message: Message) -> Steps:
+        yield wrote(message)
+        raise ValueError(message.id)
+
+    quick.handle(behaviour=failing, retry=RetryPolicy(attempts=1))
+    for message_id in ("m1", "m2", "charged"):
+        quick.receive(message_id)
+    with quick.visitor(settings=QUICK) as witness:
+        for held, after in ((["m1", "m2"], [2, 2, 0]), (["m1", "m2"], [1, 1, 0]), (["charged"], [1, 1, 1])):
+            die_holding(quick, *held)
+            assert witness.step(presence.take_over_lapsed(witness.inbox.context, 0)) == 1
+            assert levels(quick) == after
+    quick.drain()
+    assert [quick.status(message_id) for message_id in ("m1", "m2", "charged")] == ["dead"] * 3
+    assert levels(quick) == [0, 0, 1]
+    assert quick.inbox.redrive(quick.seqs["charged"]) == 1
+    assert levels(quick) == [0, 0, 1]
+    quick.drain()
+    assert levels(quick) == [0, 0, 0]
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_a_suspect_whose_key_is_held_hides_no_other(postgres_url: str, level: int) -> None:
+    """D36: inline work holds its key for as long as its handler runs; those behind it do not wait for that."""
+    with Shop(postgres_url, "def") as shop:
+        shop.handle(key="key")
+        for message_id in ("held", "free"):
+            shop.receive(message_id, data={"key": message_id})
+        shop.sql(f"UPDATE {shop.prefix}queue SET suspect = {level}")
+        ((hashed,),) = shop.sql(f"SELECT key_hash FROM {shop.prefix}queue WHERE seq = {shop.seqs['held']}")
+        with psycopg.connect(postgres_url) as other:
+            other.execute("SELECT pg_advisory_xact_lock(%s)", [hashed])
+            shop.drain()
+            assert shop.effects() == ["free"]
+        shop.drain()
+        assert shop.effects() == ["free", "held"]
 
 
 def test_the_third_crash_alone_is_the_last(quick: Shop) -> None:
