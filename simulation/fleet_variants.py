@@ -178,6 +178,6 @@ FLEET: tuple[Variant, ...] = (
         ("endless suspicion",),
         edits={"take_over": ("ELSE 2 END", "ELSE suspect END"), "claim_suspects": ("LIMIT :limit", "LIMIT 3")},
         theme=DEADLY,
-        seed=118,
+        seed=23,
     ),
 )

@@ -219,10 +219,9 @@ CORRUPTIONS: dict[str, tuple[str, Corruption]] = {
     ),
     "a fourth death with no culprit": (
         "endless suspicion",
-        lambda h: [
-            h.tables["attempt"].append({**row(h, "attempt", id=3), "id": 100 + n, "kind": "crash", "charged": 0})
-            for n in range(4)
-        ],
+        lambda h: h.tables["attempt"].extend(
+            {**row(h, "attempt", id=3), "id": 100 + n, "kind": "crash", "charged": 0} for n in range(4)
+        ),
     ),
     "an action without its line": ("audit", lambda h: h.tables["audit"].clear()),
     "a line without its action": ("audit", lambda h: h.actions.clear()),

@@ -108,6 +108,14 @@ class TestInCompany:
         assert script.run(next_batch(there)) == []
         assert script.params("claim_suspects") == []
 
+    def test_one_that_stepped_back_is_passed_over(self) -> None:
+        """A later one of its key runs elsewhere: those behind it are looked for at once, and not again and again."""
+        here = self.looking()
+        back = {"claim_suspects": [claim_row(5, hashed=77)], "park": [(5, "ready")]}
+        script = Script({"suspects": [(9,)], "claim": [], **back})
+        assert script.run(next_batch(here)) == []
+        assert [list(one["held"]) for one in script.params("claim_suspects")] == [[], [77]]
+
     def test_one_that_waited_to_be_alone_takes_a_group_that_came_later(self) -> None:
         """The gate is open again."""
         gate = Gate()
@@ -134,7 +142,15 @@ class TestAlone:
         (one,) = script.run(next_batch(here))
         assert script.story == [LOOKED, SUSPECTS]
         assert script.params("claim_suspects") == [
-            {"worker": WORKER, "token": 1, "level": 1, "limit": 1, "subscriptions": [1], "destination": None}
+            {
+                "worker": WORKER,
+                "token": 1,
+                "level": 1,
+                "limit": 1,
+                "held": [],
+                "subscriptions": [1],
+                "destination": None,
+            }
         ]
         assert (one.seq, here.open_tokens, here.wants_alone) == (5, {1}, False)
         assert here.gate.closed

@@ -58,7 +58,16 @@ SHARED = {
     "outgoing": False,
     "catalog": 1,
 }
-CLAIM = {"worker": 1, "token": 1, "subscriptions": [1], "limit": 100, "floor": 0, "destination": None}
+CLAIM = {
+    "worker": 1,
+    "token": 1,
+    "subscriptions": [1],
+    "limit": 100,
+    "again": 50,
+    "floor": 0,
+    "held": [],
+    "destination": None,
+}
 HOT: dict[str, Query | Each] = {
     "receive": Each("receive", [NEW], SHARED),
     "known": Each("known", [{name: NEW[name] for name in ("ordinal", "consumer", "source", "stored_id")}]),

@@ -49,7 +49,7 @@ WORK: dict[str, dict[str, Any]] = {
     "progress_of": {"consumer": 1, "aggregate": "", "key": "k"},
     "claim": CLAIM,
     "claim_outgoing": {**CLAIM, "destination": "default"},
-    "claim_suspects": {**CLAIM, "level": 1},
+    "claim_suspects": {**CLAIM, "level": 1, "held": []},
     "keys_in_front": CLAIM,
     "fair_share": CLAIM,
     "suspects": CLAIM,

@@ -44,15 +44,16 @@ def _claim_suspects(lane: Lane) -> Flow[list[Claimed]]:
             return []
         lane.owner = lane.worker()
         most = min(max(level - 1, 1), lane.size(lane.suspects))
-        params = {"worker": lane.owner, "token": lane.token(), "level": level, "limit": most, **wanted}
-        look = Look(lane.suspects, Query("claim_suspects", params), lane.context.clock())
+        lot, now = lane.suspects, lane.context.clock()
+        params = {"worker": lane.owner, "token": lane.token(), "level": level, "limit": most, "held": lot.held.at(now)}
+        look = Look(lot, Query("claim_suspects", {**params, **wanted}), now)
         taken = yield from take(lane, [lane.context.short()], look)
         lane.wants_alone = False
         if taken.unplaced:
             yield from place_soon(lane.context)
         batch = yield from as_batch(lane, taken)
         lane.had_suspects = bool(batch)
-        if batch or not taken.more or lane.stopping():  # behind those that were parked there may be others
+        if batch or not taken.more or lane.stopping():  # others may be behind those that wait or stepped back
             return batch
 
 

@@ -363,6 +363,7 @@ WITH me AS MATERIALIZED (
         WHERE suspect = %(level)s AND suspect > 0 AND token IS NULL
           AND (state = 'ready' OR due_at <= statement_timestamp())
           AND subscription = ANY(%(subscriptions)b::integer[]) AND destination IS NOT DISTINCT FROM %(destination)s::text
+          AND (key_hash IS NULL OR key_hash <> ALL(%(held)b::bigint[]))
         ORDER BY seq + 0 OFFSET 0 FOR UPDATE SKIP LOCKED
     ) AS waiting
     WHERE EXISTS (SELECT FROM me) AND (key_hash IS NULL OR pg_try_advisory_xact_lock(key_hash)) LIMIT %(limit)s

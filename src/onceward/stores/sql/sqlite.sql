@@ -278,6 +278,7 @@ WHERE EXISTS (SELECT 1 FROM {prefix}worker WHERE id = :worker) AND seq IN (
     SELECT seq FROM {prefix}queue
     WHERE suspect = :level AND suspect > 0 AND token IS NULL AND (state = 'ready' OR due_at <= :now)
       AND subscription IN (SELECT value FROM json_each(:subscriptions)) AND destination IS :destination
+      AND (key_hash IS NULL OR key_hash NOT IN (SELECT value FROM json_each(:held)))
     ORDER BY seq LIMIT :limit);
 SELECT q.seq, q.subscription, q.key_hash, q.place, q.sequence, q.attempts, b.source, b.id, b.type, b.version, b.key,
        b.headers, CASE WHEN length(b.body) <= 262144 THEN b.body END, b.destination, b.key_from, b.received_at, (:now - b.received_at) / 1000000.0
