@@ -74,6 +74,7 @@ def attempt(lane: Lane, messages: list[Claimed], held: Sequence[Claimed], *, rid
     else:
         yield lane.context.long(max(message.timeout for message in messages), mark, savepoint=group.shares)
         lost = yield from _run(lane, group)
+        lane.note_pace()
         if lost is not None or not group.standing:
             yield from undo(lane)
         if lost is not None:
@@ -114,7 +115,8 @@ def _run(lane: Lane, group: Group) -> Flow[Failed | None]:
         culprit = part[0] if len(part) == 1 else None
         own += outcome.savepoints
         now = lane.context.clock()
-        lane.measured(now - began, len(part))
+        lane.spent += now - began
+        lane.ran += len(part)
         try:
             if outcome.lost or (failure is not None and not group.shares and away):
                 return Failed(failure or TransactionEnded(), culprit, away)

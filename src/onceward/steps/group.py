@@ -17,7 +17,7 @@ from onceward.registry import Handler
 from onceward.retry import Again, Dead, Reject
 from onceward.steps.lane import Claimed
 
-SPACING = 10
+SPACING = 20
 """After so many messages that used the transaction a savepoint is made: each costs a round trip, and without one a
 failure runs as many again. Those are quick ones, for"""
 SLOW = 0.001

@@ -150,6 +150,10 @@ class Lane:
     """How many times one of them had its turn."""
     lot: Lot | None = None
     """What it has claimed is of this one."""
+    spent: float = 0.0
+    """How many seconds the handlers of the running group have taken, for"""
+    ran: int = 0
+    """so many messages."""
     most: int = sys.maxsize
     """How many messages a claim takes at most, since one was not answered in time."""
     suspects: Lot = field(init=False)
@@ -234,10 +238,11 @@ class Lane:
         """A claim was not answered in time: perhaps what it brings is too much at once."""
         self.most, lot.ahead = max(1, self.size(lot) // 2), False
 
-    def measured(self, seconds: float, ran: int) -> None:
-        """So many handlers took so long."""
-        if self.lot is not None:
-            self.lot.measured(seconds, ran)
+    def note_pace(self) -> None:
+        """A group has run: its lot learns how long its handlers took."""
+        if self.lot is not None and self.ran:
+            self.lot.measured(self.spent, self.ran)
+        self.spent, self.ran = 0.0, 0
 
     def begin_call(self) -> None:
         """A handler starts."""

@@ -18,7 +18,7 @@ CLAIM_SECONDS = 0.2
 """How much handler time a claim takes, and"""
 LONGEST_CLAIM = 2 * CLAIM_SECONDS
 """after how much of it the rest is given back: the handlers have become slower than was measured."""
-WORTH_SHARING = 0.02
+WORTH_SHARING = 0.1
 """A claim that takes longer leaves their share to the other lanes; below, a group saves more than it delays."""
 LOOK_PAST_SECONDS = 0.25
 """How often a lane that has a backlog of some types looks for others behind it."""

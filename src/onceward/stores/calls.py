@@ -68,7 +68,7 @@ class Owned:
     def sends(self, sql: str) -> None:
         """The call sends a statement."""
         self.__dict__["statements"] += 1
-        if _is_savepoint(sql):
+        if sql[:9].upper() == "SAVEPOINT":
             self.__dict__["savepoints"] += 1
 
     @property
@@ -86,10 +86,6 @@ class Owned:
                 "own. Use tx only until the handler returns, in its own thread or task; a helper thread needs the "
                 "handler's context: threading.Thread(target=contextvars.copy_context().run, args=(function,))"
             )
-
-
-def _is_savepoint(sql: str) -> bool:
-    return sql[:9].upper() == "SAVEPOINT"
 
 
 def outcome(call: Call, tx: Any, is_infrastructure: Judge) -> Outcome:

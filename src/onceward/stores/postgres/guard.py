@@ -78,7 +78,9 @@ class Guard(Owned):
         if self.overrun:
             raise HandlerTimeout("the handler has run longer than its timeout")
         text = _text(query)
-        self.leave(_check(text, self.setters))
+        left = _check(text, self.setters)
+        if left:
+            self.leave(left)
         self.sends(text)
         if self.armed is None and self.pgconn.transaction_status == TransactionStatus.IDLE:
             raise ContractViolation("the transaction has ended before the handler did")
@@ -169,7 +171,7 @@ class _OwnedCursor:
     def _start_query(self, *args: Any) -> Any:
         # Once more now that the connection is locked: the handler may have ended while its helper waited for that.
         self.connection.check_owner()
-        yield from super()._start_query(*args)  # type: ignore[misc] # mixed into a cursor
+        return super()._start_query(*args)  # type: ignore[misc] # mixed into a cursor
 
 
 class _GuardedCursor(_OwnedCursor):
