@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from onceward import Message, Reject, Retry, Settings
+from onceward.steps.group import SPACING
 from tests.contract import behaviour as acts
 from tests.contract.behaviour import Do, Inside, Sql, Steps
 from tests.contract.harness import Kind, Shop, arguments
@@ -88,7 +89,7 @@ def test_quick_ones_share_a_savepoint(shop: Shop) -> None:
     shop.drain()
     assert shop.effects() == sorted(set(ids) - {"m35"})
     assert shop.runs["m35"] == 1
-    assert sum(shop.runs.values()) < MANY + 10
+    assert sum(shop.runs.values()) < MANY + SPACING
 
 
 def test_an_explicit_verdict_is_honoured_where_it_is_raised(shop: Shop) -> None:
