@@ -268,6 +268,13 @@ class TestNumbers:
         assert isinstance(one.problem, VersionGap)
         assert "number 4" in str(one.problem)
 
+    def test_of_a_subscription_that_is_not_known_it_waits(self) -> None:
+        """A failover lost it, and others told it again: nobody gives up a number before that is read."""
+        row = claim_row(8, subscription=99, hashed=70, key="k", sequence=6, place=6, age=60.0)
+        script, batch = self.claim(row, applied={70: 3})
+        assert batch == []
+        assert [one["delay"] for one in script.params("hold")] == [1.0]
+
     def test_a_lower_number_is_stale(self) -> None:
         """A later one is applied: it will be finished without running. The same number twice runs once."""
         _, batch = self.claim(self.row(7, 2), self.row(8, 4), self.row(9, 4), applied={70: 3})

@@ -20,6 +20,8 @@ from onceward.steps.subscribe import place_soon
 
 SUSPECTS_SECONDS = 1.0
 """How often a lane looks for suspects."""
+UNKNOWN_SECONDS = 1.0
+"""For how long a number waits whose subscription is not known."""
 MOST_HELD = 1000
 """How many keys a look passes over at most."""
 
@@ -249,7 +251,9 @@ def _in_sequence(lane: Lane, token: int, rows: list[Row]) -> Flow[list[Kept]]:
 
 def _patience(lane: Lane, row: Row) -> float:
     """How many seconds a message may still wait for the number before it."""
-    subscription = lane.context.cache.catalog.subscriptions[row[1]]
+    subscription = lane.context.cache.catalog.subscriptions.get(row[1])
+    if subscription is None:  # a failover lost it; it is known again when this lane has read the catalog anew
+        return UNKNOWN_SECONDS
     handler = lane.context.registry.of_type(subscription.consumer, subscription.type)
     return handler.gap.total_seconds() - float(row[-1]) if handler else 0.0
 
