@@ -126,6 +126,8 @@ class Outcome:
     """Its transaction cannot go on: the handler has ended it, or the connection is gone or left in use."""
     savepoints: int = 0
     """How many it has made of its own."""
+    inside: float = 0.0
+    """How many seconds of its time the database took for its statements."""
 
 
 def done(request: Do) -> Outcome:

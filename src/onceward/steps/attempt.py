@@ -122,7 +122,7 @@ def _run(lane: Lane, group: Group) -> Flow[Failed | None]:
                 return Failed(failure or TransactionEnded(), culprit, away)
             if failure is None:
                 group.stands(part, touched=outcome.touched)
-                if group.wants_savepoint(now - began):
+                if group.wants_savepoint(now - began - outcome.inside):
                     yield Query("make_point")
                     group.saved()
                     now = lane.context.clock()

@@ -21,7 +21,7 @@ SPACING = 20
 """After so many messages that used the transaction a savepoint is made: each costs a round trip, and without one a
 failure runs as many again. Those are quick ones, for"""
 SLOW = 0.001
-"""a handler that took longer than this may have called somebody: it gets a savepoint of its own."""
+"""a handler that took longer than this, its statements apart, may have called somebody: it gets one of its own."""
 MOST_SAVEPOINTS = 50
 """In one transaction, those of handlers included: beyond 64 PostgreSQL becomes slow for everyone."""
 
@@ -104,7 +104,7 @@ class Group:
             self._since += part
 
     def wants_savepoint(self, seconds: float) -> bool:
-        """Whether what was just run, for so long, is to be kept whatever comes after it."""
+        """Whether what was just run, for so long beside its statements, is to be kept whatever comes after it."""
         is_due = seconds > SLOW or len(self._since) >= (1 if self._is_split else SPACING)
         return bool(self._waiting and self._since) and is_due
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -50,6 +51,8 @@ class Guard(Owned):
     """A handler has had it since our last statement."""
     overrun: bool = False
     """The handler that has it now was interrupted."""
+    inside: float = 0.0
+    """How many seconds its statements have taken."""
     left: Left = Left.NOTHING
     """What handlers have left behind since the transaction began."""
     is_foreign: bool = False
@@ -121,7 +124,7 @@ class Guard(Owned):
     def hand_over(self) -> None:
         """A handler gets the connection."""
         self._habits = self._own_habits()
-        self.overrun = False
+        self.overrun, self.inside = False, 0.0
         super().hand_over()
 
     def take_back(self) -> None:
@@ -176,8 +179,12 @@ class _OwnedCursor:
 
 class _GuardedCursor(_OwnedCursor):
     def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
-        self.connection.start(query, params)
-        return super().execute(query, params, **options)  # type: ignore[misc] # mixed into a cursor
+        began = perf_counter()
+        try:
+            self.connection.start(query, params)
+            return super().execute(query, params, **options)  # type: ignore[misc] # mixed into a cursor
+        finally:
+            self.connection.inside += perf_counter() - began
 
     def executemany(self, query: Any, params_seq: Any, **options: Any) -> Any:
         self.connection.start(query, params_seq)
@@ -259,8 +266,12 @@ class AsyncHandlerCursor(_OwnedCursor, psycopg.AsyncCursor[Any]):
     """A cursor that begins the handler's transaction at its first statement."""
 
     async def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
-        await self.connection.start(query, params)
-        return await super().execute(query, params, **options)
+        began = perf_counter()
+        try:
+            await self.connection.start(query, params)
+            return await super().execute(query, params, **options)
+        finally:
+            self.connection.inside += perf_counter() - began
 
     async def executemany(self, query: Any, params_seq: Any, **options: Any) -> None:
         await self.connection.start(query, params_seq)

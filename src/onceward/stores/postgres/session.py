@@ -168,6 +168,7 @@ class _PostgresSession:
         connection = self.connection
         outcome.leaves = bool(connection.left)
         outcome.touched, outcome.savepoints = connection.statements > 0, connection.savepoints
+        outcome.inside = connection.inside
         status = connection.pgconn.transaction_status
         if status == TransactionStatus.INTRANS or connection.armed is not None:
             return outcome
