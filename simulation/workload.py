@@ -154,6 +154,7 @@ def scenario(seed: int, mode: str, theme: Theme | None = None) -> Scenario:
             lease=timedelta(seconds=LEASE),
             group=chance.choice((1, 2, 3, 5)),
             group_time=timedelta(milliseconds=chance.choice((1, 20, 2000))),
+            claim_time=timedelta(seconds=random.Random(f"claim:{mode}:{seed}").choice((0.2, 60, 3600))),
             crash_limit=chance.choice((2, 3)),
             careful=timedelta(seconds=chance.choice((0, 20, 60))),
             **(_retention(chance) if theme.forgetful else {"upkeep": None}),

@@ -31,6 +31,8 @@ class Settings:
     """How many messages share a transaction under backlog. 100 is the knee: 1000 was no faster."""
     group_time: timedelta = timedelta(milliseconds=20)
     """After this much handler time a group is committed, so that transactions stay short."""
+    claim_time: timedelta = timedelta(milliseconds=200)
+    """How much handler time, as measured, a worker's lane claims at a time, so that no other idles meanwhile."""
     crash_limit: int = 3
     """After how many crashes alone a message is dead."""
     careful: timedelta = timedelta(minutes=10)
@@ -55,7 +57,7 @@ class Settings:
     def __post_init__(self) -> None:
         where, second = "Settings", timedelta(seconds=1)
         checks.duration(where, "lease", self.lease, least=second)  # below it a busy machine loses its own messages
-        for name in ("poll", "lock_wait", "statement_limit", "handler_timeout", "stop_timeout"):
+        for name in ("poll", "lock_wait", "claim_time", "statement_limit", "handler_timeout", "stop_timeout"):
             checks.duration(where, name, getattr(self, name))
         for name in ("group_time", "careful", "body_retention", "dedupe_retention"):
             checks.duration(where, name, getattr(self, name), least=timedelta(0))

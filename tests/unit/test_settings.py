@@ -16,7 +16,7 @@ def test_the_defaults_fit_together() -> None:
     """A short wait for a lock ends before its statement, and a group is committed long before a handler overruns."""
     one = Settings()
     assert one.lock_wait < one.statement_limit < one.lease
-    assert one.group_time < one.poll < one.handler_timeout
+    assert one.group_time < one.claim_time < one.poll < one.handler_timeout
     assert one.crash_limit == 3
     assert one.lease == timedelta(seconds=15)
 

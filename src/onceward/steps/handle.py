@@ -19,7 +19,6 @@ from onceward.steps.claim import as_batch, let_go
 from onceward.steps.context import once
 from onceward.steps.group import failure_of
 from onceward.steps.lane import Claimed, Lane, fetched
-from onceward.steps.lot import LONGEST_CLAIM
 from onceward.steps.settle import hasten, move, postpone, put_off, release, settle
 from onceward.steps.suspects import next_batch
 
@@ -131,7 +130,7 @@ def handle(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:
 
 def _takes_too_long(lane: Lane, began: float) -> bool:
     """Whether the rest of a claim is better given back, for other lanes: its handlers are slower than they were."""
-    return lane.lot is not None and not lane.lot.steady and lane.context.clock() - began > LONGEST_CLAIM
+    return lane.lot is not None and lane.lot.takes_too_long(lane.context.clock() - began)
 
 
 def _move_on(lane: Lane, messages: list[Claimed], held: list[Claimed]) -> Flow[list[Claimed]]:

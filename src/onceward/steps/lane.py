@@ -202,15 +202,16 @@ class Lane:
         """What it is to claim from now on: at the start, and when a subscription came later."""
         registry = self.context.registry
         lots: dict[tuple[Any, ...], Lot] = {}
+        seconds = self.context.settings.claim_time.total_seconds()
         for one in subscriptions:
             handler = registry.of_type(one.consumer, self.destination or one.type)
             group, steady = (handler.group, handler.batch or self.outgoing) if handler else (1, False)
             has_key = handler is not None and handler.key is not None
             # Types that may share keys stay together: apart, each would wait for the other's claims.
             kind = (one.consumer, handler.aggregate) if handler and has_key else (group, steady)
-            lots.setdefault(kind, Lot()).add(one, group, steady=steady)
+            lots.setdefault(kind, Lot(seconds=seconds)).add(one, group, steady=steady)
         self.lots = list(lots.values())
-        self.suspects = Lot(subscriptions, max((lot.group for lot in self.lots), default=1))
+        self.suspects = Lot(subscriptions, max((lot.group for lot in self.lots), default=1), seconds)
         self.counts = self.counts or any(subscription.sequence is not None for subscription in subscriptions)
         self.subscriptions = subscriptions
 

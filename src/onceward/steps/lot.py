@@ -4,7 +4,7 @@ Together are those whose handlers want groups of one size, and those whose messa
 
 Invariant: whatever a look passes over (what was committed late or given back, keys that are held, a backlog of other
 types) is looked at again soon: nothing is forgotten for longer than `LONGEST_PAUSE`. A claim takes what its lane can
-run in about `CLAIM_SECONDS`, so that no message waits behind a claim while another lane has nothing to do.
+run in about `claim_time`, so that no message waits behind a claim while another lane has nothing to do.
 """
 
 from __future__ import annotations
@@ -14,12 +14,6 @@ from dataclasses import dataclass, field
 
 from onceward.registry import Subscription
 
-CLAIM_SECONDS = 0.2
-"""How much handler time a claim takes, and"""
-LONGEST_CLAIM = 2 * CLAIM_SECONDS
-"""after how much of it the rest is given back: the handlers have become slower than was measured."""
-WORTH_SHARING = 0.1
-"""A claim that takes longer leaves their share to the other lanes; below, a group saves more than it delays."""
 LOOK_PAST_SECONDS = 0.25
 """How often a lane that has a backlog of some types looks for others behind it."""
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 1.0
@@ -62,6 +56,9 @@ class Lot:
     subscriptions: list[Subscription] = field(default_factory=list)
     group: int = 1
     """How many messages their handlers want at a time."""
+    seconds: float = float("inf")
+    """How much handler time a claim takes (`Settings.claim_time`). One that takes half of it leaves their share to the
+    other lanes: below, a group saves more than it delays."""
     steady: bool = False
     """They want that many however long they take: a handler that takes them all in one call, or a sink."""
     ahead: bool = False
@@ -97,16 +94,20 @@ class Lot:
     @property
     def size(self) -> int:
         """How many messages a claim takes."""
-        if self.steady or self._spent * self.group <= self._ran * CLAIM_SECONDS:
+        if self.steady or self._spent * self.group <= self._ran * self.seconds:
             return self.group
-        return max(1, int(CLAIM_SECONDS * self._ran / self._spent))
+        return max(1, int(self.seconds * self._ran / self._spent))
 
     @property
     def is_shared(self) -> bool:
         """Whether a claim is to leave their share to other lanes: it takes long, or nobody knows yet how long."""
         if self.steady or self.group == 1:
             return False
-        return not self._ran or self._spent / self._ran * self.size > WORTH_SHARING
+        return not self._ran or self._spent / self._ran * self.size > self.seconds / 2
+
+    def takes_too_long(self, seconds: float) -> bool:
+        """Whether the rest of a claim is given back after so long: the handlers are slower than was measured."""
+        return not self.steady and seconds > 2 * self.seconds
 
     def again(self, limit: int) -> int:
         """How many of a claim may be those that are tried again: where both wait, they and new ones come in turn."""
