@@ -221,8 +221,9 @@ def _check_end(child: Child, trial: Trial) -> None:
     assert child.end() in expected, f"it ended with {child.end()}\n{child.errors}"
 
 
-# What no scenario can bring about: it needs a handler that ends its transaction behind onceward's back.
-UNREACHABLE = {"requeue_own"}
+# What no scenario can bring about: it needs a handler that ends its transaction behind onceward's back, or a database
+# that refuses a row (tests/contract/test_refused_messages.py).
+UNREACHABLE = {"requeue_own", "set_aside"}
 # What only comes after a fault, and only looks: each lost answer of a finish (of a poll) leads to it.
 AFTER_A_FAULT = {"noted", "poll_state", "stored_since"}
 # What only looks, for people; nothing follows from it. On PostgreSQL `begin_limits` is the beginning of a transaction.
@@ -246,6 +247,7 @@ REPORTS = {
         "keyless",
         "list_finished",
         "oldest",
+        "refused",
         "running",
         "settings",
         "sizes",
