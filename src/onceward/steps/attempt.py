@@ -232,11 +232,12 @@ def _finish(lane: Lane, group: Group, mark: str, *, ride: bool) -> Flow[Taken | 
         requests.append(release_query(group.given_back))
     if keys:
         requests.append(Query("promote", {"key_hashes": keys}))
-    if not ride or not may_ride(lane):
+    lot = may_ride(lane) if ride else None
+    if lot is None:
         yield (*requests, COMMIT)
         taken = None
     else:
-        taken = yield from take(lane, requests, riding(lane))
+        taken = yield from take(lane, requests, riding(lane, lot))
     for failure, story in zip(group.failures, stories, strict=True):
         tell(lane, failure, story)
     return taken

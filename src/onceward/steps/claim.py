@@ -67,7 +67,9 @@ class Taken(NamedTuple):
 def claim_due(lane: Lane) -> Flow[list[Claimed]]:
     """Claim a group of due messages that are not suspects, of the lot whose turn it is."""
     for _ in lane.lots:
-        batch = yield from _claim_from(lane, lane.next_lot())
+        lot = lane.next_lot()
+        lane.turn += 1
+        batch = (yield from _claim_from(lane, lot)) if lot else []
         if batch:
             return batch
     return []
@@ -113,22 +115,22 @@ def _pass_over(lane: Lane, look: Look) -> Flow[bool]:
     return bool(found)
 
 
-def may_ride(lane: Lane) -> bool:
-    """Whether the next claim may be made in the transaction that finishes the last one.
+def may_ride(lane: Lane) -> Lot | None:
+    """The lot whose next claim may be made in the transaction that finishes the last one.
 
     That saves a round trip where there is more to take; where there is not, the effects would be committed later.
     """
     if lane.had_suspects or suspects_are_due(lane):  # it is the turn of the others, or of suspects
-        return False
-    lot = lane.next_lot(peek=True) if lane.lots else None
-    if lot is None or not lot.ahead or lot.is_shared:
-        return False
-    return not (lane.stopping() or lane.gate.closed)
-
-
-def riding(lane: Lane) -> Look:
-    """The claim that rides: of the lot whose turn it is."""
+        return None
     lot = lane.next_lot()
+    if lot is None or not lot.ahead or lot.is_shared:
+        return None
+    return None if lane.stopping() or lane.gate.closed else lot
+
+
+def riding(lane: Lane, lot: Lot) -> Look:
+    """The claim that rides."""
+    lane.turn += 1
     return _look(lane, lot, lane.size(lot))
 
 

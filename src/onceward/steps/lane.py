@@ -220,12 +220,10 @@ class Lane:
         """Whether it is a lane of the relay."""
         return self.destination is not None
 
-    def next_lot(self, *, peek: bool = False) -> Lot:
-        """The lot whose turn it is; the one after it comes next, unless this was only a look."""
+    def next_lot(self) -> Lot | None:
+        """The lot whose turn it is; None where nothing is served."""
         lots = self.lots  # another thread may replace them
-        lot = lots[self.turn % len(lots)]
-        self.turn += not peek
-        return lot
+        return lots[self.turn % len(lots)] if lots else None
 
     def size(self, lot: Lot) -> int:
         """How many messages a claim of a lot takes."""
