@@ -73,10 +73,11 @@ class Group:
 
     def leave(self, held: Iterable[Claimed]) -> None:
         """The group ends: what is still to run, or held beside it, goes along where it must not run now either."""
+        rest = [message for message in self.rest if not self._goes_along(message)]
         if self._is_split:  # together they would only fail again, in the same way
-            self.alone += self.rest
-            self._waiting.clear()
-        self._waiting = deque([message] for message in self.rest if not self._goes_along(message))
+            self.alone += rest
+            rest = []
+        self._waiting = deque([message] for message in rest)
         for message in held:
             self._goes_along(message)
 
