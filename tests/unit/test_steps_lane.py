@@ -228,13 +228,24 @@ class TestLane:
         """Also when another thread replaces them meanwhile."""
         here = lane(context(handler(group=5), handler("sent", group=30)))
         first, second = here.lots
-        for lot in (first, second, first):
-            assert here.next_lot() is lot
+        for lots in ([first, second], [second, first], [first, second]):
+            assert here.lots_in_turn() == lots
             here.turn += 1
         here.serve(here.subscriptions[:1])
-        assert here.next_lot() is here.lots[0]
+        assert here.lots_in_turn() == here.lots
         here.serve([])
-        assert here.next_lot() is None
+        assert here.lots_in_turn() == []
+
+    def test_an_empty_lot_comes_last_for_a_moment(self) -> None:
+        """A look for it reads through the backlog of the others; where these have none, it is looked for as ever."""
+        here = lane(context(handler(group=5), handler("sent", group=30)))
+        (empty, full), now = here.lots, here.context.clock()
+        empty.rest(now, now, is_empty=True)
+        assert here.lots_in_turn() == [full, empty]
+        here.context.clock.now += 1.0  # type: ignore[attr-defined] # the clock of tests
+        assert here.lots_in_turn() == [empty, full]
+        empty.rest(now, now, is_empty=False)
+        assert here.lots_in_turn() == [empty, full]
 
     def test_order_within_a_key(self) -> None:
         """A message follows another only in the same key, and only a later one an earlier one."""

@@ -66,10 +66,9 @@ class Taken(NamedTuple):
 
 def claim_due(lane: Lane) -> Flow[list[Claimed]]:
     """Claim a group of due messages that are not suspects, of the lot whose turn it is."""
-    for _ in lane.lots:
-        lot = lane.next_lot()
+    for lot in lane.lots_in_turn():
+        batch = yield from _claim_from(lane, lot)
         lane.turn += 1
-        batch = (yield from _claim_from(lane, lot)) if lot else []
         if batch:
             return batch
     return []
@@ -122,7 +121,7 @@ def may_ride(lane: Lane) -> Lot | None:
     """
     if lane.had_suspects or suspects_are_due(lane):  # it is the turn of the others, or of suspects
         return None
-    lot = lane.next_lot()
+    lot = next(iter(lane.lots_in_turn()), None)
     if lot is None or not lot.ahead or lot.is_shared:
         return None
     return None if lane.stopping() or lane.gate.closed else lot
@@ -193,6 +192,7 @@ def _note_result(lane: Lane, look: Look, rows: list[Row], parked: list[Row]) -> 
         lot.looked_past(look.began, now, full=is_full)
     else:
         lot.ahead = is_full
+        lot.rest(look.began, now, is_empty=not rows)
         lot.front = frozenset(row[1] for row in rows) if is_full and len(lot.subscriptions) > 1 else frozenset()
         if look.is_sweep:
             lot.swept(look.began, now)

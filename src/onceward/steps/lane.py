@@ -147,7 +147,7 @@ class Lane:
     lots: list[Lot] = field(init=False)
     """What it claims, in turn."""
     turn: int = 0
-    """How many times one of them had its turn."""
+    """Which of them is next."""
     lot: Lot | None = None
     """What it has claimed is of this one."""
     spent: float = 0.0
@@ -220,10 +220,11 @@ class Lane:
         """Whether it is a lane of the relay."""
         return self.destination is not None
 
-    def next_lot(self) -> Lot | None:
-        """The lot whose turn it is; None where nothing is served."""
-        lots = self.lots  # another thread may replace them
-        return lots[self.turn % len(lots)] if lots else None
+    def lots_in_turn(self) -> list[Lot]:
+        """What is to be claimed next, in turn; those that were just found empty come last."""
+        lots, now = self.lots, self.context.clock()  # another thread may replace them
+        first = self.turn % max(len(lots), 1)
+        return sorted((*lots[first:], *lots[:first]), key=lambda lot: lot.rests_until > now)
 
     def size(self, lot: Lot) -> int:
         """How many messages a claim of a lot takes."""

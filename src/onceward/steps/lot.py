@@ -70,6 +70,8 @@ class Lot:
     swept_idle: bool = False
     """The last look, from the very beginning, found nothing."""
     held: HeldKeys = field(default_factory=HeldKeys)
+    rests_until: float = float("-inf")
+    """It was found empty: while others have a backlog, which a look for this one reads through, it comes last."""
     front: frozenset[int] = frozenset()
     """The subscriptions whose messages filled the last claim."""
     _sweeps: tuple[float, float] = (0.0, 0.0)
@@ -113,6 +115,10 @@ class Lot:
         """How many of a claim may be those that are tried again: where both wait, they and new ones come in turn."""
         self._turn = 1 - self._turn
         return (limit + self._turn) // 2 if self.ahead else limit
+
+    def rest(self, began: float, now: float, *, is_empty: bool) -> None:
+        """After a look: when it is worth another one beside a backlog of others."""
+        self.rests_until = now + _pause(now - began, LOOK_PAST_SECONDS) if is_empty else float("-inf")
 
     # From where on
 
