@@ -50,7 +50,7 @@ def effects_in_order(facts: Facts) -> list[Violation]:
         ):  # it came to others, in their order
             continue
         # Its first arrival says nothing about a later one.
-        if facts.came_again(seq) or _copied_while_it_waited(facts, source, message_id, body["type"]):
+        if _came_before(facts, seq):
             continue
         lines[row["consumer"], body["key"]].append((*arrivals[source, message_id], seq))
     for line in lines.values():
@@ -59,6 +59,24 @@ def effects_in_order(facts: Facts) -> list[Violation]:
                 if ended < began and _comparable(facts, first, second) and _overtaken(facts, first, second):
                     found.append(Violation("order", f"message {second} took effect before {first} of the same key"))
     return found
+
+
+def _came_before(facts: Facts, seq: int) -> bool:
+    """Whether its first arrival was that of another row."""
+    _, source, message_id = facts.identity(seq)
+    if facts.came_again(seq) or _copied_while_it_waited(facts, source, message_id, facts.bodies[seq]["type"]):
+        return True
+    return _discarded_before(facts, seq)
+
+
+def _discarded_before(facts: Facts, seq: int) -> bool:
+    """Whether a person discarded the first of its copies, which nobody handled: to a later consumer the next is new."""
+    same = facts.identity(seq)[1:]
+    return any(
+        facts.was(other, "discard") and facts.identity(other)[1:] == same
+        for other in facts.ledger
+        if other != seq and other in facts.bodies
+    )
 
 
 def _copied_while_it_waited(facts: Facts, source: str, message_id: str, kind: str) -> bool:
