@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from onceward.steps.presence import take_over_lapsed
+from onceward.transact import perform
 from tests.crash.conftest import TALLY
 from tests.crash.fleet import Fleet
 from tests.crash.ground import Ground
@@ -138,6 +140,8 @@ def test_inline_callers_live_through_a_crash_of_the_server(
             assert caller.end() == 0, caller.errors
         with Service(ground.url, kind) as service:  # what a caller had noted when the server died
             wait_until(lambda: service.drain() >= 0 and not _unfinished(ground), message="the rest")
+            ground.let_leases_lapse()  # of one that ended while the server was away, and could not say goodbye
+            perform(service.inbox.store, lambda: take_over_lapsed(service.inbox.context, 0))
         ground.check_settled()
         assert ground.statuses() == {f"default/{one['id']}": "done" for one in messages}
         assert ground.charges("error") == {}
