@@ -53,8 +53,8 @@ format: $(READY) ## Rewrite the code in the house style
 simulate: $(READY) ## Run seeded schedules of the real steps with faults: make simulate SEEDS=2000 JSON=file
 	@$(BIN)/python -m simulation --seeds $(SEEDS) $(if $(JSON),--json '$(JSON)')
 
-mutants: $(READY) ## Check that the simulation catches every known-bad variant of the code (JSON=file)
-	@$(BIN)/python -m simulation.mutants $(if $(JSON),--json '$(JSON)')
+mutants: servers ## Break the code in one way after another: the simulation or a test must catch each (ONLY=part of a name, JSON=file)
+	@$(SCRATCH) $(BIN)/python -m mutants $(if $(ONLY),--only '$(ONLY)') $(if $(JSON),--json '$(JSON)')
 
 bench: servers $(PEERS) ## Measure onceward beside its limits and its peers (QUICK=1: five minutes) and write docs/benchmarks.md
 	@$(BIN)/python -m bench --scale $(if $(QUICK),quick,full)
@@ -109,7 +109,7 @@ pins: $(READY) ## Renew requirements-dev.txt (uv is fetched for this alone)
 
 clean: ## Remove caches and build output (.venv stays)
 	@rm -rf build dist .coverage .coverage.* htmlcov .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
-	@find src tests simulation examples bench -name __pycache__ -type d -exec rm -rf {} + 2>/dev/null || true
+	@find src tests simulation mutants examples bench -name __pycache__ -type d -exec rm -rf {} + 2>/dev/null || true
 
 # The stamp is newer than both lists once they are installed, so a second run has nothing to do.
 $(READY): requirements-dev.txt pyproject.toml

@@ -69,13 +69,18 @@ Each of these hard states must have been reached:
 
 
 def _mutants(figures: dict[str, Any]) -> str:
-    names = "\n".join(f"- {one['name'].replace('_', ' ')} ({one['text']})" for one in figures["mutants"])
+    rows = "\n".join(
+        f"| {one['name']} | {one['store']} | {one['text'].rpartition('::')[2]} |" for one in figures["mutants"]
+    )
     return f"""\
 ## Mutants
 
-Known-bad variants of the code, each made for one violation: **{figures["caught"]} of {figures["total"]} caught.**
+Known-bad variants of the code, each breaking one promise: **{figures["caught"]} of {figures["total"]} caught**, by a schedule of the
+simulation (its seed, and the violation) or by a test (its name), on the store that is named where one plays a part.
 
-{names}
+| mutant | store | caught by |
+|---|---|---|
+{rows}
 """
 
 

@@ -1,4 +1,7 @@
-"""`python -m simulation.mutants`: every known-bad variant must be caught, by the violation it was made for."""
+"""`python -m simulation.mutants`: every known-bad variant must be caught, by the violation it was made for.
+
+`make mutants` plays these beside the mutants that tests must catch (the package `mutants`).
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,10 @@ import argparse
 import logging
 import multiprocessing
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
 
-from proof import report
+from mutants.verdict import Verdict, tell
 from simulation.checks import violations
 from simulation.fleet_variants import FLEET
 from simulation.lite import LiteDatabase
@@ -27,22 +28,13 @@ ENOUGH = 20
 ALL = (*VARIANTS, *FLEET)
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """How a variant fared."""
-
-    name: str
-    caught: bool
-    text: str
-
-
 def judge(variant: Variant, seeds: int, url: str = "") -> Verdict:
     """Run a variant until it is caught, or the seeds are used up; `url` is an empty database of PostgreSQL."""
     others: set[str] = set()
     try:
         database = _database(variant, url)
     except Stale as error:
-        return Verdict(variant.name, caught=False, text=f"does not apply: {error}")
+        return Verdict(variant.name, variant.store, caught=False, text=f"does not apply: {error}")
     with variant.patch(), closing(database):
         for seed in (variant.seed, *range(seeds)):
             for mode in MODES:
@@ -50,9 +42,11 @@ def judge(variant: Variant, seeds: int, url: str = "") -> Verdict:
                 kinds = {violation.kind for violation in violations(world.run())}
                 hit = kinds & set(variant.expected)
                 if hit:
-                    return Verdict(variant.name, caught=True, text=f"seed {seed}, {mode}: {', '.join(sorted(hit))}")
+                    text = f"seed {seed}, {mode}: {', '.join(sorted(hit))}"
+                    return Verdict(variant.name, variant.store, caught=True, text=text)
                 others |= kinds
-    return Verdict(variant.name, caught=False, text=f"not in {seeds} seeds; saw {sorted(others) or 'nothing'}")
+    text = f"not in {seeds} seeds; saw {sorted(others) or 'nothing'}"
+    return Verdict(variant.name, variant.store, caught=False, text=text)
 
 
 def _database(variant: Variant, url: str) -> LiteDatabase | PgDatabase:
@@ -78,34 +72,29 @@ def _servers(chosen: list[int]) -> Iterator[dict[int, str]]:
         yield {at: server.create_database(f"mutant_{at}") for at in wanted}
 
 
+def play(only: str = "", seeds: int = 400, processes: int = 2) -> Iterator[Verdict]:
+    """Judge those whose names hold `only`, in order; a variant gets that many seeds at most."""
+    chosen = [at for at, variant in enumerate(ALL) if only in variant.name]
+    # A fresh process each: what a variant replaces must not reach the next one.
+    with (
+        _servers(chosen) as urls,
+        multiprocessing.get_context("fork").Pool(processes, maxtasksperchild=1) as pool,
+    ):
+        work = [(at, seeds, urls.get(at, "")) for at in chosen]
+        yield from pool.imap(_judge, work, chunksize=1)
+        pool.close()
+        pool.join()  # so that each removes its database
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Judge all of them, and answer the exit code."""
     parser = argparse.ArgumentParser(prog="python -m simulation.mutants", description=__doc__)
     parser.add_argument("--seeds", type=int, default=400, help="how many seeds a variant gets at most")
     parser.add_argument("--only", default="", help="part of a name")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--json", help="write the figures to this file")
     options = parser.parse_args(arguments)
-    chosen = [at for at, variant in enumerate(ALL) if options.only in variant.name]
-    began, verdicts = time.monotonic(), []
-    # A fresh process each: what a variant replaces must not reach the next one.
-    with (
-        _servers(chosen) as urls,
-        multiprocessing.get_context("fork").Pool(options.processes, maxtasksperchild=1) as pool,
-    ):
-        work = [(at, options.seeds, urls.get(at, "")) for at in chosen]
-        for verdict in pool.imap(_judge, work, chunksize=1):
-            verdicts.append(verdict)
-            print(f"{'caught' if verdict.caught else 'MISSED':8} {verdict.name}: {verdict.text}", flush=True)
-        pool.close()
-        pool.join()  # so that each removes its database
-    caught, seconds = sum(verdict.caught for verdict in verdicts), round(time.monotonic() - began, 1)
-    print(f"{seconds} s")
-    if options.json:
-        figures = {"run": "mutants", "total": len(verdicts), "caught": caught, "seconds": seconds}
-        report.write(options.json, {**figures, "mutants": [asdict(verdict) for verdict in verdicts]})
-    print(f"mutants: {caught} of {len(verdicts)} caught")
-    return 1 if caught < len(verdicts) or len(verdicts) < (1 if options.only else ENOUGH) else 0
+    verdicts = play(options.only, options.seeds, options.processes)
+    return tell(verdicts, enough=1 if options.only else ENOUGH)
 
 
 if __name__ == "__main__":

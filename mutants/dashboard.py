@@ -1,0 +1,7 @@
+"""The dashboard: roles, forged requests, sessions."""
+
+from __future__ import annotations
+
+from mutants.mutant import Mutant
+
+DASHBOARD: tuple[Mutant, ...] = ()

@@ -1,0 +1,87 @@
+"""Plays mutants: a copy of the package with one edit, and a run of the tests that must notice it.
+
+Invariants: the checkout is never edited; a mutant gets a process of its own with the copy before everything else on the
+path, which the processes that its tests start inherit; and nothing is judged by a test that fails without the mutant.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from mutants.mutant import Mutant
+from mutants.verdict import Verdict
+from mutants.witness import FOLDER, NOTE
+
+CHECKOUT = Path(__file__).parents[1]
+PACKAGE = CHECKOUT / "src" / "onceward"
+# Without other plugins' order, cache and processes: one test fails for one reason.
+_OPTIONS = ("-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-p", "mutants.witness", "--timeout=90")
+_FAILED = 1
+"""The exit code of pytest where a test failed; others mean that nothing was found, or that it could not run."""
+
+
+class Unready(Exception):
+    """The tests cannot judge anything: they fail on the code as it is."""
+
+
+def play(mutants: Sequence[Mutant], processes: int = 2) -> Iterator[Verdict]:
+    """Judge them, in order, several at a time; the tests must pass on the code as it is."""
+    if not mutants:
+        return
+    tests = sorted({test for mutant in mutants for test in mutant.tests})
+    code, _, output = _run(None, tests)
+    if code:
+        raise Unready(f"the tests do not pass without a mutant:\n{output}")
+    with ThreadPoolExecutor(processes) as pool:
+        yield from pool.map(judge, mutants)
+
+
+def judge(mutant: Mutant) -> Verdict:
+    """Run the tests of a mutant on it."""
+    if problem := stale(mutant):
+        return Verdict(mutant.name, mutant.store, caught=False, text=f"does not apply: {problem}")
+    code, failed, output = _run(mutant, mutant.tests)
+    if code == _FAILED and failed:
+        return Verdict(mutant.name, mutant.store, caught=True, text=failed)
+    why = "every test passes" if not code else f"no test failed (pytest ended with {code}):\n{output}"
+    return Verdict(mutant.name, mutant.store, caught=False, text=why)
+
+
+def stale(mutant: Mutant) -> str:
+    """Why the edit cannot be made, if it cannot."""
+    file = PACKAGE / mutant.file
+    if not file.is_file():
+        return f"there is no {mutant.file}"
+    count = file.read_text(encoding="utf-8").count(mutant.old)
+    return "" if count == 1 else f"{mutant.file} has {mutant.old!r} {count} times"
+
+
+def _run(mutant: Mutant | None, tests: Sequence[str]) -> tuple[int, str, str]:
+    """The exit code of pytest, the test that failed, and the end of what was printed."""
+    with tempfile.TemporaryDirectory(prefix="mutant-") as name:
+        folder = Path(name)
+        # With its bytecode: then only the edited module is compiled again.
+        shutil.copytree(PACKAGE, folder / PACKAGE.name)
+        if mutant:
+            edited = folder / PACKAGE.name / mutant.file
+            edited.write_text(edited.read_text(encoding="utf-8").replace(mutant.old, mutant.new), encoding="utf-8")
+        path = os.pathsep.join(filter(None, (name, os.environ.get("PYTHONPATH"))))
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *_OPTIONS, *tests],
+            cwd=CHECKOUT,
+            env={**os.environ, "PYTHONPATH": path, FOLDER: name},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        note = folder / NOTE
+        failed = note.read_text(encoding="utf-8") if note.exists() else ""
+        return done.returncode, failed, "\n".join(done.stdout.splitlines()[-30:])

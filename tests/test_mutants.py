@@ -1,0 +1,62 @@
+"""The list of mutants fits the code and the tests as they are, and a player that catches nothing it should not."""
+
+from __future__ import annotations
+
+import ast
+import json
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from mutants import ALL
+from mutants.__main__ import main
+from mutants.mutant import Mutant
+from mutants.player import CHECKOUT, Unready, judge, play, stale
+
+CHEAP = next(one for one in ALL if one.name == "any signature is taken")
+IN_A_CHILD = "a stop while the program is imported is a failure"
+
+
+@cache
+def functions(file: str) -> set[str]:
+    tree = ast.parse((CHECKOUT / file).read_text(encoding="utf-8"))
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+def test_names_are_unique() -> None:
+    names = [mutant.name for mutant in ALL]
+    assert len(names) == len(set(names))
+    assert {mutant.store for mutant in ALL} <= {"", "sqlite", "postgres"}
+
+
+@pytest.mark.parametrize("mutant", ALL, ids=lambda one: one.name)
+def test_a_mutant_fits_the_code_and_its_tests_exist(mutant: Mutant) -> None:
+    assert not stale(mutant)
+    assert mutant.old != mutant.new
+    assert mutant.tests
+    for test in mutant.tests:
+        file, _, name = test.partition("::")
+        assert name.partition("[")[0] in functions(file), test
+
+
+def test_a_mutant_is_caught_even_in_a_process_that_the_test_starts(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """All of them: `make mutants`."""
+    file = tmp_path / "figures.json"
+    assert main(["--only", IN_A_CHILD, "--json", str(file)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "mutants: 1 of 1 caught (1 sqlite)"
+    (figure,) = json.loads(file.read_text())["mutants"]
+    by = "tests/cli/test_run.py::test_a_stop_while_the_program_is_imported_is_an_ordinary_end"
+    assert figure == {"name": IN_A_CHILD, "store": "sqlite", "caught": True, "text": by}
+
+
+def test_what_breaks_no_promise_is_not_caught() -> None:
+    harmless = replace(CHEAP, new="hmac.compare_digest(signature, expected) for")
+    assert judge(harmless).text == "every test passes"
+    assert judge(replace(CHEAP, new="(")).text.startswith("no test failed")
+    assert judge(replace(CHEAP, old="no such text")).text.startswith("does not apply")
+    with pytest.raises(Unready):
+        list(play([replace(CHEAP, test=f"{CHEAP.test}_not")]))
