@@ -47,6 +47,9 @@ class Observer:
         self._leaving: dict[Any, list[int]] = {}
         self._redriven: set[int] = set()
         self._forgotten: set[tuple[str, bytes]] = set()
+        self._claimed_at: dict[int, int] = {}
+        self._looks_elsewhere: dict[tuple[Task, str], tuple[int, list[str]]] = {}
+        """When a lane last looked who else knows a version, and who did then."""
         self._looks: dict[str, Look] = {
             "receive_inline": self._receive_inline,
             "park": self._park,
@@ -55,9 +58,7 @@ class Observer:
             "add_attempt": self._attempt,
             "add_audit": self._audit,
             "add_worker": self._add_worker,
-            "handled_elsewhere": lambda _t, _s, _p, answer: (
-                self.sometimes("version left to others") if answer[0][0] else None
-            ),
+            "handled_elsewhere": self._handled_elsewhere,
             "unhandled_types": self._unhandled,
             "beat": self._beat,
             "redrive": self._redrive,
@@ -203,6 +204,7 @@ class Observer:
         noted = {note[3] for note in self._database.notes() if note[1:3] != mine}
         noted -= self._given_back.get(session, set())
         for row in answer:
+            self._claimed_at[row[0]] = self.step
             if row[0] in noted:
                 self.history.misdeeds.append(("stolen note", f"message {row[0]} was claimed while it was noted"))
 
@@ -303,19 +305,36 @@ class Observer:
         else:
             self.sometimes("attempt charged")
 
+    def _handled_elsewhere(self, task: Task, _session: Any, part: Query, answer: Any) -> None:
+        line = part.params["line"]
+        self._looks_elsewhere[task, line] = self.step, self._knowing(task, line)
+        if answer[0][0]:
+            self.sometimes("version left to others")
+
     def _unknown_version(self, task: Task, seq: int, error: str) -> None:
-        """A message is charged because nobody knows its version: nobody who works, too, but for who just began?"""
-        version, kind = re.findall(r"version (\d+) of '(\w+)'", error)[0]
-        now, told = self._database.clock.wall(), 5_000_000
-        workers = {
-            row["id"]
-            for row in self._database.tables()["worker"]
-            if row["alive_until"] > now and row["started_at"] < now - told and not row["inline"]
-        }
-        known = [one for one in self._processes(task) if one.worker in workers and one.knows(kind, int(version))]
+        """A message is charged because nobody knows its version: nobody else, when its lane looked?
+
+        Who registers, or renews a lease that was over, after that look is later than "where none runs": the charge
+        may follow seconds behind. A lane that has not looked since its claim is judged by who is there now.
+        """
+        version, kind, consumer = re.findall(r"version (\d+) of '(\w+)' for consumer '(\w+)'", error)[0]
+        line = f"\n{consumer}\t{kind}\t{version}\n"
+        looked, known = self._looks_elsewhere.get((task, line), (-1, []))
+        if looked < self._claimed_at.get(seq, 0):
+            known = self._knowing(task, line)
         self.sometimes("version nobody knows yet")
         if known:
-            self.history.misdeeds.append(("version known elsewhere", f"message {seq}: {known[0].name} knows it"))
+            self.history.misdeeds.append(("version known elsewhere", f"message {seq}: {known[0]} knows it"))
+
+    def _knowing(self, task: Task, line: str) -> list[str]:
+        """The other processes that work, by what is committed, and have a handler for a version."""
+        _, kind, version = line.strip().split("\t")
+        now = self._database.clock.wall()
+        rows = self._database.tables()["worker"]
+        workers = {row["id"] for row in rows if row["alive_until"] > now and not row["inline"]}
+        return sorted(
+            one.name for one in self._processes(task) if one.worker in workers and one.knows(kind, int(version))
+        )
 
     def _processes(self, task: Task) -> list[Process]:
         """The other processes."""
