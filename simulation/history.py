@@ -197,6 +197,8 @@ class History:
     """Seconds for which ids are remembered."""
     prompt: set[str] = field(default_factory=set)
     """Destinations that take every message at once, whatever becomes of the others."""
+    deaths: dict[int, int] = field(default_factory=dict)
+    """When the process of a worker died, in microseconds."""
     ended_at: int = 0
     """When the faults stopped, in microseconds."""
     lost: set[str] = field(default_factory=set)

@@ -90,6 +90,7 @@ class Nemesis:
         unfinished = world.database.outgoing_of(process.worker)
         if any(one.id in unfinished for one in world.history.publications):
             world.observer.sometimes("crash between publish and finish")
+        world.history.deaths[process.worker] = world.clock.wall()
         world.bury(process)
         if self._chance.random() < 0.4:
             self._supervise(process)

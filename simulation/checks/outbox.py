@@ -76,10 +76,31 @@ def nobody_is_held_up(facts: Facts) -> list[Violation]:
         if not facts.is_outgoing(seq) or facts.bodies[seq]["destination"] not in facts.history.prompt:
             continue
         sent = microseconds(facts.ledger[seq]["received_at"])
-        waited = (first.get(_address(facts, seq), facts.history.ended_at) - sent) / 1_000_000
+        until = first.get(_address(facts, seq), facts.history.ended_at)
+        waited = (until - sent - _in_dead_hands(facts, seq, sent, until)) / 1_000_000
         if waited > PROMPT:
             found.append(Violation("held up", f"outgoing {seq} waited for {waited:.0f} s"))
     return found
+
+
+def _in_dead_hands(facts: Facts, seq: int, began: int, ended: int) -> int:
+    """For how long in a span it, or one ahead of it in its key, had the note of a process that had died.
+
+    Such a note stays until the lease is over: that is the promise, and no destination is to blame.
+    """
+    ahead = [one for one in facts.ledger if one < seq and facts.is_outgoing(one) and _same_line(facts, one, seq)]
+    spans = []
+    for one in (*ahead, seq):
+        held = [(row["worker"], row["at"]) for row in facts.attempts[one] if row["kind"] == "crash"]
+        if one in facts.queue and facts.queue[one]["token"] is not None:
+            held.append((facts.queue[one]["worker"], ended))
+        deaths = facts.history.deaths
+        spans += [(max(deaths[worker], began), min(at, ended)) for worker, at in held if worker in deaths]
+    total, last = 0, began
+    for start, end in sorted(spans):  # they may overlap
+        total += max(0, end - max(start, last))
+        last = max(last, end)
+    return total
 
 
 def published_in_order(facts: Facts) -> list[Violation]:

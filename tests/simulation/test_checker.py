@@ -308,3 +308,14 @@ def test_an_unanswered_action_may_have_its_line_or_not() -> None:
             {"id": 9, "at": 1, "actor": "ann", "action": "release", "seq": 8, "reason": "test"}
         ] * lines
         assert not [violation for violation in violations(history) if violation.kind == "audit"]
+
+
+def test_who_waits_for_the_lease_of_the_dead_is_not_held_up_by_a_destination() -> None:
+    """It counts from the death to the take-over, and no longer: sixty seconds, fifty of them in dead hands."""
+    for died, is_held_up in ((5_000_000, False), (30_000_000, True)):
+        history = clean()
+        hold_up(history)
+        history.deaths = {1: died}
+        crash = {**row(history, "attempt", id=3), "kind": "crash", "charged": 0, "at": 55_000_000}
+        history.tables["attempt"] += [{**crash, "id": 9, "seq": 4}]
+        assert ("held up" in {violation.kind for violation in violations(history)}) is is_held_up
