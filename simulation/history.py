@@ -201,6 +201,8 @@ class History:
     """When the process of a worker died, in microseconds."""
     ended_at: int = 0
     """When the faults stopped, in microseconds."""
+    taken_back: list[Publication] = field(default_factory=list)
+    """Publications that a failover has undone in the database, of messages that are still there: they happened."""
     lost: set[str] = field(default_factory=set)
     """Outgoing messages that a failover took back; whoever has one in hand may still publish it."""
     sends: dict[str, int] = field(default_factory=dict)

@@ -47,7 +47,10 @@ class Standby:
         world.scheduler.cut_all()
         before = _outgoing(world)
         world.database.restore(self._tables)
-        world.history.lost |= before - _outgoing(world)
+        left = _outgoing(world)
+        world.history.lost |= before - left
+        undone = world.history.publications[self._lengths["publications"] :]
+        world.history.taken_back += [one for one in undone if one.id in left]
         self._undo(world.history)
         world.broker.deliver_again(self._settled)
         world.observer.sometimes("failover")

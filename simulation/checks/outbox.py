@@ -104,11 +104,16 @@ def _in_dead_hands(facts: Facts, seq: int, began: int, ended: int) -> int:
 
 
 def published_in_order(facts: Facts) -> list[Violation]:
-    """First publications of a key are in the order in which they were sent."""
+    """First publications of a key are in the order in which they were sent.
+
+    One that a failover has undone in the database counts: outside it has happened, and is repeated later. Not so for a
+    message that the failover took with it: its handler sends it anew, in an order of its own.
+    """
     found = []
+    happened = sorted((*facts.history.taken_back, *facts.history.publications), key=lambda one: one.step)
     rows = {_address(facts, seq): seq for seq in facts.ledger if facts.is_outgoing(seq)}
     lines: dict[tuple[str, str | None], list[int]] = defaultdict(list)
-    for one in facts.history.publications:
+    for one in happened:
         seq = rows.get(_published(one))
         if seq is not None and one.key is not None and seq not in lines[one.destination, one.key]:
             lines[one.destination, one.key].append(seq)
@@ -118,9 +123,9 @@ def published_in_order(facts: Facts) -> list[Violation]:
             same = facts.history.store == "sqlite" or facts.bodies[earlier]["cause"] == facts.bodies[later]["cause"]
             if earlier > later and same:
                 found.append(Violation("publish order", f"outgoing {earlier} was published before {later}"))
+    published = {rows.get(_published(one)) for one in happened}
     for seq in rows.values():
         ahead = [other for other in rows.values() if other < seq and _same_line(facts, other, seq)]
-        published = {rows.get(_published(one)) for one in facts.history.publications}
         if seq in published and any(
             other not in published and not facts.was(other, "release", "discard") for other in ahead
         ):
