@@ -157,11 +157,16 @@ class Authority:
         return self._root.pem
 
     def chain(
-        self, name: str = "messageverificationcerts.paypal.com", *, begin: float = NOW - 86_400, days: int = 90
+        self,
+        name: str = "messageverificationcerts.paypal.com",
+        *,
+        begin: float = NOW - 86_400,
+        days: int = 90,
+        key: Any = None,
     ) -> bytes:
         """A certificate for a name, as PEM."""
         start = datetime.fromtimestamp(begin, UTC)
-        return self._root.issue(name, self.key, start, start + timedelta(days=days))
+        return self._root.issue(name, key or self.key, start, start + timedelta(days=days))
 
     def fetch(self, host: str, path: str) -> bytes:
         """Instead of the network."""
@@ -174,13 +179,15 @@ WEBHOOK_ID = "9XL90610J3647323C"
 CERTIFICATE = "https://api.paypal.com/v1/notifications/certs/CERT-360caa42-fca2a594-a5cafa77"
 
 
-def sign_paypal(body: bytes, message_id: str, *, now: float = NOW, secret: str = "") -> Signed:
+def sign_paypal(
+    body: bytes, message_id: str, *, now: float = NOW, secret: str = "", authority: Authority = AUTHORITY
+) -> Signed:
     """As PayPal's documentation has it."""
     del message_id
     moment = datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     transmission = "d938e770-8046-11e6-8103-6b62a8a99ac4"
     text = f"{transmission}|{moment}|{secret or WEBHOOK_ID}|{zlib.crc32(body)}"
-    signature = AUTHORITY.key.sign(text.encode(), padding.PKCS1v15(), hashes.SHA256())
+    signature = authority.key.sign(text.encode(), padding.PKCS1v15(), hashes.SHA256())
     headers = {
         "paypal-transmission-id": transmission,
         "paypal-transmission-time": moment,

@@ -22,6 +22,7 @@ from onceward.webhooks import Stripe
 from tests.contract.harness import Shop
 from tests.webhooks.conftest import Caller, parse, served, small, traces
 from tests.webhooks.senders import SECRET, Signed, event, sign_stripe
+from tests.webhooks.shells import configured_django
 
 
 def genuine(message_id: str = "evt_1", **more: Any) -> Signed:
@@ -158,22 +159,12 @@ def test_a_wsgi_server_that_ends_the_input_needs_no_length(shop: Shop) -> None:
 
 def test_as_a_django_view(shop: Shop) -> None:
     """Behind Django's own handler with its CSRF check on; the body is read once, within our limit."""
-    import django  # noqa: PLC0415 - configured here alone
-    from django.conf import settings  # noqa: PLC0415
-    from django.core.wsgi import get_wsgi_application  # noqa: PLC0415
+    configured_django()
+    from django.core.wsgi import get_wsgi_application  # noqa: PLC0415 - where it is configured
     from django.urls import path  # noqa: PLC0415
 
     hooks = shop.inbox.webhooks({"/stripe": Stripe(SECRET)}, limits=small())
     view = hooks.wsgi.django("/stripe")
-    if not settings.configured:
-        settings.configure(
-            ROOT_URLCONF=__name__,
-            ALLOWED_HOSTS=["*"],
-            SECRET_KEY="of the tests",
-            MIDDLEWARE=["django.middleware.csrf.CsrfViewMiddleware"],
-            LOGGING_CONFIG=None,
-        )
-        django.setup()
     urlpatterns[:] = [path("hooks/stripe", view), path("own", _own)]
     _forget_urls()
     signed = genuine()

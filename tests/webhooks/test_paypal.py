@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import padding
+from cryptography.hazmat.primitives.asymmetric import ec, padding
 
 from onceward import ConfigurationError
-from onceward.webhooks.certificates import FETCHES_A_MINUTE, fetched, system_roots
+from onceward.webhooks.certificates import FETCHES_A_MINUTE, KEPT_SECONDS, fetched, system_roots
 from onceward.webhooks.paypal import PayPal
 from onceward.webhooks.request import NotAuthentic, TryLater
 from tests.webhooks.forgery import colliding
@@ -115,16 +115,27 @@ def test_a_certificate_must_lead_to_a_root_be_paypals_and_be_valid(authority: Au
 
 
 def test_a_certificate_is_kept_and_checked_again(authority: Authority) -> None:
-    """Fetched once; refused once it has ended, though it is kept."""
+    """Fetched once; refused once it has ended, though it is kept: it ends long before it would be fetched again."""
     verifier = paypal()
-    authority.served = authority.chain(begin=NOW - 89 * 86_400, days=90)
-    for _ in range(3):
-        assert verifier.verify(sign_paypal(event("e"), "e").request, NOW).id
-    assert len(authority.fetches) == 1
-    later = NOW + 86_400 - 1
-    assert verifier.verify(sign_paypal(event("e"), "e", now=later).request, later).id
+    ends = NOW + KEPT_SECONDS / 2
+    authority.served = authority.chain(begin=ends - 90 * 86_400, days=90)
+    for now in (NOW, NOW, ends - 1):
+        assert verifier.verify(sign_paypal(event("e"), "e", now=now).request, now).id
     with pytest.raises(NotAuthentic, match="not trusted"):
-        verifier.verify(sign_paypal(event("e"), "e", now=later + 2).request, later + 2)
+        verifier.verify(sign_paypal(event("e"), "e", now=ends + 1).request, ends + 1)
+    assert len(authority.fetches) == 1
+
+
+def test_a_kept_certificate_is_fetched_again_after_a_day(authority: Authority) -> None:
+    """And one that was replaced meanwhile is no longer accepted."""
+    verifier = paypal()
+    for now in (NOW, NOW + KEPT_SECONDS - 1):
+        assert verifier.verify(sign_paypal(event("e"), "e", now=now).request, now).id
+    authority.served = Authority().chain()
+    later = NOW + KEPT_SECONDS
+    with pytest.raises(NotAuthentic, match="not trusted"):
+        verifier.verify(sign_paypal(event("e"), "e", now=later).request, later)
+    assert len(authority.fetches) == 2
 
 
 def test_a_stranger_cannot_make_us_ask_again_and_again(authority: Authority) -> None:
@@ -159,9 +170,44 @@ def test_only_rsa_with_sha256_and_a_large_key(authority: Authority) -> None:
         paypal().verify(signed.changed(paypal_transmission_sig=weak).request, NOW)
 
 
+@pytest.mark.parametrize("bits", [1024, 2047, 2048])
+def test_a_small_key_proves_nothing(bits: int) -> None:
+    """Whatever the checks of the chain make of it: here they have passed, and the signature is right."""
+    small = Authority(bits=bits)
+    verifier, signed = paypal(), sign_paypal(event("e"), "e", authority=small)
+    verifier._certificates = Behind(small)  # type: ignore[assignment]
+    if bits >= 2048:
+        assert verifier.verify(signed.request, NOW).id == "e"
+    else:
+        with pytest.raises(NotAuthentic, match="2048 bits"):
+            verifier.verify(signed.request, NOW)
+        with pytest.raises(NotAuthentic):
+            paypal(roots=small.roots, fetch=small.fetch).verify(signed.request, NOW)
+
+
+def test_a_key_of_another_kind_proves_nothing(authority: Authority) -> None:
+    """Refused as a signature, not as an error of ours."""
+    signed = sign_paypal(event("e"), "e")
+    authority.served = authority.chain(key=ec.generate_private_key(ec.SECP256R1()))
+    with pytest.raises(NotAuthentic, match="not RSA"):
+        paypal().verify(signed.request, NOW)
+
+
+class Behind:
+    """Certificates whose chains are all in order."""
+
+    def __init__(self, authority: Authority) -> None:
+        self._key = authority.key.public_key()
+
+    def public_key(self, *_: Any) -> Any:
+        """The key behind any address."""
+        return self._key
+
+
 def test_the_time_covers_the_retries_and_no_more() -> None:
     """A retry may carry its first time: refusing it would lose the event after a short outage."""
-    for age, accepted in ((0, True), (3 * 86_400, True), (4 * 86_400, False), (-299, True), (-301, False)):
+    days = 3 * 86_400
+    for age, accepted in ((0, True), (days + 300, True), (days + 301, False), (-300, True), (-301, False)):
         signed = sign_paypal(event("e"), "e", now=NOW - age)
         if accepted:
             assert paypal().verify(signed.request, NOW).id

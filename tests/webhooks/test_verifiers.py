@@ -416,6 +416,24 @@ def test_several_fields_make_one_id_and_lengths_keep_them_apart() -> None:
     assert found("a", None) is None
 
 
+UNSIGNED = {
+    "stripe": (),
+    "github": ("id", "type"),
+    "slack": (),
+    "shopify": ("id", "type"),
+    "standard": (),
+    "ed25519": (),
+    "generic": (),
+    "paypal": ("body",),
+}
+
+
+@each_sender
+def test_each_sender_says_what_it_does_not_sign(sender: Sender) -> None:
+    signed = sender.sign(event("evt_1"), "evt_1")
+    assert sender.verifier(sender.secrets).verify(signed.request, NOW).unsigned == UNSIGNED[sender.name]
+
+
 def test_what_the_signature_does_not_cover_is_said() -> None:
     assert generic()._unsigned == ()
     assert generic(signed="{timestamp}:{body}")._unsigned == ("id",)
