@@ -5,7 +5,8 @@ from mutants.dashboard import DASHBOARD
 from mutants.postgres import POSTGRES
 from mutants.sinks import SINKS
 from mutants.sources import SOURCES
+from mutants.sqlite import SQLITE
 from mutants.upkeep import UPKEEP
 from mutants.webhooks import WEBHOOKS
 
-ALL = (*WEBHOOKS, *DASHBOARD, *UPKEEP, *COMMANDS, *POSTGRES, *SOURCES, *SINKS)
+ALL = (*WEBHOOKS, *DASHBOARD, *UPKEEP, *COMMANDS, *POSTGRES, *SQLITE, *SOURCES, *SINKS)

@@ -67,7 +67,7 @@ class Fuse:
     """and what happens there;"""
     names: list[str] = field(default_factory=list)
     """or by name: before the request with the last of these names, when the others have passed in turn."""
-    deed: Callable[[], None] = _die
+    deed: Callable[[], object] = _die
     requests: list[str] = field(default_factory=list)
     task: asyncio.Task[Any] | None = None
     """Whose request this is, where it is performed in a thread on behalf of a task."""

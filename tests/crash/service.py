@@ -81,6 +81,7 @@ class Service:
         blobs = f"file://{self._orders.folder}/blobs" if self._orders.blobs else None
         self.inbox = Inbox(url, settings=numbers or settings(), blobs=blobs, blob_above=1000)
         self.kind = kind
+        self._stood_still = False
         self._mark = "?" if url.startswith("sqlite") else "%s"
         self._runner: asyncio.Runner | None = None
         if handlers:
@@ -245,8 +246,8 @@ class Service:
         if not self._orders.victim:
             return
         if do.get("pause") == moment:
-            pause_once(self._orders, self.inbox)
-        if do.get("hold") == moment:
+            self._stood_still = pause_once(self._orders, self.inbox) or self._stood_still
+        if do.get("hold") == moment or (do.get("heir") == moment and not self._stood_still):
             self._orders.say("holding", id=message.id)
         if "stop" in do:
             self.inbox.stop()
@@ -257,8 +258,8 @@ class Service:
 
     def _held(self, do: dict[str, Any], moment: str) -> bool:
         """Whether the handler must not go on yet: until the test says so, or for ever."""
-        held = self._orders.victim and do.get("hold") == moment
-        return held and not Path(self._orders.folder, "release").exists()
+        held = do.get("hold") == moment or (do.get("heir") == moment and not self._stood_still)
+        return self._orders.victim and held and not Path(self._orders.folder, "release").exists()
 
 
 def write_line(path: Path, text: str) -> None:
@@ -293,15 +294,15 @@ class AsyncPaper:
         self._paper.publish(message)
 
 
-def pause_once(orders: Orders, inbox: Inbox) -> None:
-    """Stop this process, as SIGSTOP or a frozen machine would; only the first that gets here.
+def pause_once(orders: Orders, inbox: Inbox) -> bool:
+    """Stop this process, as SIGSTOP or a frozen machine would; only the first that gets here. Whether it did.
 
     Not while one of its own threads has a transaction open, though: that would be another place to stand still at.
     """
     try:
         Path(orders.folder, "paused").touch(exist_ok=False)
     except FileExistsError:
-        return
+        return False
     with ExitStack() as quiet:
         for worker in inbox._workers:
             for rounds in worker._presence._rounds:
@@ -309,6 +310,7 @@ def pause_once(orders: Orders, inbox: Inbox) -> None:
         orders.say("pausing")
         # To this very thread: a signal to the process may reach another one first, while this one runs on.
         signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+    return True
 
 
 def _exhaust_memory() -> None:

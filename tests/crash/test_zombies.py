@@ -14,6 +14,7 @@ from tests.waiting import wait_until
 if TYPE_CHECKING:
     from typing import Any
 
+    from onceward.message import Arguments
     from tests.crash.ground import Ground
     from tests.crash.zygote import Zygote
     from tests.nursery import Child
@@ -34,11 +35,16 @@ def paused(fleet: Fleet, place: str, *, workers: int) -> Child:
     """Start workers and a message at which one of them stops itself; answers that one, which stands still."""
     do, names = PLACES[place]
     fleet.arguments = {"pause at": names}
+    return standing_still(fleet, message("m1", do=do), workers=workers)
+
+
+def standing_still(fleet: Fleet, at: Arguments, *, workers: int) -> Child:
+    """The same, for a message that is given."""
     fleet.launch(workers)
     for worker in fleet.workers:
         fleet.await_registration(worker)
     with Service(fleet.ground.url) as service:
-        service.inbox.receive(**message("m1", do=do))
+        service.inbox.receive(**at)
     # Only the first that gets there stops.
     wait_until(lambda: _still(fleet), message="a worker to stand still")
     return _still(fleet)[0]
@@ -104,6 +110,29 @@ def test_what_a_zombie_did_rolls_back(place: str, kind: Kind, ground: Ground, zy
     zombie.signal(signal.SIGCONT)
     wait_until(lambda: registrations(ground, zombie) not in ([], before), message="the zombie to register anew")
     check_it_works_again(fleet, zombie)
+    assert effects_by(ground, "m1") == [heir.pid]
+    assert ground.charges("crash") == {"m1": 1}
+
+
+@pytest.mark.parametrize(("store_url", "kind"), [("sqlite", "async"), ("postgres", "sync")], indirect=["store_url"])
+def test_a_zombie_that_wakes_while_its_heir_runs_ends_nothing(kind: Kind, ground: Ground, zygote: Zygote) -> None:
+    """R12, HZ-30: the note is the heir's. The zombie's effect rolls back, and what waits behind the key still waits."""
+    fleet = Fleet(ground, zygote, kind, {"lease": LEASE})
+    do = {"pause": "before", "heir": "before"}
+    zombie = standing_still(fleet, message("m1", "keyed", account="a", do=do), workers=1)
+    heir = fleet.launch()
+    heir.hear("holding")
+    zombie.signal(signal.SIGCONT)
+    with Service(ground.url) as service:
+        service.inbox.receive(**message("m2", "keyed", account="a"))
+        service.inbox.receive(**message("m3"))
+    # Its one lane has ended the attempt at m1 when it takes up another message; the heir's is busy.
+    wait_until(lambda: effects_by(ground, "m3"), message="the zombie to work again")
+    assert {name: effects_by(ground, name) for name in ("m1", "m2", "m3")} == {"m1": [], "m2": [], "m3": [zombie.pid]}
+    (ground.folder / "release").touch()
+    wait_until(lambda: effects_by(ground, "m2"), message="what waited behind the key")
+    fleet.retire()
+    ground.check_settled()
     assert effects_by(ground, "m1") == [heir.pid]
     assert ground.charges("crash") == {"m1": 1}
 

@@ -1,0 +1,19 @@
+"""The guards of SQLite's own statements that need processes of their own to be seen; the simulation has the others."""
+
+from __future__ import annotations
+
+from mutants.mutant import Mutant
+
+_ROWS = "WHERE seq IN (SELECT value FROM json_each(:seqs))"
+_FENCED = f"{_ROWS} AND worker = :worker AND token = :token"
+
+SQLITE: tuple[Mutant, ...] = (
+    Mutant(
+        name="a zombie finishes what its heir is running, in a file",
+        file="stores/sql/sqlite.sql",
+        old=f"{_FENCED};\nDELETE FROM {{prefix}}queue\n{_FENCED}\n\n-- name: finish_inline",
+        new=f"{_ROWS};\nDELETE FROM {{prefix}}queue\n{_ROWS}\n\n-- name: finish_inline",
+        test="tests/crash/test_zombies.py::test_a_zombie_that_wakes_while_its_heir_runs_ends_nothing[sqlite-async]",
+        store="sqlite",
+    ),
+)
