@@ -2,6 +2,108 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from mutants.mutant import Mutant
 
-POSTGRES: tuple[Mutant, ...] = ()
+STATEMENTS = "stores/sql/postgres.sql"
+GUARDS = "tests/contract/test_postgres_guards.py"
+RACES = "tests/upkeep/test_races.py"
+ZOMBIES = "tests/crash/test_zombies.py"
+
+_mutant = partial(Mutant, store="postgres")
+_FENCE = "(worker, token) IS NOT DISTINCT FROM (%(worker)s::bigint, %(token)s::bigint)"
+
+POSTGRES: tuple[Mutant, ...] = (
+    _mutant(
+        name="a handler's transaction that was replaced by another is finished all the same",
+        file=STATEMENTS,
+        old="\n      AND current_setting('onceward.mark', true) = %(mark)s\n    RETURNING seq, outgoing",
+        new="\n    RETURNING seq, outgoing",
+        test=f"{GUARDS}::test_a_transaction_that_is_replaced_under_the_driver_is_noticed",
+    ),
+    _mutant(
+        name="inline, a transaction that was replaced by another is finished all the same",
+        file=STATEMENTS,
+        old="CASE WHEN current_setting('onceward.mark', true) = %(mark)s THEN 1 END",
+        new="1",
+        test=f"{GUARDS}::test_a_transaction_that_is_replaced_under_the_driver_is_noticed",
+    ),
+    _mutant(
+        name="a transaction is as isolated as the database likes",
+        file="stores/postgres/wire.py",
+        old='"BEGIN ISOLATION LEVEL READ COMMITTED"',
+        new='"BEGIN"',
+        test=f"{GUARDS}::test_what_came_behind_a_key_while_its_handler_ran_is_not_forgotten",
+    ),
+    _mutant(
+        name="who removes the first of a key waits for no claim",
+        file=STATEMENTS,
+        old="SELECT count(pg_advisory_xact_lock(key_hash))",
+        new="SELECT count(key_hash)",
+        test=f"{GUARDS}::test_what_is_being_parked_behind_a_key_is_not_forgotten",
+    ),
+    _mutant(
+        name="inline work takes a key that somebody has",
+        file=STATEMENTS,
+        old="SELECT pg_try_advisory_xact_lock(%(key_hash)s::bigint)",
+        new="SELECT %(key_hash)s::bigint IS NOT NULL",
+        test="tests/order/test_inline.py::test_inline_messages_of_a_key_never_overlap",
+    ),
+    _mutant(
+        name="a transaction that stands still is left open",
+        file=STATEMENTS,
+        old="set_config('idle_in_transaction_session_timeout', %(idle_limit)s, true),\n           set_config('onceward.mark'",
+        new="set_config('onceward.mark'",
+        test=f"{GUARDS}::test_a_process_that_is_stuck_in_its_transaction_does_not_hold_its_key_for_ever",
+    ),
+    _mutant(
+        name="a statement may take for ever",
+        file=STATEMENTS,
+        old="    SELECT set_config('statement_timeout', %(statement_limit)s, true),\n           set_config('lock_timeout'",
+        new="    SELECT set_config('lock_timeout'",
+        test=f"{GUARDS}::test_the_server_has_limits_of_its_own_for_a_handler",
+    ),
+    _mutant(
+        name="a handler's transaction may stand still for ever",
+        file="steps/context.py",
+        old="return Begin(seconds + 5, seconds + 5, seconds + 15, mark",
+        new="return Begin(seconds + 5, seconds + 5, 0, mark",
+        test=f"{GUARDS}::test_the_server_has_limits_of_its_own_for_a_handler",
+    ),
+    _mutant(
+        name="a message is forgotten while a case is opened about it",
+        file=STATEMENTS,
+        old="ORDER BY seq FOR UPDATE SKIP LOCKED\n\n-- name: drop_bodies",
+        new="ORDER BY seq\n\n-- name: drop_bodies",
+        test=f"{RACES}::test_a_case_that_is_opened_while_its_message_is_forgotten_is_found",
+    ),
+    _mutant(
+        name="a case is opened about a message that is being forgotten",
+        file=STATEMENTS,
+        old="WHERE l.seq = %(seq)s FOR KEY SHARE\nON CONFLICT (seq, hash, type_hash)",
+        new="WHERE l.seq = %(seq)s\nON CONFLICT (seq, hash, type_hash)",
+        test=f"{RACES}::test_a_case_that_is_opened_while_its_message_is_forgotten_is_found",
+    ),
+    _mutant(
+        name="a page is looked at before it is locked",
+        file="stores/sql/migrations/0002_upkeep.postgres.sql",
+        old="    LOCK TABLE {prefix}body IN ACCESS EXCLUSIVE MODE;\n",
+        new="",
+        test=f"{RACES}::test_a_message_that_is_committed_while_its_page_goes_keeps_its_body",
+    ),
+    _mutant(
+        name="a finish that finds fewer rows counts",
+        file=STATEMENTS,
+        old="CASE WHEN count(*) = %(expected)s THEN count(*) END",
+        new="count(*)",
+        test="tests/contract/test_claims.py::test_a_zombie_can_finish_nothing[postgres-def-returns]",
+    ),
+    _mutant(
+        name="a zombie finishes what its heir is running",
+        file=STATEMENTS,
+        old=f"WHERE seq = ANY(%(seqs)b::bigint[]) AND {_FENCE}\n      AND current_setting",
+        new="WHERE seq = ANY(%(seqs)b::bigint[])\n      AND current_setting",
+        test=f"{ZOMBIES}::test_a_zombie_that_wakes_while_its_heir_runs_ends_nothing[postgres-sync]",
+    ),
+)

@@ -243,6 +243,11 @@ class Shop:
         """How many rows one of onceward's tables has."""
         return int(self.sql(f"SELECT count(*) FROM {self.prefix}{table} WHERE {where}")[0][0])
 
+    def waiting_for_locks(self) -> int:
+        """How many connections to a database of PostgreSQL wait for a lock."""
+        waiting = "wait_event_type = 'Lock' AND datname = current_database()"
+        return int(self.sql(f"SELECT count(*) FROM pg_stat_activity WHERE {waiting}")[0][0])
+
     def step(self, flow: Flow[Any]) -> Any:
         """Run a step of onceward's on a session of its own."""
         with self.inbox.store.session() as session:

@@ -72,9 +72,6 @@ def test_a_process_registers_once(shop: Shop) -> None:
     assert len(shop.effects()) == 8
 
 
-WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-
-
 def in_two_processes(shop: Shop, other: Shop) -> list[Receipt]:
     """Both process a copy at the same time."""
     if shop.kind == "def":
@@ -93,7 +90,7 @@ def test_a_copy_waits_for_the_one_in_flight(postgres_shop: Shop) -> None:
 
     def slow(message: Message) -> Steps:
         yield wrote(message)
-        yield Until(lambda: shop.sql(WAITING) == [(1,)])
+        yield Until(lambda: shop.waiting_for_locks() == 1)
         return "first"
 
     shop.handle(behaviour=slow)
@@ -113,7 +110,7 @@ def test_a_copy_takes_over_from_one_that_fails(postgres_shop: Shop) -> None:
     def first_fails(message: Message) -> Steps:
         yield wrote(message)
         if shop.runs[message.id] + other.runs[message.id] == 1:
-            yield Until(lambda: shop.sql(WAITING) == [(1,)])
+            yield Until(lambda: shop.waiting_for_locks() == 1)
             raise RuntimeError("the first")
 
     shop.handle(behaviour=first_fails)

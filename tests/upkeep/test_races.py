@@ -12,13 +12,16 @@ from typing import Any
 import pytest
 
 from onceward import Receipt
-from onceward.flow import Flow
+from onceward.flow import Commit, Flow
 from onceward.message import Delivery
 from onceward.steps.operate import discard
 from onceward.steps.prune import Sweep, prune
-from onceward.steps.receive import receive
+from onceward.steps.receive import mismatch, receive
 from tests.contract import behaviour as acts
 from tests.contract.harness import SOURCE, TYPE, Shop, in_threads
+from tests.upkeep.conftest import NOW
+from tests.upkeep.test_prune import turn_page
+from tests.waiting import wait_until
 
 
 class Paused:
@@ -165,6 +168,42 @@ def test_many_copies_while_somebody_prunes_all_the_time(shop: Shop) -> None:
         shop.inbox.resolve(case.case, "keep-first")
     shop.inbox.prune()
     assert shop.count("ledger") == shop.count("run") == 0
+
+
+def test_a_case_that_is_opened_while_its_message_is_forgotten_is_found(postgres_url: str) -> None:
+    """Not committed yet, it is seen by nobody: the lock on the message's row is all that keeps that row (HZ-06)."""
+    with Shop(postgres_url, "def", settings=NOW) as shop:
+        finish_a_message(shop)
+        session = shop.inbox.store.connect()
+        copy = Delivery.of(source=SOURCE, id="a", type=TYPE, data=2)
+        assert session.perform((shop.inbox.context.short(), mismatch(shop.seqs["a"], copy)))[1]
+        pruning = threading.Thread(target=shop.inbox.prune)
+        pruning.start()
+        wait_until(lambda: not pruning.is_alive() or shop.waiting_for_locks())
+        session.perform(Commit())
+        session.close()
+        pruning.join()
+        (case,) = shop.inbox.quarantine()
+        assert case.other_body == b"2"
+        shop.inbox.resolve(case.case, "discard")
+
+
+def test_a_message_that_is_committed_while_its_page_goes_keeps_its_body(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who looks first and locks then has not seen it (R29)."""
+    monkeypatch.setattr("onceward.steps.prune.PAGE_LOCK_SECONDS", 30.0)
+    with Shop(postgres_url, "def", settings=NOW) as shop:
+        finish_a_message(shop)
+        with shop.inbox.transaction() as tx:
+            shop.inbox.receive(source=SOURCE, id="b", type=TYPE, data=1, tx=tx)
+            turn_page(shop)
+            pruning = threading.Thread(target=shop.inbox.prune)
+            pruning.start()
+            wait_until(shop.waiting_for_locks)
+        pruning.join()
+        shop.drain()
+        assert shop.effects() == ["a", "b"]
 
 
 @pytest.mark.parametrize("act", ["redrive", "discard"])

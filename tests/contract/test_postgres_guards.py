@@ -1,0 +1,144 @@
+"""What only PostgreSQL needs: guards that stand alone between a message and its loss, each in the case it is for."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+
+import psycopg
+import pytest
+
+from onceward import Message
+from onceward.flow import Begin
+from onceward.steps.context import Context
+from tests.contract.behaviour import Do, Sql, Steps, Until, wrote
+from tests.contract.harness import Kind, Shop
+from tests.waiting import wait_until
+
+
+@pytest.mark.parametrize("how", ["drain", "process"])
+def test_a_transaction_that_is_replaced_under_the_driver_is_noticed(postgres_shop: Shop, how: str) -> None:
+    """HZ-22: the connection says that a transaction is open. It is another one, and only the mark tells."""
+
+    def behaviour(message: Message) -> Steps:
+        yield wrote(message)
+        yield Do(lambda tx: tx.pgconn.exec_(b"COMMIT; BEGIN"))
+        yield wrote(message, "in the other one")
+
+    postgres_shop.handle(behaviour=behaviour)
+    if how == "process":
+        postgres_shop.process("m1")
+    else:
+        postgres_shop.receive("m1")
+        postgres_shop.drain()
+    assert postgres_shop.status("m1") == "dead"
+    assert "ended the transaction" in postgres_shop.error("m1")
+    assert postgres_shop.notes() == [("m1", "default")]  # what it has committed itself, and nothing after that
+    postgres_shop.sql("DELETE FROM effects")
+
+
+def test_what_came_behind_a_key_while_its_handler_ran_is_not_forgotten(postgres_url: str, kind: Kind) -> None:
+    """HZ-03: with a view from its beginning, the transaction would not see who waits for it, and nobody else looks."""
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        database = connection.info.dbname
+        connection.execute(f"ALTER DATABASE {database} SET default_transaction_isolation = 'repeatable read'".encode())
+    begun, parked = threading.Event(), threading.Event()
+
+    def slow(message: Message) -> Steps:
+        yield wrote(message)
+        if message.id == "m1":
+            begun.set()
+            yield Until(parked.is_set)
+
+    with Shop(postgres_url, kind) as shop:
+        shop.handle(behaviour=slow, key="account")
+        other = shop.another()
+        other.handle(key="account")
+        with shop.running():
+            shop.receive("m1", data={"account": 7})
+            wait_until(begun.is_set)
+            shop.receive("m2", data={"account": 7})
+            other.drain()
+            assert shop.status("m2") == "waiting"
+            parked.set()
+            wait_until(lambda: shop.effects() == ["m1", "m2"])
+
+
+LIMITS = """SELECT current_setting('statement_timeout'), current_setting('lock_timeout'),
+                   current_setting('idle_in_transaction_session_timeout')"""
+
+
+def test_the_server_has_limits_of_its_own_for_a_handler(postgres_shop: Shop) -> None:
+    """HZ-61: a little above its timeout, for a process that is too stuck to notice."""
+    found: list[tuple[str, ...]] = []
+
+    def looking(message: Message) -> Steps:
+        rows = yield Sql(LIMITS)
+        found.append(tuple(rows[0]))
+        yield wrote(message)
+
+    postgres_shop.handle(behaviour=looking, timeout=timedelta(seconds=7))
+    postgres_shop.receive("m1")
+    postgres_shop.drain()
+    postgres_shop.process("m2")
+    assert found == [("12s", "12s", "22s")] * 2
+
+
+def test_a_process_that_is_stuck_in_its_transaction_does_not_hold_its_key_for_ever(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HZ-61: the server ends a transaction that stands still, and with it what that has locked."""
+    long = Context.long
+
+    def impatient(context: Context, seconds: float, mark: str, *, savepoint: bool = False) -> Begin:
+        usual = long(context, seconds, mark, savepoint=savepoint)
+        return Begin(usual.statement_limit, usual.lock_limit, 0.3, mark, savepoint=savepoint)
+
+    monkeypatch.setattr(Context, "long", impatient)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def stuck(message: Message) -> Steps:
+        yield wrote(message)
+        if message.id == "m1":
+            begun.set()
+            yield Until(go_on.is_set)
+
+    with Shop(postgres_url, "def") as shop, shop.visitor() as other:
+        for one in (shop, other):
+            one.handle(behaviour=stuck, key="account")
+        holding = threading.Thread(target=lambda: other.process("m1", data={"account": 7}))
+        holding.start()
+        wait_until(begun.is_set)
+        shop.receive("m2", data={"account": 7})
+        wait_until(lambda: shop.drain() == 1)
+        assert shop.effects() == ["m2"]
+        go_on.set()
+        holding.join()  # it finds its connection gone, and begins again
+        assert shop.effects() == ["m1", "m2"]
+
+
+def test_what_is_being_parked_behind_a_key_is_not_forgotten(postgres_url: str) -> None:
+    """HZ-40: who removes the first of a key waits for a claim that is not committed yet, and then looks who waits."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(message: Message) -> Steps:
+        yield wrote(message)
+        if message.id == "m1":
+            begun.set()
+            yield Until(go_on.is_set)
+
+    with Shop(postgres_url, "def") as shop, psycopg.connect(postgres_url) as claim:
+        shop.handle(behaviour=slow, key="account")
+        shop.receive("m1", data={"account": 7})
+        draining = threading.Thread(target=shop.drain)
+        draining.start()
+        wait_until(begun.is_set)
+        row = [shop.receive("m2", data={"account": 7}).seq]
+        claim.execute("SELECT pg_advisory_xact_lock(key_hash) FROM onceward_queue WHERE seq = %s", row)
+        claim.execute("UPDATE onceward_queue SET state = 'waiting' WHERE seq = %s", row)
+        go_on.set()
+        wait_until(lambda: shop.status("m1") == "done" or shop.waiting_for_locks())
+        claim.commit()
+        draining.join()
+        shop.drain()
+        assert shop.effects() == ["m1", "m2"]
