@@ -50,6 +50,10 @@ class Visitor:
         """Send a form with whatever headers."""
         return self._client.post(path, data=fields, headers=headers)
 
+    def request(self, method: str, path: str) -> httpx.Response:
+        """Whatever method, as a page of the dashboard would."""
+        return self._client.request(method, path, headers={"origin": self.address, "sec-fetch-site": "same-origin"})
+
     @property
     def cookie(self) -> str:
         """The session, as somebody might copy it."""
