@@ -7,6 +7,7 @@ from typing import Any
 from onceward.flow import Query, run_sync
 from onceward.message import Delivery
 from onceward.report import Mismatch
+from onceward.steps import operate
 from onceward.steps.receive import receive
 from tests.contract.behaviour import raising, returning
 from tests.contract.harness import Shop, in_threads
@@ -159,6 +160,26 @@ def test_two_operators_cannot_decide_differently(shop: Shop) -> None:
     answers = in_threads(*(lambda: shop.inbox.resolve(case, "accept-as-new") for _ in range(4)))
     assert len([answer for answer in answers if answer is not None]) == 1
     assert (shop.count("ledger"), shop.count("audit")) == (2, 1)
+
+
+def test_a_decision_that_comes_between_counts(postgres_url: str) -> None:
+    """R07, HZ-55: of two that both saw an open case, the second changes nothing. On SQLite one waits for the other."""
+    with Shop(postgres_url, "def") as shop:
+        shop.handle()
+        case = quarantined(shop)
+        with shop.inbox.store.session() as session:
+
+            def perform(request: Any) -> Any:
+                answer = session.perform(request)
+                if isinstance(request, Query) and request.name == "quarantined":
+                    assert shop.inbox.resolve(case, "accept-as-new", reason="first") is not None
+                return answer
+
+            flow = operate.resolve(shop.inbox.context, case, "keep-first", actor="late", reason="second")
+            assert run_sync(flow, perform) is None
+        assert shop.sql("SELECT resolution FROM onceward_quarantine") == [("accept-as-new",)]
+        assert [line.reason for line in shop.inbox.audit()] == ["first"]
+        shop.drain()
 
 
 def test_a_case_is_decided_where_nothing_was_received(shop: Shop) -> None:

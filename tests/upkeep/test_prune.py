@@ -14,7 +14,7 @@ from onceward.flow import Query
 from onceward.steps.context import once
 from onceward.steps.prune import BATCH, Sweep, page_time, upkeep
 from tests.contract import behaviour as acts
-from tests.contract.harness import QUICK, Shop, arguments
+from tests.contract.harness import QUICK, TYPE, Shop, arguments
 from tests.upkeep.conftest import NOW
 from tests.waiting import wait_until
 
@@ -121,6 +121,23 @@ def test_a_page_with_an_unfinished_message_stays_and_shrinks(postgres_url: str) 
         shop.drain()
 
 
+@pytest.mark.parametrize("why", ["dead", "case"])
+def test_a_page_is_looked_at_again_before_it_goes(postgres_url: str, why: str) -> None:
+    """R29: what became unfinished after the page was chosen keeps it; only the look under the lock can see that."""
+    with Shop(postgres_url, "def", settings=Settings(body_retention=timedelta(0), upkeep=None)) as shop:
+        shop.handle()
+        shop.handle("bad", acts.raising(lambda: Reject("no")))
+        shop.receive("a", "bad" if why == "dead" else TYPE)
+        shop.drain()
+        if why == "case":
+            assert shop.receive("a", data="other").status == "mismatch"
+        turn_page(shop)
+        assert shop.sql("SELECT onceward_drop_page(0, false)") == [(False,)]
+        assert shop.story("a").body is not None
+        shop.inbox.discard(shop.seqs["a"]) if why == "dead" else shop.inbox.resolve(1, "keep-first")
+        assert shop.sql("SELECT onceward_drop_page(0, false)") == [(True,)]
+
+
 def test_what_is_in_question_is_never_pruned(shop: Shop) -> None:
     """R29, R07: an open case keeps both bodies; a second body that was accepted is remembered as long as itself."""
     shop.handle()
@@ -165,16 +182,20 @@ def age(shop: Shop, table: str, column: str, days: int) -> None:
     shop.sql(f"UPDATE {shop.prefix}{table} SET {column} = {column} - {past}")
 
 
-@pytest.mark.parametrize("end", ["redriven and done", "discarded"])
+@pytest.mark.parametrize("end", ["late", "redriven and done", "discarded"])
 def test_a_message_is_remembered_from_when_it_was_finished(store_url: str, end: str) -> None:
     """D63: what came 40 days ago and has ended just now is remembered for the whole retention, and no longer."""
     with Shop(store_url, "def", settings=Settings(upkeep=None)) as shop:
-        shop.handle(behaviour=acts.stumbling(lambda: Reject("the bank is away"), runs=1))
+        if end != "late":
+            shop.handle(behaviour=acts.stumbling(lambda: Reject("the bank is away"), runs=1))
         shop.receive("old")
         shop.drain()
-        assert shop.status("old") == "dead"
+        assert shop.status("old") == ("unhandled" if end == "late" else "dead")
         age(shop, "ledger", "received_at", 40)
-        if end == "discarded":
+        if end == "late":
+            shop.handle()
+            shop.drain()
+        elif end == "discarded":
             shop.inbox.discard(shop.seqs["old"])
         else:
             shop.inbox.redrive(shop.seqs["old"])

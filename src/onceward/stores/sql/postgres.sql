@@ -1397,7 +1397,8 @@ FOR UPDATE OF l
 
 -- name: erase
 -- Under lock_finished. What says something about a person goes: body, headers, key, result, errors, results of effects, bodies in
--- quarantine (an open case is decided for the first body). Id and hashes stay, so copies are still recognised.
+-- quarantine (an open case is decided for the first body), also that in which this message came before it was accepted. Id and hashes stay,
+-- so copies are still recognised.
 WITH body AS (
     UPDATE {prefix}body SET body = NULL, headers = NULL, key = NULL WHERE seq = %(seq)s
 ), result AS (
@@ -1408,7 +1409,7 @@ WITH body AS (
     UPDATE {prefix}effect SET result = NULL WHERE seq = %(seq)s
 )
 UPDATE {prefix}quarantine SET body = '', headers = NULL, key = NULL, resolution = coalesce(resolution, 'keep-first')
-WHERE seq = %(seq)s
+WHERE seq = %(seq)s OR accepted_seq = %(seq)s
 
 -- name: archivable
 -- Old bodies whose messages have no unfinished business and no open case, in order of number. Relies on the primary key of body.
