@@ -11,24 +11,25 @@ from typing import Any
 
 import pytest
 
-from onceward import Message
+from onceward import Message, StoreUnavailable
 from onceward.sources.protocol import Arrival, BrokerUnavailable, Source, open_source
 from tests.contract.harness import Shop
 from tests.sources.brokers import Broker
 from tests.sources.conftest import reading, taken
 from tests.sources.test_contract import PAID, names, publish, settled
-from tests.waiting import wait_until
+from tests.waiting import TIMEOUT, wait_until
 
 
 async def taken_again(source: Source, count: int) -> list[Arrival]:
     """As `taken`, connecting again where the source says so, as the loop before it does."""
     found: dict[Any, Arrival] = {}
-    while len(found) < count:
-        try:
-            found |= {arrival.id: arrival for arrival in await source.next(count - len(found), 1.0)}
-        except BrokerUnavailable:
-            await source.close()
-            await source.open()
+    async with asyncio.timeout(TIMEOUT):
+        while len(found) < count:
+            try:
+                found |= {arrival.id: arrival for arrival in await source.next(count - len(found), 1.0)}
+            except BrokerUnavailable:
+                await source.close()
+                await source.open()
     return list(found.values())
 
 
@@ -197,6 +198,32 @@ def test_a_stop_in_the_middle_settles_what_is_stored_and_nothing_else(shop: Shop
         settled(broker)
         wait_until(lambda: len(shop.effects()) == 60)
     assert max(Counter(shop.effects()).values()) == 1
+
+
+def test_an_inline_source_that_stops_half_way_settles_what_it_has_handled(
+    shop: Shop, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one batch: the database goes away in the middle of it, and then the stop comes."""
+    real, away = shop.inbox.process, threading.Event()
+    handled: list[str] = []
+
+    def process(**message: Any) -> Any:
+        if len(handled) == 2:
+            away.set()
+            raise StoreUnavailable("on purpose")
+        handled.append(message["id"])
+        return real(**message)
+
+    publish(broker, *names(6), key="k")  # some brokers keep an order within a key alone
+    shop.inbox.source(broker.url(), source="broker", inline=True)
+    with monkeypatch.context() as patched, reading(shop):
+        patched.setattr(shop.inbox, "process", process)
+        wait_until(away.is_set)
+    wait_until(lambda: broker.unsettled() <= 4)
+    assert (broker.unsettled(), handled, shop.effects()) == (4, names(2), names(2))
+    with reading(shop):
+        settled(broker)
+    assert shop.effects() == names(6)
 
 
 def test_a_handler_that_fails_is_not_the_brokers_matter(shop: Shop, broker: Broker) -> None:

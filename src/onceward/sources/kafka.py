@@ -83,8 +83,7 @@ class KafkaTopic:
             "heartbeat.interval.ms": int(address.seconds("session") * 1000 / 4),
             "partition.assignment.strategy": "cooperative-sticky",
             "auto.offset.reset": "earliest",  # what was there before us must not be missed
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
+            "enable.auto.commit": False,  # what was read is not yet stored
             "isolation.level": "read_committed",
             "queued.max.messages.kbytes": 16_384,
         }
