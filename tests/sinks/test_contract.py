@@ -98,8 +98,8 @@ def test_a_connection_lost_between_publication_and_confirmation(shop: Shop, outl
     if not outlet.repeats:
         assert {name: outgoing(shop)[name] for name in ("a1", "a2")} == {"a1": "retrying", "a2": "waiting"}
     shop.finish()
-    arrived = dict.fromkeys(name for name, _, _ in outlet.received())
-    assert [name for name in arrived if name in ids] == ids
+    arrived = [name for name, _, _ in outlet.received() if name in ids]
+    assert (arrived if outlet.repeats else list(dict.fromkeys(arrived))) == ids  # where the broker knows it, no copy
 
 
 @pytest.mark.needs("refusal")

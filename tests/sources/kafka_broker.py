@@ -75,6 +75,13 @@ class KafkaBroker:
         assert self._producer.flush(30) == 0
         assert problems == [None]
 
+    def transaction(self, name: str) -> Producer:
+        """A producer in the middle of a transaction of that name."""
+        producer = Producer({**self._settings, "transactional.id": name})
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        return producer
+
     def make_user(self, name: str, password: str) -> None:
         """One who proves the password with SCRAM."""
         told = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)

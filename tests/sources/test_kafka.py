@@ -118,6 +118,20 @@ def test_a_topic_that_is_not_there_yet_is_waited_for_and_one_made_again_begins_a
     assert shop.inbox.quarantine() == []
 
 
+def test_what_a_producer_takes_back_is_never_read(shop: Shop, kafka_broker: KafkaBroker) -> None:
+    """A record of a transaction is a message when that is committed, and what comes after it waits for that."""
+    shop.inbox.source(kafka_broker.url(), source="broker")
+    for name, end in (("aborted", "abort_transaction"), ("committed", "commit_transaction")):
+        producer = kafka_broker.transaction(f"{kafka_broker.topic}-{name}")
+        producer.produce(kafka_broker.topic, b"{}", headers={"id": name, "type": PAID}, partition=0)
+        producer.flush(30)
+        getattr(producer, end)(30)
+    publish(kafka_broker, "m-1")
+    with reading(shop):
+        wait_until(lambda: "m-1" in shop.effects())
+    assert shop.effects() == ["committed", "m-1"]
+
+
 def test_the_offset_is_the_place_within_a_key_where_asked_for(shop: Shop, kafka_broker: KafkaBroker) -> None:
     shop.inbox.source(f"{kafka_broker.url()}&order=offset", source="broker", type="=nobody handles it")
     for number in range(3):
