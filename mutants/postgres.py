@@ -10,9 +10,11 @@ STATEMENTS = "stores/sql/postgres.sql"
 GUARDS = "tests/contract/test_postgres_guards.py"
 RACES = "tests/upkeep/test_races.py"
 ZOMBIES = "tests/crash/test_zombies.py"
+ENDING = f"{GUARDS}::test_a_claim_that_is_committed_while_its_worker_ends_is_let_go"
 
 _mutant = partial(Mutant, store="postgres")
 _FENCE = "(worker, token) IS NOT DISTINCT FROM (%(worker)s::bigint, %(token)s::bigint)"
+_FRESH = "SELECT * FROM fresh LIMIT %(limit)s\n), mine AS MATERIALIZED (\n    SELECT seq FROM picked, me"
 
 POSTGRES: tuple[Mutant, ...] = (
     _mutant(
@@ -105,5 +107,42 @@ POSTGRES: tuple[Mutant, ...] = (
         old=f"WHERE seq = ANY(%(seqs)b::bigint[]) AND {_FENCE}\n      AND current_setting",
         new="WHERE seq = ANY(%(seqs)b::bigint[])\n      AND current_setting",
         test=f"{ZOMBIES}::test_a_zombie_that_wakes_while_its_heir_runs_ends_nothing[postgres-sync]",
+    ),
+    _mutant(
+        name="a message is claimed whose key inline work has",
+        file=STATEMENTS,
+        old=f"    SELECT * FROM due UNION ALL {_FRESH} WHERE key_hash IS NULL OR pg_try_advisory_xact_lock(key_hash)",
+        new=f"    SELECT * FROM due UNION ALL {_FRESH}",
+        test=f"{GUARDS}::test_what_is_stored_waits_for_inline_work_of_its_key",
+    ),
+    _mutant(
+        name="a claim does not keep its worker",
+        file=STATEMENTS,
+        old="Relies on queue_ready and queue_due.\nWITH me AS MATERIALIZED (\n"
+        "    SELECT id FROM {prefix}worker WHERE id = %(worker)s FOR KEY SHARE",
+        new="Relies on queue_ready and queue_due.\nWITH me AS MATERIALIZED (\n"
+        "    SELECT id FROM {prefix}worker WHERE id = %(worker)s",
+        test=f"{ENDING}[seen]",
+    ),
+    _mutant(
+        name="whoever lapsed is taken over while it claims",
+        file=STATEMENTS,
+        old="ORDER BY id LIMIT 10\nFOR UPDATE SKIP LOCKED",
+        new="ORDER BY id LIMIT 10",
+        test=f"{ENDING}[lapsed]",
+    ),
+    _mutant(
+        name="whoever was seen dying is taken over while its claim is committed",
+        file=STATEMENTS,
+        old="starts_with(process, %(process)s || '#') FOR UPDATE",
+        new="starts_with(process, %(process)s || '#')",
+        test=f"{ENDING}[seen]",
+    ),
+    _mutant(
+        name="whoever leaves does not wait for its own claim",
+        file=STATEMENTS,
+        old="SELECT id FROM {prefix}worker WHERE id = %(worker)s FOR UPDATE",
+        new="SELECT id FROM {prefix}worker WHERE id = %(worker)s",
+        test=f"{ENDING}[leaving]",
     ),
 )

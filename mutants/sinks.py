@@ -8,6 +8,7 @@ CONTRACT = "tests/sinks/test_contract.py"
 LOST = f"{CONTRACT}::test_a_connection_lost_between_publication_and_confirmation"
 NEVER = f"{CONTRACT}::test_what_can_never_be_published_is_dead_with_the_reason"
 CONFIRMATION = "tests/sinks/test_confirmation.py"
+KEY = "tests/sinks/test_streams.py::test_the_key_goes_along"
 COPY = f"{CONFIRMATION}::test_a_copy_is_dropped_by_a_broker_that_knows_its_id"
 
 SINKS: tuple[Mutant, ...] = (
@@ -47,5 +48,98 @@ SINKS: tuple[Mutant, ...] = (
         old="publisher_confirms=True, on_return_raises=True",
         new="publisher_confirms=False",
         test=f"{CONFIRMATION}::test_what_rabbitmq_refuses_is_not_confirmed",
+    ),
+    Mutant(
+        name="RabbitMQ: what no queue takes is published",
+        file="sinks/rabbitmq.py",
+        old="mandatory=True",
+        new="mandatory=False",
+        test=f"{NEVER}[rabbit]",
+        store="sqlite",
+    ),
+    Mutant(
+        name="NATS: a copy has an id of its own",
+        file="sinks/nats.py",
+        old='headers["Nats-Msg-Id"] = headers.pop("id")',
+        new='headers["Nats-Msg-Id"] = headers.pop("id") + __import__("uuid").uuid4().hex',
+        test=f"{COPY}[nats]",
+    ),
+    Mutant(
+        name="NATS: nobody waits for the stream",
+        file="sinks/nats.py",
+        old="await stream.publish(subject",
+        new="await connection.publish(subject",
+        test=f"{NEVER}[nats]",
+        store="sqlite",
+    ),
+    Mutant(
+        name="SQS: a copy has a dedupe id of its own",
+        file="sinks/sqs.py",
+        old='words["MessageDeduplicationId"] = _token(message.id)',
+        new='words["MessageDeduplicationId"] = __import__("uuid").uuid4().hex',
+        test=f"{COPY}[sqs]",
+    ),
+    Mutant(
+        name="SQS: the messages of a key are groups of their own",
+        file="sinks/sqs.py",
+        old="_token(message.key or message.id)",
+        new="_token(message.id)",
+        test=KEY,
+        store="sqlite",
+    ),
+    Mutant(
+        name="Pub/Sub: the messages of a key have no order",
+        file="sinks/pubsub.py",
+        old='ordering_key=message.key or ""',
+        new='ordering_key=""',
+        test=KEY,
+        store="sqlite",
+    ),
+    Mutant(
+        name="Kafka: the messages of a key are spread over partitions",
+        file="sinks/kafka.py",
+        old="key=message.key or message.id",
+        new="key=message.id",
+        test=KEY,
+        store="sqlite",
+    ),
+    Mutant(
+        name="MQTT: nobody waits for the broker",
+        file="sinks/mqtt.py",
+        old="qos=1, properties",
+        new="qos=0, properties",
+        test=f"{NEVER}[mqtt]",
+        store="sqlite",
+    ),
+    Mutant(
+        name="MQTT: a refusal is a confirmation",
+        file="sinks/mqtt.py",
+        old='if answer != "Success":',
+        new="if not answer:",
+        test=f"{CONFIRMATION}::test_whatever_mqtt_answers_but_success_is_no_confirmation",
+    ),
+    Mutant(
+        name="Redis: the client repeats behind the relay's back",
+        file="sinks/redis.py",
+        old="Retry(NoBackoff(), 0)",
+        new="Retry(NoBackoff(), 3)",
+        test=f"{LOST}[redis]",
+        store="sqlite",
+    ),
+    Mutant(
+        name="HTTP: a redirection is a confirmation",
+        file="sinks/http.py",
+        old="_SUCCESS = range(200, 300)",
+        new="_SUCCESS = range(200, 400)",
+        test="tests/outbox/test_http_sink.py::test_tried_again_later[sqlite-def-301]",
+        store="sqlite",
+    ),
+    Mutant(
+        name="another inbox gets no keys",
+        file="sinks/inbox.py",
+        old="            key=message.key,\n",
+        new="",
+        test="tests/outbox/test_loop.py::test_all_that_a_message_is_goes_over",
+        store="sqlite",
     ),
 )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from datetime import timedelta
+from typing import Any
 
 import psycopg
 import pytest
 
 from onceward import Message
-from onceward.flow import Begin
+from onceward.flow import Begin, Commit, Flow, Query
+from onceward.steps import presence
 from onceward.steps.context import Context
 from tests.contract.behaviour import Do, Sql, Steps, Until, wrote
 from tests.contract.harness import Kind, Shop
@@ -142,3 +144,64 @@ def test_what_is_being_parked_behind_a_key_is_not_forgotten(postgres_url: str) -
         draining.join()
         shop.drain()
         assert shop.effects() == ["m1", "m2"]
+
+
+def test_what_is_stored_waits_for_inline_work_of_its_key(postgres_url: str) -> None:
+    """HZ-40: inline work has no row yet that a claim could see; the lock of the key is all that there is."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(message: Message) -> Steps:
+        begun.set()
+        yield wrote(message)
+        yield Until(go_on.is_set)
+
+    with Shop(postgres_url, "def") as shop, shop.visitor() as other:
+        shop.handle(behaviour=slow, key="account")
+        other.handle(key="account")
+        processing = threading.Thread(target=lambda: shop.process("m1", data={"account": 7}))
+        processing.start()
+        wait_until(begun.is_set)
+        other.receive("m2", data={"account": 7})
+        assert other.drain() == 0
+        go_on.set()
+        processing.join()
+        assert (other.drain(), shop.effects()) == (1, ["m1", "m2"])
+
+
+def lapsed(shop: Shop, worker: int) -> Flow[object]:
+    """Its lease has run out, and somebody notices."""
+    shop.sql(f"UPDATE onceward_worker SET alive_until = 'epoch' WHERE id = {worker}")
+    return presence.take_over_lapsed(shop.inbox.context, 0)
+
+
+def seen(shop: Shop, worker: int) -> Flow[object]:
+    """Its supervisor has seen it die."""
+    del worker
+    return presence.take_over_process(shop.inbox.context, "claiming", "killed by the test")
+
+
+def leaving(shop: Shop, worker: int) -> Flow[object]:
+    """It says goodbye itself."""
+    return presence.say_goodbye(shop.inbox.context, worker)
+
+
+@pytest.mark.parametrize("end", [lapsed, seen, leaving])
+def test_a_claim_that_is_committed_while_its_worker_ends_is_let_go(postgres_url: str, end: Any) -> None:
+    """HZ-30: a note in the name of a worker that is gone would never come off."""
+    with Shop(postgres_url, "def") as shop:
+        shop.handle()
+        shop.receive("m1")
+        worker = shop.step(presence.register(shop.inbox.context, process="claiming", host="here", pid=1, inline=False))
+        note = {"worker": worker, "token": 7, "limit": 1, "again": 1, "floor": 0, "held": [], "subscriptions": [1]}
+        session = shop.inbox.store.connect()
+        assert len(session.perform((shop.inbox.context.short(), Query("claim", note)))[1]) == 1
+        ending = threading.Thread(target=lambda: shop.step(end(shop, worker)))
+        ending.start()
+        wait_until(lambda: not ending.is_alive() or shop.waiting_for_locks())
+        session.perform(Commit())
+        session.close()
+        ending.join()
+        if shop.count("worker"):  # one that claims is passed by, for now
+            shop.step(end(shop, worker))
+        shop.drain()
+        assert shop.effects() == ["m1"]

@@ -136,6 +136,18 @@ def test_a_receiver_that_is_away_is_waited_for(sqlite_url: str, tmp_path: Path) 
         away.close()
 
 
+def test_all_that_a_message_is_goes_over(sqlite_url: str) -> None:
+    """Id, type, version, key, bytes and headers: what the other side keeps it apart and in order by."""
+    with two_prefixes(sqlite_url, "def") as loop:
+        loop.first.inbox.sink("default", into(loop.second.inbox, source="loop"))
+        name = loop.first.inbox.send("step", {"n": 1}, key="a", version=3, headers={"x-note": "kept"})
+        loop.first.drain()
+        (row,) = loop.second.inbox.messages(source="loop")
+        assert (row.id, row.type, row.version, row.key) == (name, "step", 3, "a")
+        story = loop.second.story(row.seq)
+        assert (story.body, story.headers["x-note"]) == (b'{"n":1}', "kept")
+
+
 class Sides:
     """The processes of both sides, killed and replaced at random."""
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from onceward.sinks import kafka
+from onceward.sinks.mqtt import MqttSink
 from onceward.sinks.protocol import open_sink
 from onceward.testing.sink_contract import _message
 from tests.sinks.outlets import NatsOutlet, Outlet, RabbitOutlet
@@ -53,4 +54,19 @@ def test_no_answer_is_no_confirmation(monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(open_sink("kafka://127.0.0.1:1?topic=orders")) as sink:
         monkeypatch.setattr(kafka, "CONFIRM_SECONDS", 0.05)
         with pytest.raises(ConnectionError, match="no answer"):
+            sink.publish(_message())
+
+
+@pytest.mark.parametrize("answer", ["Unspecified error", "Not authorized", "Quota exceeded"])
+def test_whatever_mqtt_answers_but_success_is_no_confirmation(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Line:
+        def publish(self, *_: object) -> str:
+            return answer
+
+        def close(self) -> None:
+            """Nothing to close."""
+
+    with closing(MqttSink("mqtt://localhost?topic=orders")) as sink:
+        monkeypatch.setattr(sink, "_connected", Line)
+        with pytest.raises(ConnectionError, match=f"refused: {answer}"):
             sink.publish(_message())
