@@ -10,6 +10,9 @@ STATEMENTS = "stores/sql/postgres.sql"
 GUARDS = "tests/contract/test_postgres_guards.py"
 RACES = "tests/upkeep/test_races.py"
 ZOMBIES = "tests/crash/test_zombies.py"
+CATALOG = "tests/contract/test_catalog.py"
+FAN_OUT = "tests/contract/test_fan_out.py"
+MIGRATIONS = "tests/migration/test_migrations.py"
 ENDING = f"{GUARDS}::test_a_claim_that_is_committed_while_its_worker_ends_is_let_go"
 
 _mutant = partial(Mutant, store="postgres")
@@ -144,5 +147,83 @@ POSTGRES: tuple[Mutant, ...] = (
         old="SELECT id FROM {prefix}worker WHERE id = %(worker)s FOR UPDATE",
         new="SELECT id FROM {prefix}worker WHERE id = %(worker)s",
         test=f"{ENDING}[leaving]",
+    ),
+    _mutant(
+        name="batches that overlap insert in their own order",
+        file=STATEMENTS,
+        old="    FROM input ORDER BY consumer, source, stored_id\n",
+        new="    FROM input\n",
+        test=f"{GUARDS}::test_batches_that_overlap_do_not_wait_for_each_other_in_a_circle",
+    ),
+    _mutant(
+        name="a receiver stores under an outdated catalog",
+        file=STATEMENTS,
+        old="    WHERE coalesce((SELECT version FROM {prefix}catalog WHERE one) = %(catalog)s::bigint, true)\n",
+        new="    WHERE coalesce(%(catalog)s::bigint, 0) IS NOT NULL\n",
+        test=f"{FAN_OUT}::test_a_stale_receiver_reaches_a_new_consumer[postgres-def]",
+    ),
+    _mutant(
+        name="inline work stores under an outdated catalog",
+        file=STATEMENTS,
+        old="    FROM {prefix}catalog WHERE one AND version = %(catalog)s::bigint\n",
+        new="    FROM {prefix}catalog WHERE one AND %(catalog)s::bigint IS NOT NULL\n",
+        test=f"{FAN_OUT}::test_inline_work_under_a_stale_catalog_reaches_a_new_consumer[postgres-def]",
+    ),
+    _mutant(
+        name="a message is discarded while it is fanned out",
+        file=STATEMENTS,
+        old="AND state || '' = 'unhandled' FOR UPDATE) AS q",
+        new="AND state || '' = 'unhandled') AS q",
+        test=f"{FAN_OUT}::test_a_message_is_discarded_or_fanned_out_and_never_both",
+    ),
+    _mutant(
+        name="a caller's transaction does not hold the catalog",
+        file=STATEMENTS,
+        old="FROM (SELECT pg_advisory_xact_lock_shared(hashtext('{prefix}catalog'), 0), pg_notify",
+        new="FROM (SELECT pg_notify",
+        test=f"{CATALOG}::test_a_consumer_that_comes_meanwhile_waits_for_open_transactions",
+    ),
+    _mutant(
+        name="a new consumer waits for no caller's transaction",
+        file=STATEMENTS,
+        old="SELECT pg_advisory_xact_lock(hashtext('{prefix}catalog'), 0)\n",
+        new="SELECT 1\n",
+        test=f"{CATALOG}::test_a_consumer_that_comes_meanwhile_waits_for_open_transactions",
+    ),
+    _mutant(
+        name="a zombie charges what its heir is running",
+        file=STATEMENTS,
+        old=f"WHERE seq = %(seq)s AND {_FENCE}\nRETURNING seq\n\n-- name: add_attempt",
+        new="WHERE seq = %(seq)s AND (%(worker)s::bigint + %(token)s::bigint) IS NOT NULL\n"
+        "RETURNING seq\n\n-- name: add_attempt",
+        test="tests/contract/test_claims.py::test_a_zombie_ends_nothing_that_its_heir_runs[postgres-def-raises]",
+    ),
+    _mutant(
+        name="a commit that was answered with ROLLBACK counts",
+        file="stores/postgres/wire.py",
+        old='if what is COMMIT and answer.command_status != b"COMMIT":',
+        new='if what is COMMIT and answer.command_status not in (b"COMMIT", b"ROLLBACK"):',
+        test=f"{GUARDS}::test_a_commit_counts_only_when_the_server_says_so",
+    ),
+    _mutant(
+        name="two migrate at once",
+        file="stores/postgres/store.py",
+        old='connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"{self.prefix}migration"])',
+        new='connection.execute("SELECT hashtext(%s)", [f"{self.prefix}migration"])',
+        test=f"{MIGRATIONS}::test_migrators_wait_for_each_other_whatever_the_default_isolation",
+    ),
+    _mutant(
+        name="a migrator does not see what the one before it did",
+        file="stores/postgres/store.py",
+        old="connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED",
+        new="connection.isolation_level = None",
+        test=f"{MIGRATIONS}::test_migrators_wait_for_each_other_whatever_the_default_isolation",
+    ),
+    _mutant(
+        name="what is promised may be lost with the server",
+        file=STATEMENTS,
+        old="CASE WHEN %(durable)s THEN current_setting('synchronous_commit') ELSE 'off' END",
+        new="CASE WHEN %(durable)s THEN 'off' ELSE 'off' END",
+        test=f"{GUARDS}::test_what_is_promised_is_written_as_surely_as_the_server_writes",
     ),
 )

@@ -16,4 +16,12 @@ SQLITE: tuple[Mutant, ...] = (
         test="tests/crash/test_zombies.py::test_a_zombie_that_wakes_while_its_heir_runs_ends_nothing[sqlite-async]",
         store="sqlite",
     ),
+    Mutant(
+        name="a zombie charges what its heir is running, in a file",
+        file="stores/sql/sqlite.sql",
+        old="WHERE seq = :seq AND worker = :worker AND token = :token\nRETURNING seq\n\n-- name: add_attempt",
+        new="WHERE seq = :seq AND (:worker + :token) IS NOT NULL\nRETURNING seq\n\n-- name: add_attempt",
+        test="tests/contract/test_claims.py::test_a_zombie_ends_nothing_that_its_heir_runs[sqlite-def-raises]",
+        store="sqlite",
+    ),
 )

@@ -195,6 +195,39 @@ def test_a_zombie_can_finish_nothing(quick: Shop, ending: str) -> None:
     assert [(a.kind, a.charged) for a in quick.story(seq).history] == [("crash", True)]
 
 
+@pytest.mark.parametrize("ending", ["returns", "raises"])
+def test_a_zombie_ends_nothing_that_its_heir_runs(quick: Shop, ending: str) -> None:
+    """R12, HZ-30: the row is there, under another note. It is neither finished nor charged but by whoever has that."""
+    heir, begun, go_on = quick.another(settings=QUICK), threading.Event(), threading.Event()
+
+    def waking(message: Message) -> Steps:
+        yield Until(begun.is_set)
+        yield wrote(message, "zombie")
+        if ending == "raises" and message.id == "m1":
+            raise RuntimeError("too late")
+
+    def running(message: Message) -> Steps:
+        begun.set()
+        yield Until(go_on.is_set)
+        yield wrote(message, "heir")
+
+    quick.handle(behaviour=waking)
+    heir.handle(behaviour=running)
+    with quick.running(process="zombie", concurrency=1):
+        seq = quick.receive("m1").seq
+        wait_until(lambda: quick.status(seq) == "running")
+        heir.declare_dead("zombie")
+        with heir.running(concurrency=1):
+            wait_until(begun.is_set)
+            quick.receive("m2")
+            # Its one lane is through with m1 when it takes up another message; the heir's is busy.
+            wait_until(lambda: quick.notes() == [("m2", "zombie")])
+            go_on.set()
+            wait_until(lambda: quick.status(seq) == "done")
+    assert quick.notes() == [("m1", "heir"), ("m2", "zombie")]
+    assert [(a.kind, a.charged) for a in quick.story(seq).history] == [("crash", True)]
+
+
 def test_a_zombie_loses_only_what_was_taken(quick: Shop) -> None:
     """HZ-30: of a group, the whole transaction rolls back; every message of it has one effect in the end."""
     taken_over = threading.Event()

@@ -172,6 +172,31 @@ def test_a_fan_out_waits_for_another(shop: Shop) -> None:
     assert shop.notes() == [("m1", "billing")]
 
 
+def test_a_message_is_discarded_or_fanned_out_and_never_both(postgres_url: str) -> None:
+    """A person's word comes before the fan-out or finds nothing any more: on PostgreSQL both can be under way."""
+    with Shop(postgres_url, "def") as shop, shop.visitor() as later:
+        seq = shop.receive("m1").seq
+        later.handle(consumer="billing")
+        later.receive("other", "other.type")
+        with later.inbox.store.session() as session:
+            steps = fan_out(later.inbox.context)
+            request = next(steps)
+            while not (
+                isinstance(request, Query) and request.name == "hand_on"
+            ):  # its rows are made, not yet committed
+                request = steps.send(session.perform(request))
+            discarded: list[int] = []
+            deciding = threading.Thread(target=lambda: discarded.append(shop.inbox.discard(seq, reason="test")))
+            deciding.start()
+            wait_until(lambda: discarded or shop.waiting_for_locks())
+            with suppress(StopIteration):
+                while True:
+                    request = steps.send(session.perform(request))
+            deciding.join()
+        later.drain()
+        assert (discarded, shop.notes()) == ([0], [("m1", "billing")])
+
+
 def test_an_unhandled_message_is_redelivered_before_it_is_adopted(shop: Shop) -> None:
     """R01: a copy that comes when the type is known and the old row is not yet fanned out changes nothing."""
     shop.receive("m1")
@@ -197,6 +222,18 @@ def test_a_stale_receiver_reaches_a_new_consumer(shop: Shop) -> None:
     for worker in (shop, newer):
         worker.drain()
     assert shop.notes() == [("m0", "default"), ("m1", "default"), ("m2", "default"), ("m2", "stock")]
+
+
+def test_inline_work_under_a_stale_catalog_reaches_a_new_consumer(shop: Shop) -> None:
+    """R02: the same for a release that handles what it receives at once."""
+    shop.handle()
+    shop.process("m1")
+    newer = shop.another()
+    newer.handle(consumer="stock")
+    newer.drain()
+    shop.process("m2")
+    newer.drain()
+    assert shop.notes() == [("m1", "default"), ("m2", "default"), ("m2", "stock")]
 
 
 def test_fanning_out_under_a_stale_catalog_loses_nothing(shop: Shop) -> None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from datetime import timedelta
 from typing import Any
 
 import psycopg
 import pytest
 
-from onceward import Message
+from onceward import Message, Receipt
+from onceward.errors import TransactionAborted
 from onceward.flow import Begin, Commit, Flow, Query
+from onceward.message import Delivery
 from onceward.steps import presence
 from onceward.steps.context import Context
+from onceward.steps.receive import receive
 from tests.contract.behaviour import Do, Sql, Steps, Until, wrote
-from tests.contract.harness import Kind, Shop
+from tests.contract.harness import Kind, Shop, arguments
 from tests.waiting import wait_until
 
 
@@ -205,3 +209,63 @@ def test_a_claim_that_is_committed_while_its_worker_ends_is_let_go(postgres_url:
             shop.step(end(shop, worker))
         shop.drain()
         assert shop.effects() == ["m1"]
+
+
+def test_batches_that_overlap_do_not_wait_for_each_other_in_a_circle(postgres_url: str) -> None:
+    """HZ-02: rows are inserted in the order of their ids, whatever that of the batch is."""
+    with Shop(postgres_url, "def") as shop, psycopg.connect(postgres_url) as held:
+        shop.receive("m0")
+        shop.inbox.receive(**arguments("b"), tx=held)
+        context = shop.inbox.context
+
+        def store(*ids: str) -> threading.Thread:
+            deliveries = [Delivery.of(**arguments(name)) for name in ids]
+            thread = threading.Thread(
+                target=lambda: receipts.extend(shop.step(receive(context, context.cache, deliveries)))
+            )
+            thread.start()
+            return thread
+
+        receipts: list[Receipt] = []
+        first = store("a", "b", "c")
+        wait_until(lambda: shop.waiting_for_locks() == 1)
+        second = store("c", "b", "a")
+        wait_until(lambda: shop.waiting_for_locks() == 2)
+        held.rollback()
+        first.join()
+        second.join()
+        assert Counter(receipt.status for receipt in receipts) == {"accepted": 3, "duplicate": 3}
+
+
+def test_a_commit_counts_only_when_the_server_says_so(postgres_url: str) -> None:
+    """HZ-21: an aborted transaction is answered with ROLLBACK, which is no error."""
+    with Shop(postgres_url, "def") as shop:
+        session: Any = shop.inbox.store.connect()
+        session.perform((shop.inbox.context.short(), Query("names")))
+        with pytest.raises(psycopg.DataError):
+            psycopg.Cursor(session.connection).execute("SELECT 1 / 0")
+        with pytest.raises(TransactionAborted):
+            session.perform(Commit())
+        session.close()
+
+
+def test_what_is_promised_is_written_as_surely_as_the_server_writes(postgres_url: str) -> None:
+    """HZ-60: received, handled or processed; only notes, which nothing outlives, need not be."""
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(f"ALTER DATABASE {connection.info.dbname} SET synchronous_commit = 'local'".encode())
+    noted = "INSERT INTO effects (message_id, note) SELECT {what}, current_setting('synchronous_commit')"
+
+    def noting(message: Message) -> Steps:
+        yield Sql(noted.format(what="%s"), (f"{message.id} handled",))
+
+    with Shop(postgres_url, "def") as shop:
+        body = f"BEGIN {noted.format(what=repr('received'))}; RETURN NULL; END"
+        shop.sql(f"CREATE FUNCTION note_it() RETURNS trigger LANGUAGE plpgsql AS $$ {body} $$")
+        shop.sql("CREATE TRIGGER note_it AFTER INSERT ON onceward_ledger EXECUTE FUNCTION note_it()")
+        shop.handle(behaviour=noting)
+        shop.receive("m1")
+        shop.drain()
+        shop.process("m2")
+        names = ["m1 handled", "m2 handled", "received", "received"]
+        assert shop.notes() == [(name, "local") for name in names]
+        shop.sql("DELETE FROM effects")
