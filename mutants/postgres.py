@@ -18,6 +18,7 @@ ENDING = f"{GUARDS}::test_a_claim_that_is_committed_while_its_worker_ends_is_let
 _mutant = partial(Mutant, store="postgres")
 _FENCE = "(worker, token) IS NOT DISTINCT FROM (%(worker)s::bigint, %(token)s::bigint)"
 _FRESH = "SELECT * FROM fresh LIMIT %(limit)s\n), mine AS MATERIALIZED (\n    SELECT seq FROM picked, me"
+_ME = "WITH me AS MATERIALIZED (\n    SELECT id FROM {prefix}worker WHERE id = %(worker)s"
 
 POSTGRES: tuple[Mutant, ...] = (
     _mutant(
@@ -121,32 +122,44 @@ POSTGRES: tuple[Mutant, ...] = (
     _mutant(
         name="a claim does not keep its worker",
         file=STATEMENTS,
-        old="Relies on queue_ready and queue_due.\nWITH me AS MATERIALIZED (\n"
-        "    SELECT id FROM {prefix}worker WHERE id = %(worker)s FOR KEY SHARE",
-        new="Relies on queue_ready and queue_due.\nWITH me AS MATERIALIZED (\n"
-        "    SELECT id FROM {prefix}worker WHERE id = %(worker)s",
-        test=f"{ENDING}[seen]",
+        old=f"Relies on queue_ready and queue_due.\n{_ME} FOR KEY SHARE",
+        new=f"Relies on queue_ready and queue_due.\n{_ME}",
+        test=f"{ENDING}[claim-seen]",
+    ),
+    _mutant(
+        name="a claim of the relay does not keep its worker",
+        file=STATEMENTS,
+        old=f"Relies on queue_outgoing and queue_outgoing_due.\n{_ME} FOR KEY SHARE",
+        new=f"Relies on queue_outgoing and queue_outgoing_due.\n{_ME}",
+        test=f"{ENDING}[claim_outgoing-seen]",
+    ),
+    _mutant(
+        name="a claim of suspects does not keep its worker",
+        file=STATEMENTS,
+        old=f"Relies on queue_suspect.\n{_ME} FOR KEY SHARE",
+        new=f"Relies on queue_suspect.\n{_ME}",
+        test=f"{ENDING}[claim_suspects-seen]",
     ),
     _mutant(
         name="whoever lapsed is taken over while it claims",
         file=STATEMENTS,
         old="ORDER BY id LIMIT 10\nFOR UPDATE SKIP LOCKED",
         new="ORDER BY id LIMIT 10",
-        test=f"{ENDING}[lapsed]",
+        test=f"{ENDING}[claim-lapsed]",
     ),
     _mutant(
         name="whoever was seen dying is taken over while its claim is committed",
         file=STATEMENTS,
         old="starts_with(process, %(process)s || '#') FOR UPDATE",
         new="starts_with(process, %(process)s || '#')",
-        test=f"{ENDING}[seen]",
+        test=f"{ENDING}[claim-seen]",
     ),
     _mutant(
         name="whoever leaves does not wait for its own claim",
         file=STATEMENTS,
         old="SELECT id FROM {prefix}worker WHERE id = %(worker)s FOR UPDATE",
         new="SELECT id FROM {prefix}worker WHERE id = %(worker)s",
-        test=f"{ENDING}[leaving]",
+        test=f"{ENDING}[claim-leaving]",
     ),
     _mutant(
         name="batches that overlap insert in their own order",

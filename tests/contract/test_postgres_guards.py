@@ -19,6 +19,7 @@ from onceward.steps.context import Context
 from onceward.steps.receive import receive
 from tests.contract.behaviour import Do, Sql, Steps, Until, wrote
 from tests.contract.harness import Kind, Shop, arguments
+from tests.outbox.post import Post
 from tests.waiting import wait_until
 
 
@@ -189,16 +190,34 @@ def leaving(shop: Shop, worker: int) -> Flow[object]:
     return presence.say_goodbye(shop.inbox.context, worker)
 
 
-@pytest.mark.parametrize("end", [lapsed, seen, leaving])
-def test_a_claim_that_is_committed_while_its_worker_ends_is_let_go(postgres_url: str, end: Any) -> None:
+CLAIMS: dict[str, dict[str, Any]] = {
+    "claim": {"again": 1, "floor": 0, "held": []},
+    "claim_outgoing": {"destination": "default", "floor": 0},
+    "claim_suspects": {"destination": None, "held": [], "level": 1},
+}
+"""What each asks for beside the note."""
+
+
+@pytest.mark.parametrize(
+    ("claim", "end"),
+    [("claim", lapsed), ("claim", seen), ("claim", leaving), ("claim_outgoing", seen), ("claim_suspects", seen)],
+)
+def test_a_claim_that_is_committed_while_its_worker_ends_is_let_go(postgres_url: str, claim: str, end: Any) -> None:
     """HZ-30: a note in the name of a worker that is gone would never come off."""
     with Shop(postgres_url, "def") as shop:
+        post = Post()
         shop.handle()
-        shop.receive("m1")
+        shop.inbox.sink("default", post.sink("def"))
+        if claim == "claim_outgoing":
+            shop.inbox.send("shipped", {"name": "m1"})
+        else:
+            shop.receive("m1")
+        shop.sql(f"UPDATE onceward_queue SET suspect = {int(claim == 'claim_suspects')}")
         worker = shop.step(presence.register(shop.inbox.context, process="claiming", host="here", pid=1, inline=False))
-        note = {"worker": worker, "token": 7, "limit": 1, "again": 1, "floor": 0, "held": [], "subscriptions": [1]}
+        wanted = [row[0] for row in shop.sql("SELECT id FROM onceward_subscription")]
+        note = {"worker": worker, "token": 7, "limit": 1, "subscriptions": wanted, **CLAIMS[claim]}
         session = shop.inbox.store.connect()
-        assert len(session.perform((shop.inbox.context.short(), Query("claim", note)))[1]) == 1
+        assert len(session.perform((shop.inbox.context.short(), Query(claim, note)))[1]) == 1
         ending = threading.Thread(target=lambda: shop.step(end(shop, worker)))
         ending.start()
         wait_until(lambda: not ending.is_alive() or shop.waiting_for_locks())
@@ -208,7 +227,7 @@ def test_a_claim_that_is_committed_while_its_worker_ends_is_let_go(postgres_url:
         if shop.count("worker"):  # one that claims is passed by, for now
             shop.step(end(shop, worker))
         shop.drain()
-        assert shop.effects() == ["m1"]
+        assert [*shop.effects(), *post.names] == ["m1"]
 
 
 def test_batches_that_overlap_do_not_wait_for_each_other_in_a_circle(postgres_url: str) -> None:
