@@ -19,15 +19,17 @@ FORGERIES ?= 100000
 # The tests kill processes and servers, not the machine: what they write need not reach a disk where memory has room for it.
 SCRATCH := $(shell df -k --output=avail /dev/shm 2>/dev/null | awk '$$1 > 4000000 { print "TMPDIR=/dev/shm" }')
 
-BIN   := .venv/bin
-READY := .venv/.ready
+# An environment for each Python: make setup PYTHON=python3.13 VENV=.venv-3.13
+VENV  ?= .venv
+BIN   := $(VENV)/bin
+READY := $(VENV)/.ready
 PEERS := bench/.venv/.ready
 
 # Tests start many processes; where Python may not write bytecode, each of them compiles all it imports anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format screenshots crash simulate mutants chaos fuzz proof brokers bench bench-fairness bench-before bench-60m soak servers pins clean
+.PHONY: help setup demo test second lane lint format screenshots crash simulate mutants chaos fuzz proof brokers bench bench-fairness bench-before bench-60m soak servers pins clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +41,22 @@ demo: $(READY) ## Watch messages take effect exactly once, through duplicates an
 
 test: lint servers ## Lint, then run the whole test suite on real servers
 	@$(SCRATCH) $(BIN)/pytest -q -n $(WORKERS) --dist worksteal $(ARGS)
+
+# What every Python must play; the rest is about servers and processes, and is the same on each.
+LANE := tests/unit tests/contract tests/test_architecture.py tests/test_startup.py tests/test_pins.py
+
+second: servers ## Run the unit and contract tests on another Python, the newest found or OTHER=python3.13, with coverage
+	@other='$(OTHER)'; test -n "$$other" || other=$$($(BIN)/python -m tests.pythons); \
+	test -n "$$other" || { echo "second Python: none found, of 3.11 to 3.14, on PATH or in pyenv; the tests ran on one"; exit 0; }; \
+	$(MAKE) --no-print-directory lane PYTHON="$$other" \
+		VENV=".venv-$$("$$other" -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
+
+lane: $(READY)
+	@$(BIN)/coverage erase
+	@COVERAGE_CORE=sysmon $(SCRATCH) $(BIN)/coverage run -m pytest -q -n $(WORKERS) --dist worksteal $(LANE)
+	@$(BIN)/coverage combine --quiet
+	@echo "second Python: $$($(BIN)/python --version)"
+	@echo "coverage: $$($(BIN)/coverage report --format=total) % of the lines of src/onceward, by $(LANE)"
 
 lint: $(READY) ## Check style, types and the direction of imports
 	@$(BIN)/ruff check
@@ -106,6 +124,8 @@ pins: $(READY) ## Renew requirements-dev.txt (uv is fetched for this alone)
 	@$(BIN)/python -m pip install --quiet uv
 	@$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 \
 		--upgrade --no-annotate --no-header --quiet --output-file requirements-dev.txt
+	@for version in 3.11 3.12 3.13 3.14; do $(BIN)/uv pip compile requirements-dev.txt --python-version $$version \
+		--only-binary :all: --quiet --output-file - >/dev/null || { echo "the pins do not install on Python $$version"; exit 1; }; done
 
 clean: ## Remove caches and build output (.venv stays)
 	@rm -rf build dist .coverage .coverage.* htmlcov .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
@@ -116,10 +136,10 @@ $(READY): requirements-dev.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "onceward needs Python 3.11 or newer: make setup PYTHON=python3.12"; exit 1; }
 	@# Debian's python3 has no ensurepip without python3-venv; the pip it does have can fill the environment.
-	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv >/dev/null || \
-		{ $(PYTHON) -m venv --clear --without-pip .venv && \
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) >/dev/null || \
+		{ $(PYTHON) -m venv --clear --without-pip $(VENV) && \
 		  $(PYTHON) -m pip --quiet --python $(BIN)/python install pip; } || \
-		{ rm -rf .venv; echo "Cannot make .venv. On Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
+		{ rm -rf $(VENV); echo "Cannot make $(VENV). On Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all]'
 	@touch $@

@@ -31,7 +31,7 @@ from tests.servers import (
     RedisServer,
 )
 from tests.servers.foreign import ForeignServer, foreign
-from tests.servers.limits import broker_of, why_not
+from tests.servers.limits import LEFT_OUT, broker_of, leave_out, summary, why_not
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _USED = pytest.StashKey[Counter[str]]()
-_LEFT_OUT = pytest.StashKey[dict[str, str]]()
 _database_numbers = itertools.count(1)
 _empty_databases: list[str] = []
 """Of this worker's cluster: nobody uses them and nothing is in them."""
@@ -234,7 +233,7 @@ def store_url(request: pytest.FixtureRequest) -> str:
 def pytest_configure(config: pytest.Config) -> None:
     """Make room for the count, and for the record of the brokers' contracts where one is wanted."""
     config.stash[_USED] = Counter()
-    config.stash[_LEFT_OUT] = {}
+    config.stash[LEFT_OUT] = {}
     if brokers_record.FILE in os.environ:
         config.pluginmanager.register(brokers_record.Record())
 
@@ -247,9 +246,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     end.
     """
     reasons = {item: why for item in items if (why := why_not(item))}
-    config.hook.pytest_deselected(items=list(reasons))
-    config.stash[_LEFT_OUT] |= {item.name: why for item, why in reasons.items()}
-    items[:] = sorted((item for item in items if item not in reasons), key=lambda item: broker_of(item) or "~")
+    leave_out(config, items, reasons)
+    items.sort(key=lambda item: broker_of(item) or "~")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -257,7 +255,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if hasattr(session.config, "workeroutput"):
         used = session.config.stash[_USED]
         session.config.workeroutput["servers"] = dict(used)
-        session.config.workeroutput["left out"] = session.config.stash[_LEFT_OUT]
+        session.config.workeroutput["left out"] = session.config.stash[LEFT_OUT]
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -266,7 +264,7 @@ def pytest_testnodedown(node: Any, error: object) -> None:  # noqa: ARG001
     used: Counter[str] = node.config.stash[_USED]
     sent: dict[str, dict[str, Any]] = getattr(node, "workeroutput", {})
     used.update(sent.get("servers", {}))
-    node.config.stash[_LEFT_OUT].update(sent.get("left out", {}))
+    node.config.stash[LEFT_OUT].update(sent.get("left out", {}))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -276,12 +274,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.section("servers")
         for name in sorted(used):
             terminalreporter.line(name if name.startswith("SQLite") else f"{name}, private instances: {used[name]}")
-    left_out = config.stash[_LEFT_OUT]
+    left_out = config.stash[LEFT_OUT]
     if left_out:
         terminalreporter.section("not played")
-        for why in sorted(set(left_out.values())):
-            cases = sorted(name for name, reason in left_out.items() if reason == why)
-            terminalreporter.line(f"{why}: {', '.join(cases)}")
+        for line in summary(left_out):
+            terminalreporter.line(line)
 
 
 def _note(config: pytest.Config, server: str) -> None:

@@ -9,7 +9,6 @@ which does not outlive the test process.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import importlib
 import itertools
@@ -25,6 +24,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
+from tests import processes
 from tests.waiting import wait_until
 
 CHECKOUT = Path(__file__).parents[1]
@@ -36,7 +36,6 @@ PROGRAMS = (
     "tests.outbox.program",
     "tests.sinks.program",
 )
-PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +95,7 @@ class Child:
     @property
     def state(self) -> str:
         """The kernel's letter: R, S, T for stopped, Z for dead and not yet asked about; "" when gone."""
-        try:
-            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except (FileNotFoundError, ProcessLookupError):
-            return ""
+        return processes.state(self.pid)
 
     @property
     def gone(self) -> bool:
@@ -211,7 +207,7 @@ def _be_born(job: Job, parent: int) -> NoReturn:
     code = 1
     try:
         os.setsid()
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        processes.die_with(parent)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         # The nursery's pipes are not the child's: it would keep them open and answer in its place.
         nothing = os.open(os.devnull, os.O_RDWR)

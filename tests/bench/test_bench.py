@@ -33,6 +33,7 @@ def ground() -> Iterator[Ground]:
         yield Ground(server)
 
 
+@pytest.mark.needs("PostgreSQL")
 def test_a_small_run_is_exact_and_its_table_is_whole(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     """R54: every contender on both stores; peers are not installed here, which the report says of each."""
     monkeypatch.setattr(race, "PEERS", race.ROOT / "bench" / "absent")
@@ -50,6 +51,7 @@ def test_a_small_run_is_exact_and_its_table_is_whole(ground: Ground, monkeypatch
     assert [name for name, *_ in report.judged(found["ratios"])] == list(report.NAMES)
 
 
+@pytest.mark.needs("PostgreSQL")
 def test_what_is_not_exact_fails(ground: Ground) -> None:
     """A missing effect, and a message that is still queued, are errors and not figures."""
     with ground.copy() as url:

@@ -24,6 +24,7 @@ def ground() -> Iterator[Ground]:
         yield Ground(server)
 
 
+@pytest.mark.needs("PostgreSQL")
 def test_every_scenario_is_exact_and_has_its_figures(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     """A small crowd in each; a scenario whose effects are not exact would fail. One runs with the code of a folder."""
     assert set(scenarios.SCENARIOS) == set(fairness.SCENARIOS)
@@ -42,6 +43,7 @@ def test_every_scenario_is_exact_and_has_its_figures(ground: Ground, monkeypatch
     assert table["neighbour_repeats"] == 0
 
 
+@pytest.mark.needs("PostgreSQL")
 def test_a_second_effect_and_a_missing_one_fail(ground: Ground) -> None:
     """They are errors and not figures."""
     with ground.bare() as url:
@@ -56,6 +58,7 @@ def test_a_second_effect_and_a_missing_one_fail(ground: Ground) -> None:
             check_once("scenario", url, [1, 3])
 
 
+@pytest.mark.needs("PostgreSQL")
 def test_what_a_message_costs_is_compared(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     """The code of a folder makes its own tables; both parts of the cost count."""
     monkeypatch.setattr(before, "WORKLOADS", {"handle": "update"})
@@ -66,6 +69,7 @@ def test_what_a_message_costs_is_compared(ground: Ground, monkeypatch: pytest.Mo
     assert before.cost_ratios({"drain": {"before": was, "now": now}}) == {"drain": 1.25}  # of 1.25, 1.2 and 4
 
 
+@pytest.mark.needs("PostgreSQL")
 def test_what_is_measured_again_replaces_what_the_report_had(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only that: the rest of the report stays as it was recorded."""
     monkeypatch.setattr(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from onceward import Inbox
+from tests import processes
 from tests.cli import shop
 from tests.waiting import wait_until
 
@@ -180,9 +181,7 @@ def dead_message(place: Shop, number: int | str, *, why: str = "no such account"
 
 def alive(pid: int) -> bool:
     """Whether a process is there and not only waiting to be reaped."""
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
+    return processes.state(pid) not in ("", "Z")
 
 
 @pytest.fixture

@@ -97,6 +97,7 @@ def test_poison_that_kills_the_whole_tree(ground: Ground, zygote: Zygote) -> Non
     check_verdict(ground, INNOCENTS)
 
 
+@pytest.mark.needs("Linux")  # elsewhere no process is refused memory
 @pytest.mark.parametrize("kind", KINDS)
 def test_exhausted_memory_is_a_failure_like_any_other(kind: Kind, ground: Ground, zygote: Zygote) -> None:
     """R16, HZ-50: where the limit raises MemoryError, the process lives on and the message uses up its attempts."""

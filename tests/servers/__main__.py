@@ -1,6 +1,7 @@
 """Fetches the servers before the tests start: `python -m tests.servers`.
 
 Kafka alone is not in Debian and has a stand-in: where it cannot be fetched, the run goes on without it and says so.
+Of the others all that is missing is named at once; with CI=true that is an error, else the tests run without.
 """
 
 from __future__ import annotations
@@ -16,28 +17,33 @@ def kafka() -> str:
         return f"{install.java_program()}, {install.kafka_libraries()}"
     except install.ServerMissing as missing:
         if not install.kafka_missing():
-            raise
+            install.miss_kafka(f"Kafka {install.KAFKA} needs Java and Maven, which are not installed here")
         sys.stderr.write(f"{missing}\n")
         return f"librdkafka's mock cluster ({install.kafka_missing()})"
 
 
-try:
-    found = (
-        (kafka(),)
-        if sys.argv[1:] == ["kafka"]
-        else (
-            install.postgresql_bin(),
-            install.pgbouncer_program(),
-            install.redis_program(),
-            install.nats_program(),
-            install.rabbitmq_program(),
-            install.mosquitto_program(),
-            kafka(),
-            install.pubsub_emulator() or install.pstest_program(),
-            install.chromium_program(),
-            install.chromedriver_program(),
-        )
-    )
-    sys.stdout.write(f"servers: {', '.join(map(str, found))}\n")
-except install.ServerMissing as missing:
-    sys.exit(str(missing))
+def main(only: list[str]) -> int:
+    """Get them all; the answer is the exit code."""
+    found, missing, reasons = [kafka()], [], []
+    for server in [] if only == ["kafka"] else install.SERVERS:
+        try:
+            found.append(str(server.get()))
+        except install.ServerMissing as reason:
+            missing.append(server)
+            reasons.append(str(reason))
+    sys.stdout.write(f"servers: {', '.join(found)}\n")
+    if not missing:
+        return 0
+    names = ", ".join(server.name for server in missing)
+    if install.may_install():
+        sys.stdout.write("\n".join(reasons) + "\n")
+    sys.stdout.write(f"missing: {names}. Get all of them: {install.command(missing)}\n")
+    if install.is_ci():
+        sys.stdout.write("CI=true: a server that is missing is an error\n")
+        return 1
+    sys.stdout.write("The tests that need them are left out, and named at the end of the run\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,7 +1,8 @@
 """Getting the servers the tests need.
 
-Invariant: a server that is missing is installed or the run fails, naming the package to install; it is never
-skipped. Several test workers may ask at once: one installs, the others wait for it.
+Invariant: what is missing is installed where that is possible (Debian, as root). Elsewhere all that is missing is named
+at once with the command to get it: with CI=true this is an error, else the cases that need it are left out before the
+run, and named after it. Several test workers may ask at once: one installs, the others wait for it.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 _LOCK = "install.lock"
 _POLICY = Path("/usr/sbin/policy-rc.d")
@@ -31,7 +34,7 @@ def ensure(package: str, *, probe: Callable[[], Path | None]) -> Path:
     """What `probe` finds, installing the Debian package first when it finds nothing."""
     if found := probe():
         return found
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+    if not may_install():
         raise ServerMissing(
             f"the tests need a real server that is not installed here: run `sudo apt-get install {package}`"
             " (or your system's equivalent, with its programs on PATH)"
@@ -43,6 +46,16 @@ def ensure(package: str, *, probe: Callable[[], Path | None]) -> Path:
     if found := probe():
         return found
     raise ServerMissing(f"`apt-get install {package}` succeeded, but its programs were not found afterwards")
+
+
+def may_install() -> bool:
+    """Whether packages can be installed from here."""
+    return os.geteuid() == 0 and shutil.which("apt-get") is not None
+
+
+def is_ci() -> bool:
+    """Whether a server that is missing is an error."""
+    return os.environ.get("CI") == "true"
 
 
 def postgresql_bin() -> Path:
@@ -118,6 +131,11 @@ def kafka_missing() -> str:
     """Why there is no Kafka, where `make servers` could not fetch it; the next one tries again."""
     note = _kafka_note()
     return note.read_text() if note.exists() else ""
+
+
+def miss_kafka(why: str) -> None:
+    """Let the mock cluster stand in for it."""
+    _kafka_note().write_text(why)
 
 
 def _kafka_note() -> Path:
@@ -197,6 +215,66 @@ def _find_postgresql() -> Path | None:
 def _find_rabbitmq() -> Path | None:
     debian = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
     return debian if debian.exists() else _find("rabbitmq-server")
+
+
+class Server(NamedTuple):
+    """What the tests need, and how to get it."""
+
+    name: str
+    debian: str
+    homebrew: str
+    get: Callable[[], Path]
+    find: Callable[[], Path | None]
+    """Without fetching anything."""
+
+
+def _pubsub() -> Path:
+    return pubsub_emulator() or pstest_program()
+
+
+def _find_pubsub() -> Path | None:
+    if emulator := pubsub_emulator():
+        return emulator if _find("java") else None
+    built = _cache() / f"pstest-{PSTEST}"
+    return built if built.exists() else _find("go")
+
+
+def _browser() -> Path:
+    chromium_program()
+    return chromedriver_program()
+
+
+def _find_browser() -> Path | None:
+    return _find("chromedriver") if _find("chromium") else None
+
+
+SERVERS = (
+    Server("PostgreSQL", "postgresql", "postgresql@17", postgresql_bin, _find_postgresql),
+    Server("PgBouncer", "pgbouncer", "pgbouncer", pgbouncer_program, lambda: _find("pgbouncer")),
+    Server("Redis", "redis-server", "redis", redis_program, lambda: _find("redis-server")),
+    Server("NATS", "nats-server", "nats-server", nats_program, lambda: _find("nats-server")),
+    Server("RabbitMQ", "rabbitmq-server", "rabbitmq", rabbitmq_program, _find_rabbitmq),
+    Server("Mosquitto", "mosquitto", "mosquitto", mosquitto_program, lambda: _find("mosquitto")),
+    Server("Pub/Sub", "golang-go default-jre-headless", "go openjdk", _pubsub, _find_pubsub),
+    Server("Chromium", "chromium chromium-driver", "--cask chromium chromedriver", _browser, _find_browser),
+)
+"""All but Kafka, for which a mock cluster stands in."""
+
+
+def command(servers: Sequence[Server]) -> str:
+    """How to get them all."""
+    if sys.platform == "darwin":
+        return "brew install " + " ".join(one.homebrew for one in servers)
+    return "sudo apt-get install " + " ".join(one.debian for one in servers)
+
+
+@cache
+def absent(name: str) -> str:
+    """Why the cases that need a server are left out; empty where it is here, or must be."""
+    server = next(one for one in SERVERS if one.name == name)
+    if is_ci() or may_install() or server.find():
+        return ""
+    return f"{name} is not installed here, get it with `{command([server])}`"
 
 
 def _apt_install(package: str) -> None:

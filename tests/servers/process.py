@@ -16,6 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests import processes
 from tests.servers.install import ServerMissing
 from tests.waiting import wait_until
 
@@ -138,9 +139,9 @@ def _stopped_family(root: int) -> list[int]:
     with contextlib.suppress(ProcessLookupError):
         os.kill(root, signal.SIGSTOP)
     # The signal is only asked for when kill returns.
-    wait_until(lambda: _stat(root)[:1] in (["T"], ["Z"], []), message=f"process {root} to stop")
+    wait_until(lambda: processes.state(root) in ("T", "Z", ""), message=f"process {root} to stop")
     # PostgreSQL's backends leave their parent's process group, so only the parent id leads to them.
-    parents = {pid: int(stat[1]) for pid in _processes() if (stat := _stat(pid))}
+    parents = processes.parents()
     family = [root]
     for member in family:
         family += [pid for pid, parent in parents.items() if parent == member]
@@ -148,17 +149,4 @@ def _stopped_family(root: int) -> list[int]:
 
 
 def _alive(pid: int) -> bool:
-    return _stat(pid)[:1] not in ([], ["Z"])
-
-
-def _processes() -> list[int]:
-    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-
-
-def _stat(pid: int) -> list[str]:
-    """State, parent id and so on of a process; nothing when it is gone."""
-    try:
-        # The name before ")" may itself contain spaces.
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return []
+    return processes.state(pid) not in ("", "Z")

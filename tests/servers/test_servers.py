@@ -16,6 +16,7 @@ import pytest
 from psycopg.pq import TransactionStatus
 
 from tests.servers import install
+from tests.servers.__main__ import main as servers_main
 from tests.waiting import wait_until, wait_until_async
 
 if TYPE_CHECKING:
@@ -194,6 +195,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.needs("PostgreSQL", "PgBouncer", "RabbitMQ")
 @pytest.mark.parametrize(
     ("program", "ending"),
     [
@@ -230,6 +232,35 @@ def test_a_missing_server_is_an_error_that_names_the_package(monkeypatch: pytest
         install.ensure("no-such-package", probe=lambda: None)
 
 
+@pytest.mark.parametrize("ci", ["true", ""])
+def test_without_root_all_that_is_missing_is_named_at_once_and_is_an_error_only_in_ci(
+    ci: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """E15: a plain user without any server, and with one that is there."""
+    there = [one for one in install.SERVERS if one.name == "PgBouncer"]
+    gone = [one._replace(get=_missing, find=lambda: None) for one in install.SERVERS if one not in there]
+    monkeypatch.setattr(install, "SERVERS", (*there, *gone))
+    monkeypatch.setattr(install, "kafka_missing", lambda: "no Kafka here")
+    monkeypatch.setattr(install, "java_program", _missing)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setenv("ONCEWARD_TEST_CACHE", str(tmp_path))
+    monkeypatch.setenv("CI", ci)
+    install.absent.cache_clear()
+    try:
+        assert servers_main([]) == (1 if ci else 0)
+        said = capsys.readouterr().out
+        assert "missing: PostgreSQL, Redis, NATS, RabbitMQ, Mosquitto, Pub/Sub, Chromium. Get all of them: " in said
+        assert "apt-get install postgresql redis-server nats-server rabbitmq-server mosquitto golang-go" in said
+        assert bool(install.absent("PostgreSQL")) == (not ci)
+        assert not install.absent("PgBouncer")
+    finally:
+        install.absent.cache_clear()
+
+
+def _missing() -> Path:
+    raise install.ServerMissing("gone")
+
+
 def _exists(process: int) -> bool:
     try:
         os.kill(process, 0)
@@ -238,6 +269,7 @@ def _exists(process: int) -> bool:
     return True
 
 
+@pytest.mark.needs("PostgreSQL")
 def test_where_kafka_cannot_be_fetched_its_cases_are_named_and_the_mock_cluster_plays_the_others(
     tmp_path: Path,
 ) -> None:
@@ -259,4 +291,4 @@ def test_where_kafka_cannot_be_fetched_its_cases_are_named_and_the_mock_cluster_
     case = "test_a_producer_that_sends_twice_has_sent_once"
     said = answer("pytest", "-q", "-p", "no:cacheprovider", "tests/sources/test_contract.py", "-k", f"kafka and {case}")
     assert "1 passed" in said
-    assert f"{missing}; librdkafka's mock cluster stands in: {case}[kafka-postgres]" in said
+    assert f"{missing}; librdkafka's mock cluster stands in: 1 case: {case}[kafka-postgres]" in said

@@ -45,6 +45,7 @@ def test_another_seed_gives_another_trace() -> None:
     assert len(digests) == 5
 
 
+@pytest.mark.needs("PostgreSQL")  # whose version is in the figures
 def test_the_last_line_counts_what_was_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     assert main(["--seeds", "2", "--processes", "1", "--mode", "safety", "--json", str(file)]) == 0

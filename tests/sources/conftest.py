@@ -28,7 +28,7 @@ from tests.servers import (
     install,
 )
 from tests.servers.foreign import ForeignServer
-from tests.servers.limits import broker_of
+from tests.servers.limits import broker_of, leave_out
 from tests.sources.brokers import Broker, MqttBroker, NatsBroker, RabbitBroker, RedisBroker
 from tests.sources.kafka_broker import KafkaBroker, KafkaMockBroker
 from tests.sources.pubsub_broker import PubsubBroker
@@ -72,20 +72,21 @@ SHARED = frozenset(
 quick brokers play them every day."""
 
 
+@pytest.hookimpl(trylast=True)  # of what was chosen to run
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """ONCEWARD_SOURCES=all plays every case with every broker."""
     if os.environ.get("ONCEWARD_SOURCES") == "all":
         return
-    left_out = [item for item in items if _is_left_out(item)]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in left_out]
+    leave_out(config, items, {item: why for item in items if (why := _why_not(item))})
 
 
-def _is_left_out(item: pytest.Item) -> bool:
+def _why_not(item: pytest.Item) -> str:
     broker, is_shared = broker_of(item), getattr(item, "originalname", "") in SHARED
-    if broker == "kafkamock":  # every case of Kafka's is played once: by Kafka, or by what stands in for it
-        return not is_shared and "pair" in getattr(item, "fixturenames", ()) and not install.kafka_missing()
-    return broker in SLOW and is_shared
+    if broker == "kafkamock" and not is_shared and "pair" in getattr(item, "fixturenames", ()):
+        return "" if install.kafka_missing() else "Kafka plays it, and not its mock cluster too (make brokers does)"
+    if broker in SLOW and is_shared:
+        return "about the loop that all brokers share: the quick ones play it (make brokers plays all)"
+    return ""
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import os
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
@@ -44,8 +45,8 @@ class SqliteStore:
         self._pid = os.getpid()
         self._newer: list[str] | None = None
         self._bells: set[FileBell] = set()
-        # A database in memory lives as long as somebody has it open.
-        self._anchor = self._plain() if self._uri else None
+        if self._uri:  # a database in memory lives as long as a connection to it does: as long as this store
+            weakref.finalize(self, self._plain().close)
 
     def clock(self) -> int:
         """Microseconds since 1970. The database runs in this process, so its clock is this machine's."""
