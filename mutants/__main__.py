@@ -12,7 +12,7 @@ from mutants.player import play
 from mutants.verdict import tell
 from simulation import mutants as simulated
 
-ENOUGH = 60
+ENOUGH = 150
 
 
 def main(arguments: list[str] | None = None) -> int:
