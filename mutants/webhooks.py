@@ -214,6 +214,45 @@ _ANSWERED = (
     ),
 )
 
+_UNCERTAIN = f"{_STRANGERS}::test_no_application_gets_a_request_whose_end_is_not_certain"
+_SERVER = (
+    Mutant(
+        name="the web server listens on every address",
+        file="serve.py",
+        old='(found["host"] or "127.0.0.1")',
+        new='(found["host"] or "0.0.0.0")',
+        test=f"{_STRANGERS}::test_addresses",
+    ),
+    Mutant(
+        name="a request says itself where it comes from",
+        file="serve.py",
+        old="proxy_headers=False",
+        new="proxy_headers=True",
+        test=f"{_STRANGERS}::test_what_a_request_says_about_its_origin_is_not_believed",
+    ),
+    Mutant(
+        name="a request may have a length and chunks",
+        file="framing.py",
+        old="if lengths and codings:",
+        new="if lengths and len(codings) > 1:",
+        test=_UNCERTAIN,
+    ),
+    Mutant(
+        name="a request may have two lengths",
+        file="framing.py",
+        old="if lengths and (len(lengths) > 1 or not",
+        new="if lengths and (not",
+        test=_UNCERTAIN,
+    ),
+    Mutant(
+        name="a header may go on in a second line",
+        file="framing.py",
+        old="""if any(field.startswith((b" ", b"\\t")) for field in fields):""",
+        new="""if any(field.startswith(b"\\t") for field in fields):""",
+        test=_UNCERTAIN,
+    ),
+)
+
 _CERTIFICATES = (
     Mutant(
         name="a kept certificate is not checked again",
@@ -324,4 +363,4 @@ _IDEMPOTENCY = (
     ),
 )
 
-WEBHOOKS: tuple[Mutant, ...] = (*_SIGNATURES, *_ANSWERED, *_CERTIFICATES, *_IDEMPOTENCY)
+WEBHOOKS: tuple[Mutant, ...] = (*_SIGNATURES, *_ANSWERED, *_SERVER, *_CERTIFICATES, *_IDEMPOTENCY)
