@@ -311,7 +311,8 @@ def boundaries(requests: Sequence[str], dialect: str, *, introduced: bool) -> li
         if not _is_boundary(request, dialect):
             continue
         path.append(name)
-        common = "keys_in_front" in path or set(re.findall(r"\w+", " ".join(path))) <= INTRODUCTION
+        looks = {"keys_in_front", "first_due"}
+        common = not looks.isdisjoint(path) or set(re.findall(r"\w+", " ".join(path))) <= INTRODUCTION
         if introduced or not common:
             taken.setdefault(tuple(path), Boundary(number, tuple(path)))
     return list(taken.values())

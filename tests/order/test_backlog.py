@@ -101,6 +101,7 @@ def test_claiming_reads_indexes_only(crowded: Shop) -> None:
         ("claim", claim),
         ("claim_outgoing", there),
         ("awaiting", {"destinations": ["default", "other"]}),
+        ("first_due", claim),
         ("keys_in_front", claim),
         ("fair_share", claim),
         ("park", {"worker": 1, "token": 1}),
@@ -144,7 +145,7 @@ ONE_KEY = ("queue_key (key_hash=?", "queue_waiting (key_hash=?", "INTEGER PRIMAR
     "name",
     [
         *("claim", "claim_outgoing", "claim_suspects", "awaiting", "suspects", "keys_in_front", "fair_share"),
-        *("park", "promote", "key_has_rows"),
+        *("first_due", "park", "promote", "key_has_rows"),
     ],
 )
 def test_claiming_reads_indexes_only_on_sqlite(sqlite_url: str, name: str) -> None:

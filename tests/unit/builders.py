@@ -183,8 +183,8 @@ def lane(
         destination=destination,
     )
     for lot in one.lots:
-        lot.group, lot.swept_at, lot.ahead = group or lot.group, here.clock(), True
-        lot.measured(0.0, 1)
+        lot.group, lot.swept_at, lot.ahead, lot.is_empty = group or lot.group, here.clock(), True, False
+        lot.measured(lot.seconds * 0.4999, lot.group)  # one group, and no more, is claimed without asking for a share
     return one
 
 

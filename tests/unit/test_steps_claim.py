@@ -45,6 +45,14 @@ class TestClaim:
         assert here.lots[0].floor == 7, "what comes next is not before what was claimed"
         assert {(one.worker, one.token) for one in batch} == {(WORKER, 1)}
 
+    @pytest.mark.parametrize(("size", "light"), [(10_000, True), (10_001, False)])
+    def test_large_bodies_are_not_claimed_in_stock(self, size: int, *, light: bool) -> None:
+        """All that is claimed is in memory: beside a backlog more than a group only of small ones."""
+        here = lane(context(handler(raw=True)))
+        rows = [claim_row(1, body=b"x" * size), claim_row(2, body=b"x" * size), claim_row(3, body=b"x" * 10_000)]
+        Script({"claim": rows}).run(next_batch(here))
+        assert here.lots[0].is_light is light
+
     def test_only_the_relay_waits_for_the_disk(self) -> None:
         """What a handler does is lost with its claim; what was published before a crash of the server is not."""
         here = lane(context(handler()))
@@ -375,6 +383,79 @@ class TestSweep:
         script = Script({"suspects": [(0,)], "claim": []})
         script.run(next_batch(here))
         assert script.story == [LOOKED, *IDLE]
+
+
+class TestLookAround:
+    """What had nothing is looked for together: each look reads past the backlog of the others."""
+
+    def lane(self) -> Lane:
+        here = lane(context(handler(group=5), handler("sent", group=6), handler("seen", group=7)))
+        for lot in here.lots:
+            lot.is_empty = True
+        return here
+
+    def test_one_look_for_all(self) -> None:
+        """What has something is claimed; the others are looked for with the next claim, and then rest."""
+        here = self.lane()
+        script = Script({"first_due": [(2,)], "claim": [claim_row(9, subscription=2, type="sent")]})
+        assert [one.seq for one in script.run(next_batch(here))] == [9]
+        assert script.story == ["begin first_due commit", CLAIMED]
+        assert script.params("first_due") == [{"subscriptions": [1, 2, 3]}]
+        assert script.params("claim")[0]["subscriptions"] == [2]
+        assert [lot.is_empty for lot in here.lots] == [True, False, True]
+        assert may_ride(here) is None
+        script = Script({"first_due": [], "claim": [claim_row(10, subscription=2, type="sent")]})
+        assert [one.seq for one in script.run(next_batch(here))] == [10]
+        assert script.params("first_due") == [{"subscriptions": [1, 3]}]
+        assert not here.looks_around()
+
+    def test_who_cannot_be_claimed_hides_nobody(self) -> None:
+        """Its key is held, or another claim was quicker: the same round goes on to look for the others."""
+        here = self.lane()
+        found = Turns([], [claim_row(9, subscription=3, type="seen")])
+        script = Script({"first_due": Turns([(1,)], [(3,), (3,)]), "claim": found})
+        assert [one.seq for one in script.run(next_batch(here))] == [9]
+        assert [one["subscriptions"] for one in script.params("first_due")] == [[1, 2, 3], [2, 3]]
+        assert [lot.is_empty for lot in here.lots] == [True, True, False]
+
+    def test_nothing_for_any_of_them(self) -> None:
+        """Nothing is claimed, and that was a look from the very beginning."""
+        here = self.lane()
+        here.lots[0].floor = 7
+        begin(here)
+        here.looked_at = clock(here).now
+        script = Script({"first_due": []})
+        assert script.run(next_batch(here)) == []
+        assert script.story == ["begin first_due commit"]
+        assert {(lot.floor, lot.swept_at) for lot in here.lots} == {(0, clock(here).now)}
+
+    def test_beside_a_backlog_now_and_then(self) -> None:
+        """While the others rest, the one that has something is claimed as if there were no others; then it is time."""
+        here = self.lane()
+        busy, found = here.lots[1], [claim_row(seq, subscription=2, type="sent") for seq in range(6)]
+        script = Script({"first_due": Turns([(2,)], []), "claim": found})
+        script.run(next_batch(here))
+        for _ in range(3):
+            script.run(next_batch(here))
+            assert may_ride(here) is busy
+        clock(here).now += 0.25
+        assert may_ride(here) is None
+        script.run(next_batch(here))
+        assert script.params("first_due") == [{"subscriptions": [1, 2, 3]}, *[{"subscriptions": [1, 3]}] * 2]
+        assert may_ride(here) is busy
+
+    def test_also_while_they_rest_if_there_is_nothing_else(self) -> None:
+        """An idle lane looks for everything, whenever it is woken; for one lot the claim is the look."""
+        here = self.lane()
+        script = Script({"first_due": Turns([], [(3,)]), "claim": Turns([claim_row(1, subscription=3)], [])})
+        assert script.run(next_batch(here)) == []
+        assert [one.seq for one in script.run(next_batch(here))] == [1]
+        alone = lane(context(handler()))
+        alone.lots[0].is_empty = True
+        single = Script({"claim": []})
+        single.run(next_batch(alone))
+        single.run(next_batch(alone))
+        assert single.story == [*IDLE, *IDLE]
 
 
 class TestRide:

@@ -232,20 +232,54 @@ class TestLane:
             assert here.lots_in_turn() == lots
             here.turn += 1
         here.serve(here.subscriptions[:1])
-        assert here.lots_in_turn() == here.lots
+        assert here.lots_in_turn() == [], "of those nobody knows yet whether they have something"
+        assert here.looks_around()
         here.serve([])
         assert here.lots_in_turn() == []
+        assert not here.looks_around()
 
-    def test_an_empty_lot_comes_last_for_a_moment(self) -> None:
-        """A look for it reads through the backlog of the others; where these have none, it is looked for as ever."""
+    def test_an_empty_lot_rests_for_a_moment(self) -> None:
+        """A look for it reads through the backlog of the others."""
         here = lane(context(handler(group=5), handler("sent", group=30)))
         (empty, full), now = here.lots, here.context.clock()
         empty.rest(now, now, is_empty=True)
-        assert here.lots_in_turn() == [full, empty]
+        assert here.lots_in_turn() == [full]
+        assert not here.looks_around()
         here.context.clock.now += 1.0  # type: ignore[attr-defined] # the clock of tests
-        assert here.lots_in_turn() == [empty, full]
+        assert here.looks_around()
         empty.rest(now, now, is_empty=False)
         assert here.lots_in_turn() == [empty, full]
+        assert not here.looks_around()
+
+    @pytest.mark.parametrize(
+        ("seconds", "ahead", "light", "key", "size"),
+        [
+            (0.0, True, True, None, 500),
+            (0.0001, True, True, None, 500),
+            (0.0005, True, True, None, 200),
+            (0.0015, True, True, None, 100),
+            (0.1, True, True, None, 2),
+            (5.0, True, True, None, 1),
+            (0.0, False, True, None, 100),
+            (0.0, True, False, None, 100),
+            (0.0, True, True, "k", 100),
+        ],
+    )
+    def test_how_many_a_claim_takes(
+        self, seconds: float, *, ahead: bool, light: bool, key: str | None, size: int
+    ) -> None:
+        """What fits into a fifth of a second, up to a group; of a backlog of quick and small ones several groups.
+
+        Those are no more than fits into half of that, where nobody need be asked for a share. A key takes a lock.
+        """
+        here = lane(context(handler(group=100, key=key)))
+        here.serve(here.subscriptions)
+        (lot,) = here.lots
+        assert (lot.size, lot.is_shared) == (100, True), "nobody knows yet how long they take"
+        lot.measured(seconds * 100, 100)
+        lot.ahead, lot.is_light = ahead, light
+        assert lot.size == size
+        assert lot.is_shared is (size * seconds > lot.seconds / 2)
 
     def test_order_within_a_key(self) -> None:
         """A message follows another only in the same key, and only a later one an earlier one."""

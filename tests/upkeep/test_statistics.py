@@ -50,6 +50,7 @@ WORK: dict[str, dict[str, Any]] = {
     "claim": CLAIM,
     "claim_outgoing": {**CLAIM, "destination": "default"},
     "claim_suspects": {**CLAIM, "level": 1, "held": []},
+    "first_due": CLAIM,
     "keys_in_front": CLAIM,
     "fair_share": CLAIM,
     "suspects": CLAIM,

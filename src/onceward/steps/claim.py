@@ -14,7 +14,7 @@ from onceward.flow import COMMIT, Flow, Query, Request
 from onceward.registry import Subscription
 from onceward.steps.context import load_catalog, once
 from onceward.steps.lane import Claimed, Lane, claimed
-from onceward.steps.lot import Lot
+from onceward.steps.lot import LIGHT, Lot
 from onceward.steps.order import PASS, Verdict
 from onceward.steps.subscribe import place_soon
 
@@ -26,6 +26,8 @@ MOST_HELD = 1000
 """How many keys a look passes over at most."""
 
 Row = tuple[Any, ...]
+BODY = 12
+"""Where a row has its body."""
 Kept = tuple[Row, Verdict]
 
 
@@ -66,12 +68,43 @@ class Taken(NamedTuple):
 
 def claim_due(lane: Lane) -> Flow[list[Claimed]]:
     """Claim a group of due messages that are not suspects, of the lot whose turn it is."""
+    empty = [lot for lot in lane.lots if lot.is_empty]
+    if lane.looks_around():
+        empty = yield from _look_around(lane, empty)
+    batch = yield from _claim_in_turn(lane)
+    while empty and not batch:
+        empty = yield from _look_around(lane, empty)
+        batch = yield from _claim_in_turn(lane)
+    return batch
+
+
+def _claim_in_turn(lane: Lane) -> Flow[list[Claimed]]:
     for lot in lane.lots_in_turn():
         batch = yield from _claim_from(lane, lot)
         lane.turn += 1
         if batch:
             return batch
     return []
+
+
+def _look_around(lane: Lane, empty: list[Lot]) -> Flow[list[Lot]]:
+    """Find an empty lot that has got something; answers which of the others may have, too.
+
+    All of them by one look, for it reads past the backlog of those that are not empty.
+    """
+    if len(empty) == 1:  # its claim is as good as a look
+        empty[0].is_empty = False
+        return []
+    began = lane.context.clock()
+    wanted = [number for lot in empty for number in served(lane, lot.subscriptions)]
+    (rows,) = yield from once(lane.context, Query("first_due", {"subscriptions": wanted}), durable=False)
+    found, now = {number for (number,) in rows}, lane.context.clock()
+    for lot in empty:
+        if not found:
+            lot.found_empty(began, now)
+        elif not found.isdisjoint(one.id for one in lot.subscriptions):
+            lot.is_empty = False
+    return [lot for lot in empty if found and lot.is_empty]
 
 
 def _claim_from(lane: Lane, lot: Lot) -> Flow[list[Claimed]]:
@@ -119,7 +152,7 @@ def may_ride(lane: Lane) -> Lot | None:
 
     That saves a round trip where there is more to take; where there is not, the effects would be committed later.
     """
-    if lane.had_suspects or suspects_are_due(lane):  # it is the turn of the others, or of suspects
+    if lane.had_suspects or suspects_are_due(lane) or lane.looks_around():  # it is the turn of others
         return None
     lot = next(iter(lane.lots_in_turn()), None)
     if lot is None or not lot.ahead or lot.is_shared:
@@ -276,9 +309,11 @@ def as_batch(lane: Lane, taken: Taken) -> Flow[list[Claimed]]:
         (names,) = yield from once(lane.context, Query("names"))
         cache.catalog = cache.catalog.learned(names)
     lane.lot, look.lot.swept_idle = look.lot, False
+    look.lot.is_light = sum(len(row[BODY] or b"") for row, _ in kept) <= LIGHT * len(kept)
     if not look.past:
         look.lot.floor = min(row[0] for row, _ in kept)
-    batch = [claimed(lane, look.token, row, verdict) for row, verdict in kept]
+    token = look.token
+    batch = [claimed(lane, token, row, verdict) for row, verdict in kept]
     return sorted(batch, key=lambda message: (message.place, message.seq))
 
 

@@ -209,9 +209,9 @@ class Lane:
             has_key = handler is not None and handler.key is not None
             # Types that may share keys stay together: apart, each would wait for the other's claims.
             kind = (one.consumer, handler.aggregate) if handler and has_key else (group, steady)
-            lots.setdefault(kind, Lot(seconds=seconds)).add(one, group, steady=steady)
+            lots.setdefault(kind, Lot(seconds=seconds, has_keys=has_key)).add(one, group, steady=steady)
         self.lots = list(lots.values())
-        self.suspects = Lot(subscriptions, max((lot.group for lot in self.lots), default=1), seconds)
+        self.suspects = Lot(subscriptions, max((lot.group for lot in self.lots), default=1), seconds, has_keys=True)
         self.counts = self.counts or any(subscription.sequence is not None for subscription in subscriptions)
         self.subscriptions = subscriptions
 
@@ -221,10 +221,15 @@ class Lane:
         return self.destination is not None
 
     def lots_in_turn(self) -> list[Lot]:
-        """What is to be claimed next, in turn; those that were just found empty come last."""
-        lots, now = self.lots, self.context.clock()  # another thread may replace them
+        """What is to be claimed next, in turn: the lots that are not known to be empty."""
+        lots = self.lots  # another thread may replace them
         first = self.turn % max(len(lots), 1)
-        return sorted((*lots[first:], *lots[:first]), key=lambda lot: lot.rests_until > now)
+        return [lot for lot in (*lots[first:], *lots[:first]) if not lot.is_empty]
+
+    def looks_around(self) -> bool:
+        """Whether it is time to look for what the empty ones may have got."""
+        now = self.context.clock()
+        return any(lot.has_rested(now) for lot in self.lots)
 
     def size(self, lot: Lot) -> int:
         """How many messages a claim of a lot takes."""
@@ -320,11 +325,13 @@ def claimed(lane: Lane, token: int, row: tuple[Any, ...], verdict: Verdict, fetc
                 draft=Draft(lane.context.service, handler.outlets),
                 effects=lane.effects,
             )
-            find_key_again(handler, message)
-            if handler.key is not None and key_from is None and (key is None or upcasters):
-                elsewhere = elsewhere_in_order(lane.context, handler, message, sequence)
+            if handler.key is not None:
+                find_key_again(handler, message)
+                if key_from is None and (key is None or upcasters):
+                    elsewhere = elsewhere_in_order(lane.context, handler, message, sequence)
+                if elsewhere is None:
+                    check_key(handler, key)
             if elsewhere is None:
-                check_key(handler, key)
                 check_sequence(handler, sequence, verdict)
             call = Call(handler, message)
     except Exception as error:  # noqa: BLE001 - whatever is wrong with it is recorded as its attempt

@@ -20,6 +20,11 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 1.0
 """Seconds between two looks that are repeated only because something may have been passed over."""
 PART_OF_TIME = 10
 """Such looks take at most every tenth moment of a lane, however long they take."""
+MOST_GROUPS = 5
+"""So many groups of quick messages are claimed at a time where there is a backlog: a claim costs about as much as ten
+messages, however many it brings. All of them are in memory, so their bodies are on average no larger than"""
+LIGHT = 10_000
+"""bytes."""
 _KEPT = 0.7
 """What was measured counts for so much less with every claim."""
 
@@ -59,6 +64,10 @@ class Lot:
     seconds: float = float("inf")
     """How much handler time a claim takes (`Settings.claim_time`). One that takes half of it leaves their share to the
     other lanes: below, a group saves more than it delays."""
+    has_keys: bool = False
+    """A claim takes a lock for each key, and of those a server has only so many."""
+    is_light: bool = False
+    """The bodies of the last claim were small."""
     steady: bool = False
     """They want that many however long they take: a handler that takes them all in one call, or a sink."""
     ahead: bool = False
@@ -70,8 +79,10 @@ class Lot:
     swept_idle: bool = False
     """The last look, from the very beginning, found nothing."""
     held: HeldKeys = field(default_factory=HeldKeys)
+    is_empty: bool = True
+    """Nothing of it is known to wait."""
     rests_until: float = float("-inf")
-    """It was found empty: while others have a backlog, which a look for this one reads through, it comes last."""
+    """While others have a backlog, which a look for this one reads through, it is not looked for before."""
     front: frozenset[int] = frozenset()
     """The subscriptions whose messages filled the last claim."""
     _sweeps: tuple[float, float] = (0.0, 0.0)
@@ -96,9 +107,11 @@ class Lot:
     @property
     def size(self) -> int:
         """How many messages a claim takes."""
-        if self.steady or self._spent * self.group <= self._ran * self.seconds:
+        if self.steady or self.group == 1 or not self._ran:
             return self.group
-        return max(1, int(self.seconds * self._ran / self._spent))
+        fitting = self.seconds * self._ran / self._spent if self._spent else float("inf")
+        groups = MOST_GROUPS if self.ahead and self.is_light and not self.has_keys else 1
+        return max(1, int(min(self.group, fitting)), int(min(self.group * groups, fitting / 2)))
 
     @property
     def is_shared(self) -> bool:
@@ -118,7 +131,12 @@ class Lot:
 
     def rest(self, began: float, now: float, *, is_empty: bool) -> None:
         """After a look: when it is worth another one beside a backlog of others."""
+        self.is_empty = is_empty
         self.rests_until = now + _pause(now - began, LOOK_PAST_SECONDS) if is_empty else float("-inf")
+
+    def has_rested(self, now: float) -> bool:
+        """Whether it had nothing, and is worth another look."""
+        return self.is_empty and self.rests_until <= now
 
     # From where on
 
@@ -134,6 +152,12 @@ class Lot:
     def swept(self, began: float, now: float) -> None:
         """It has looked from the very beginning."""
         self.swept_at, self._sweeps = now, (self._sweeps[1], now - began)
+
+    def found_empty(self, began: float, now: float) -> None:
+        """A look from the very beginning, for this and others, has found nothing of it."""
+        self.floor = 0
+        self.swept(began, now)
+        self.rest(began, now, is_empty=True)
 
     def begin_anew(self) -> None:
         """The next look begins at the very beginning and passes over nobody."""

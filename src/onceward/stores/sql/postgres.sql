@@ -380,6 +380,19 @@ FROM noted q CROSS JOIN LATERAL (SELECT * FROM {prefix}body WHERE seq = q.seq LI
 -- The large body of a message, when its turn has come to run or to be placed. By the primary key.
 SELECT body FROM {prefix}body WHERE seq = %(seq)s
 
+-- name: first_due
+-- The subscriptions, of these, of the first new message that may be claimed now and of the first one that may be tried again.
+-- Relies on queue_ready and queue_due.
+(SELECT subscription FROM {prefix}queue
+ WHERE state = 'ready' AND token IS NULL AND suspect = 0 AND NOT outgoing AND seq + 0 >= 0
+   AND subscription = ANY(%(subscriptions)b::integer[])
+ ORDER BY seq + 0 LIMIT 1)
+UNION ALL
+(SELECT subscription FROM {prefix}queue
+ WHERE due_at IS NOT NULL AND token IS NULL AND suspect = 0 AND NOT outgoing AND due_at <= statement_timestamp()
+   AND subscription = ANY(%(subscriptions)b::integer[])
+ ORDER BY due_at LIMIT 1)
+
 -- name: keys_in_front
 -- The keys of the rows that a claim looked at in vain, because others hold them (inline work holds its key while its handler runs): the next
 -- claim passes over them. No row: nothing is ready, or the worker's own row is gone. Relies on queue_ready and queue_due.
@@ -439,7 +452,7 @@ SELECT coalesce((
 -- earlier row of its key is in this claim and no other claim holds a row of the key. Behind an earlier row it waits; behind a noted
 -- later one (which was committed first) it only loses its note, for nobody would promote it. Where an earlier message that its consumer
 -- will get is not placed yet, nor set aside, and may be of its key, it waits for a moment. Relies on queue_key, queue_noted (all of it:
--- what the workers have in hand) and queue_unhandled.
+-- what the workers have in hand) and queue_unhandled. "Has a key" is said by a comparison that only queue_noted answers.
 WITH RECURSIVE waiting (type) AS (
     (SELECT type FROM {prefix}queue WHERE state = 'unhandled' ORDER BY type LIMIT 1)
     UNION ALL
@@ -456,7 +469,8 @@ WITH RECURSIVE waiting (type) AS (
     ) AS f
     GROUP BY s.consumer
 ), mine AS MATERIALIZED (
-    SELECT seq, key_hash, place, sequence, subscription FROM {prefix}queue WHERE worker = %(worker)s AND token = %(token)s
+    SELECT seq, key_hash, place, sequence, subscription FROM {prefix}queue
+    WHERE worker = %(worker)s AND token = %(token)s AND (worker, key_hash) >= (%(worker)s, '-9223372036854775808'::bigint)
 ), judged AS MATERIALIZED (
     SELECT m.seq, (
         SELECT true FROM {prefix}queue e
@@ -470,7 +484,7 @@ WITH RECURSIVE waiting (type) AS (
         SELECT FROM first f JOIN {prefix}subscription s ON s.consumer = f.consumer
         WHERE s.id = m.subscription AND f.seq < m.seq OFFSET 0
     ) AS unplaced
-    FROM mine m WHERE m.key_hash IS NOT NULL
+    FROM mine m
 )
 UPDATE {prefix}queue
 SET worker = NULL, token = NULL,

@@ -289,6 +289,21 @@ WHERE q.worker = :worker AND q.token = :token
 -- The large body of a message, when its turn has come to run or to be placed. By the primary key.
 SELECT body FROM {prefix}body WHERE seq = :seq
 
+-- name: first_due
+-- The subscriptions, of these, of the first new message that may be claimed now and of the first one that may be tried again.
+-- Relies on queue_ready and queue_due.
+SELECT subscription FROM (
+    SELECT subscription FROM {prefix}queue
+    WHERE state = 'ready' AND token IS NULL AND suspect = 0 AND NOT outgoing AND seq >= 0
+      AND subscription IN (SELECT value FROM json_each(:subscriptions))
+    ORDER BY seq LIMIT 1)
+UNION ALL
+SELECT subscription FROM (
+    SELECT subscription FROM {prefix}queue
+    WHERE due_at IS NOT NULL AND token IS NULL AND suspect = 0 AND NOT outgoing AND due_at <= :now
+      AND subscription IN (SELECT value FROM json_each(:subscriptions))
+    ORDER BY due_at LIMIT 1)
+
 -- name: keys_in_front
 -- The keys of the rows that a claim looked at in vain. No row here, where nobody locks a key: nothing is ready, or the worker's own row
 -- is gone. Relies on queue_ready and queue_due.
