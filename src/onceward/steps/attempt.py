@@ -110,7 +110,9 @@ def _run(lane: Lane, group: Group) -> Flow[Failed | None]:
     while part := group.next():
         began = now
         outcome = yield from _call(lane, part)
-        failure = outcome.error if outcome.error is not None else _keep_results(part, outcome.value, group.results)
+        failure = outcome.error
+        if failure is None and outcome.value is not None:
+            failure = _keep_results(part, outcome.value, group.results)
         away = outcome.infrastructure and not part[0].external  # a sink's database is not ours
         culprit = part[0] if len(part) == 1 else None
         own += outcome.savepoints
@@ -153,8 +155,9 @@ def _call(lane: Lane, part: list[Claimed]) -> Flow[Outcome]:
     for draft in drafts:
         draft.end()
     outcome = lane.end_call(outcome)
-    note_use(lane, first.handler, outcome, fresh)
-    if outcome.error is None and any(draft.deliveries for draft in drafts):
+    sent = any(draft.deliveries for draft in drafts)
+    note_use(lane, first.handler, outcome, fresh, sent=sent)
+    if outcome.error is None and sent:
         put = yield from put_sent(lane.context, fresh)
         return outcome if put.error is None else replace(outcome, error=put.error, infrastructure=put.infrastructure)
     return outcome
@@ -168,8 +171,6 @@ def _settle_apart(lane: Lane, group: Group) -> Flow[None]:
 
 
 def _keep_results(part: list[Claimed], value: Any, results: dict[int, str]) -> ContractViolation | None:
-    if value is None:
-        return None
     fresh = [message for message in part if not message.stale]
     try:
         texts = result_texts(fresh[0].request.handler, len(fresh), value)

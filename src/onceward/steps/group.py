@@ -66,10 +66,17 @@ class Group:
     def next(self) -> list[Claimed]:
         """The messages of the next call; none where the group is at its end."""
         while self._waiting:
+            if not self._is_disturbed:
+                return self._waiting.popleft()
             part = [message for message in self._waiting.popleft() if not self._goes_along(message)]
             if part:
                 return part
         return []
+
+    @property
+    def _is_disturbed(self) -> bool:
+        """Whether a message of the group is not to run, or not now: then others may have to go along."""
+        return bool(self.failures or self.alone or self.given_back)
 
     def leave(self, held: Iterable[Claimed]) -> None:
         """The group ends: what is still to run, or held beside it, goes along where it must not run now either."""
@@ -83,7 +90,7 @@ class Group:
 
     def _goes_along(self, message: Claimed) -> bool:
         """Whether it follows one that has failed or is put aside, or its handler has paused; then it goes with it."""
-        if not (self.failures or self.alone or self.given_back):  # the usual case, asked for every message
+        if not self._is_disturbed:
             return False
         if any(message.follows(one) for one in self.alone):
             self.alone.append(message)

@@ -190,12 +190,12 @@ def _in_order(messages: Iterable[Claimed]) -> list[Claimed]:
 
 def _let_rest(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:
     """Put off what must not run: a claim goes by type, and may bring a version whose handler has paused."""
-    pauses = {message: message.handler.pause_left for message in batch if message.handler}
-    paused = [message for message in batch if pauses.get(message)]
-    if not paused:
+    pauses = {handler: handler.pause_left for handler in {message.handler for message in batch} if handler}
+    if not any(pauses.values()):
         return []
+    paused = [message for message in batch if message.handler and pauses[message.handler]]
     behind = [message for message in _with_followers(paused, batch) if message not in paused]
-    yield from put_off(lane, paused, min(pauses[message] for message in paused))
+    yield from put_off(lane, paused, min(filter(None, pauses.values())))
     yield from release(lane, behind)
     return paused + behind
 

@@ -231,7 +231,7 @@ def _run(lane: Lane, call: Call) -> Flow[Outcome]:
     if message.draft:
         message.draft.end()
     outcome = lane.end_call(outcome)
-    note_use(lane, call.handler, outcome, [message])
+    note_use(lane, call.handler, outcome, [message], sent=bool(message.draft and message.draft.deliveries))
     if outcome.error is not None:
         return outcome
     put = yield from put_sent(lane.context, [message])

@@ -117,7 +117,8 @@ def message_of(  # noqa: PLR0913 - what a message is made of
 
 def data_of(handler: Handler, body: bytes, upcasters: Sequence[Upcaster]) -> Any:
     """A body as its handler gets it; raises `InvalidMessage` when it cannot be read."""
-    return upcast(None if handler.raw else payload.decode(body), upcasters)
+    data = None if handler.raw else payload.decode(body)
+    return upcast(data, upcasters) if upcasters else data
 
 
 def upcast(data: Any, upcasters: Sequence[Upcaster]) -> Any:

@@ -13,12 +13,12 @@ from onceward.steps.lane import Lane
 log = logging.getLogger("onceward")
 
 
-def note_use(lane: Lane, handler: Handler, outcome: Outcome, messages: Sequence[Message]) -> None:
+def note_use(lane: Lane, handler: Handler, outcome: Outcome, messages: Sequence[Message], *, sent: bool) -> None:
     """Notice whether a handler that has done its work did any of it where it is applied exactly once."""
     use = handler.use
     if outcome.error is not None or handler.external or use.through_tx:
         return
-    if outcome.touched or lane.called_once or any(one.draft and one.draft.deliveries for one in messages):
+    if outcome.touched or lane.called_once or sent:
         use.through_tx = True
         return
     if use.is_apart is None and use.add(messages) and handler.guarantee in (None, "exactly-once"):

@@ -47,6 +47,10 @@ class Owned:
 
     call: _HandlerCall | None = None
     """The call that has it now."""
+    overrun: bool = False
+    """It was interrupted."""
+    inside: float = 0.0
+    """How many seconds its statements have taken, where that is measured."""
     statements: int = 0
     """How many it has sent."""
     savepoints: int = 0
@@ -56,9 +60,9 @@ class Owned:
     def hand_over(self) -> None:
         """A handler gets the connection."""
         call = _HandlerCall(self)
-        self.__dict__["_before"] = _calls.set((*_calls.get(), call))
+        before = _calls.set((*_calls.get(), call))
         # Past the `__setattr__` of a connection that looks at what its handler sets.
-        self.__dict__.update(call=call, statements=0, savepoints=0)
+        self.__dict__.update(call=call, _before=before, overrun=False, inside=0.0, statements=0, savepoints=0)
 
     def take_back(self) -> None:
         """The handler has ended."""
@@ -90,9 +94,12 @@ class Owned:
 
 def outcome(call: Call, tx: Any, is_infrastructure: Judge) -> Outcome:
     """Call a `def` handler."""
+    handler, message = call.handler, call.message
     try:
-        with call.handler.watched(call.message):
-            return Outcome(value=call.handler.function(call.message, tx))
+        if not handler.watchers:  # the usual case
+            return Outcome(value=handler.function(message, tx))
+        with handler.watched(message):
+            return Outcome(value=handler.function(message, tx))
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome

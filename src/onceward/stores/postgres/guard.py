@@ -49,10 +49,6 @@ class Guard(Owned):
     armed: list[Asked] | None = None
     handled: bool = False
     """A handler has had it since our last statement."""
-    overrun: bool = False
-    """The handler that has it now was interrupted."""
-    inside: float = 0.0
-    """How many seconds its statements have taken."""
     left: Left = Left.NOTHING
     """What handlers have left behind since the transaction began."""
     is_foreign: bool = False
@@ -80,7 +76,7 @@ class Guard(Owned):
             self.notes.append(shown.Statement.of(_text(query), params))
         if self.overrun:
             raise HandlerTimeout("the handler has run longer than its timeout")
-        text = _text(query)
+        text = query if type(query) is str else _text(query)
         left = _check(text, self.setters)
         if left:
             self.leave(left)
@@ -121,11 +117,11 @@ class Guard(Owned):
         is_idle = self.armed is None and self.pgconn.transaction_status == TransactionStatus.IDLE
         return self.left == Left.CONNECTION and is_idle
 
-    def hand_over(self) -> None:
-        """A handler gets the connection."""
+    def begin(self, opening: list[Asked]) -> None:
+        """A transaction begins with these, at its first statement; handlers get the connection as it is now."""
+        self.armed, self.handled = opening, False
+        self.left, self.is_foreign = Left.NOTHING, False
         self._habits = self._own_habits()
-        self.overrun, self.inside = False, 0.0
-        super().hand_over()
 
     def take_back(self) -> None:
         """The handler has ended; what it set for itself is forgotten."""
@@ -133,7 +129,7 @@ class Guard(Owned):
         self.handled = True
         if self._habits != self._own_habits():
             self.row_factory, self.prepare_threshold, self.cursor_factory, self.server_cursor_factory = self._habits
-        if not self.closed and self.reported != self._reported():
+        if self.statements and not self.closed and self.reported != self._reported():
             self.leave(Left.SESSION)
 
     def _own_habits(self) -> tuple[Any, ...]:
@@ -179,12 +175,12 @@ class _OwnedCursor:
 
 class _GuardedCursor(_OwnedCursor):
     def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
-        began = perf_counter()
+        connection, began = self.connection, perf_counter()
         try:
-            self.connection.start(query, params)
+            connection.start(query, params)
             return super().execute(query, params, **options)  # type: ignore[misc] # mixed into a cursor
         finally:
-            self.connection.inside += perf_counter() - began
+            connection.inside += perf_counter() - began
 
     def executemany(self, query: Any, params_seq: Any, **options: Any) -> Any:
         self.connection.start(query, params_seq)
@@ -223,7 +219,8 @@ class HandlerConnection(Guard, psycopg.Connection[Any]):
     def start(self, query: Any = "", params: Any = None) -> None:
         """Begin the transaction if it has not begun."""
         self.check(query, params)
-        send(self, self.take_armed())
+        if self.armed is not None:
+            send(self, self.take_armed())
 
     @contextmanager
     def pipeline(self) -> Iterator[psycopg.Pipeline]:
@@ -310,7 +307,8 @@ class AsyncHandlerConnection(Guard, psycopg.AsyncConnection[Any]):
     async def start(self, query: Any = "", params: Any = None) -> None:
         """Begin the transaction if it has not begun."""
         self.check(query, params)
-        await send_async(self, self.take_armed())
+        if self.armed is not None:
+            await send_async(self, self.take_armed())
 
     @asynccontextmanager
     async def pipeline(self) -> AsyncIterator[psycopg.AsyncPipeline]:

@@ -127,8 +127,7 @@ class _PostgresSession:
         if self._joined:
             return None
         if isinstance(request, Begin):
-            self.connection.armed, self.connection.handled = self._opening(request), False
-            self.connection.left, self.connection.is_foreign = Left.NOTHING, False
+            self.connection.begin(self._opening(request))
             return None
         if not isinstance(request, Commit):
             raise TypeError(f"a session cannot perform {request!r}")
