@@ -29,7 +29,7 @@ PEERS := bench/.venv/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test second lane lint format screenshots crash simulate mutants chaos fuzz proof brokers bench bench-fairness bench-before bench-60m soak servers pins clean
+.PHONY: help setup demo test second lane lint format screenshots crash simulate mutants chaos fuzz proof brokers engines bench bench-fairness bench-before bench-60m soak servers pins clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -110,6 +110,9 @@ brokers: servers ## Run the contract of every broker and write the table in docs
 	@ONCEWARD_SOURCES=all ONCEWARD_BROKERS_JSON=proof/figures/brokers.json $(BIN)/pytest -q -n $(WORKERS) --dist worksteal \
 		tests/sources/test_contract*.py tests/sinks/test_contract.py
 	@$(BIN)/python -m proof.brokers
+
+engines: servers ## Play the contract and a load on another server, and record it: make engines ENGINE=postgres13|postgres14|postgres16|postgres17|postgres18|failover
+	@$(SCRATCH) WORKERS=$(WORKERS) $(BIN)/python -m engines $(ENGINE) --json proof/figures/engine-$(ENGINE).json --page
 
 soak: $(READY) ## Run a busy inbox for MINUTES (60), with failures and pruning; fails if anything grows (JSON=file)
 	@MINUTES=$(or $(MINUTES),60) JSON='$(JSON)' $(BIN)/python -m bench.soak

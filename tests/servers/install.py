@@ -19,9 +19,13 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from tests.servers import maven
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+POSTGRES = "ONCEWARD_POSTGRES"
+"""Names a major version of PostgreSQL to test on, such as 13: it is fetched with Maven."""
 _LOCK = "install.lock"
 _POLICY = Path("/usr/sbin/policy-rc.d")
 
@@ -59,7 +63,9 @@ def is_ci() -> bool:
 
 
 def postgresql_bin() -> Path:
-    """The folder with `initdb` and `postgres`, of the newest version there is."""
+    """The folder with `initdb` and `postgres`, of the newest version there is, or of the one that is asked for."""
+    if major := os.environ.get(POSTGRES):
+        return maven.postgresql(major, _cache(), ensure("maven", probe=lambda: _find("mvn"))) / "bin"
     return ensure("postgresql", probe=_find_postgresql)
 
 
@@ -111,12 +117,12 @@ def kafka_libraries() -> Path:
     libraries = _cache() / f"kafka-{KAFKA}"
     if libraries.exists():
         return libraries
-    maven = ensure("maven", probe=lambda: _find("mvn"))
+    program = ensure("maven", probe=lambda: _find("mvn"))
     with _only_one(), tempfile.TemporaryDirectory(dir=_cache(), prefix="fetching-") as fetching:
         if not libraries.exists():
             Path(fetching, "pom.xml").write_text(_POM.format(version=KAFKA))
             copy = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={fetching}/libs"]
-            command: list[str | Path] = [maven, "-q", "-B", "-f", f"{fetching}/pom.xml", *copy]
+            command: list[str | Path] = [program, "-q", "-B", "-f", f"{fetching}/pom.xml", *copy]
             command += shlex.split(os.environ.get("MAVEN_ARGS", ""))  # as Maven itself does since 3.9
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
@@ -272,7 +278,7 @@ def command(servers: Sequence[Server]) -> str:
 def absent(name: str) -> str:
     """Why the cases that need a server are left out; empty where it is here, or must be."""
     server = next(one for one in SERVERS if one.name == name)
-    if is_ci() or may_install() or server.find():
+    if is_ci() or may_install() or server.find() or (name == "PostgreSQL" and POSTGRES in os.environ):
         return ""
     return f"{name} is not installed here, get it with `{command([server])}`"
 

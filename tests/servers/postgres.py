@@ -90,6 +90,19 @@ class PostgresServer:
         self.stop(mode)
         return self.start()
 
+    def follow(self, primary: Self) -> None:
+        """Become a standby of another cluster, from a copy of its files; both are up when this returns."""
+        self.stop()
+        primary.stop()
+        data = self._process.folder / "data"
+        self._process.run("rm", "-rf", data)
+        self._process.run("cp", "-a", primary._process.folder / "data", data)
+        self._process.run("touch", data / "standby.signal")
+        with (data / "postgresql.auto.conf").open("a") as settings:
+            settings.write(f"primary_conninfo = 'host=127.0.0.1 port={primary.port} user=postgres'\n")
+        primary.start()
+        self.start()
+
     def close(self) -> None:
         """End the server and remove its data."""
         self._process.close()
