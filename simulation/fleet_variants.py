@@ -29,6 +29,8 @@ LASTING = replace(
     deploying=False,
 )
 """Failovers, and processes that live through all of them: none starts with what the database knows."""
+WAITING = {"kinds": ("latest", "handed"), "copies": 2, "twins": 0.6}
+"""Messages that wait for a consumer, and come again and again, now and then with other bytes."""
 DEADLY = Theme(("plain",), {"crash": 0.03, "clock_jump": 0.0, "operators": 0.0}, inline=0.0, trouble=True)
 Patch = Callable[[], AbstractContextManager[Any]]
 record_original = spool.record
@@ -64,6 +66,20 @@ FLEET: tuple[Variant, ...] = (
         edits={"receive": (CATALOG, "WHERE coalesce(:catalog, 1) IS NOT NULL")},
         theme=DEPLOYING,
         seed=2,
+    ),
+    Variant(
+        "what is not placed yet is unknown to its consumers",
+        ("false mismatch", "accepted twice", "order"),
+        edits={"known_unplaced": ("w.state = 'unhandled'", "w.state = 'waiting'")},
+        theme=replace(JOINING, **WAITING),
+        seed=17,
+    ),
+    Variant(
+        "what waits with two services keeps its later place",
+        ("order",),
+        edits={"bring_forward": ("state = 'unhandled'", "state = 'waiting'")},
+        theme=Theme(("late", "handed"), {"crash": 0.0, "operators": 0.0}, copies=2, services=SERVICES.services),
+        seed=151,
     ),
     Variant(
         "a version is not left to the workers that know it",

@@ -63,10 +63,7 @@ def effects_in_order(facts: Facts) -> list[Violation]:
 
 def _came_before(facts: Facts, seq: int) -> bool:
     """Whether its first arrival was that of another row."""
-    _, source, message_id = facts.identity(seq)
-    if facts.came_again(seq) or _copied_while_it_waited(facts, source, message_id, facts.bodies[seq]["type"]):
-        return True
-    return _discarded_before(facts, seq)
+    return facts.came_again(seq) or _discarded_before(facts, seq)
 
 
 def _discarded_before(facts: Facts, seq: int) -> bool:
@@ -77,15 +74,6 @@ def _discarded_before(facts: Facts, seq: int) -> bool:
         for other in facts.ledger
         if other != seq and other in facts.bodies
     )
-
-
-def _copied_while_it_waited(facts: Facts, source: str, message_id: str, kind: str) -> bool:
-    """Whether a copy came when its type had a consumer and the first was not placed: then that one came first."""
-    placed = [step for step, seq in facts.history.placed if seq in facts.ledger]
-    known = min((step for (_, one), step in facts.history.subscribed.items() if one == kind), default=-1)
-    mine = [one for one in facts.history.receptions if (one.source, one.id) == (source, message_id)]
-    copies = [one for one in mine[1:] if one.ended < 0 or one.ended > known]
-    return bool(placed) and any(one.began <= max(placed) for one in copies)
 
 
 def _comparable(facts: Facts, first: int, second: int) -> bool:

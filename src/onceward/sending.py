@@ -91,7 +91,7 @@ class Sending(Desk):
         request = send_request(self._context, cache.catalog, put)
         for _ in range(5):
             fresh, *_ = yield from once(self._context, request, *more)
-            known = None if fresh else (yield from look_up(self._context, request.records)).get(0)
+            known = None if fresh else (yield from look_up(self._context, cache.catalog, request.records)).get(0)
             if fresh or (known and known.is_same(delivery)):
                 return
             if known:

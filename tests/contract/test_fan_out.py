@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -198,14 +199,36 @@ def test_a_message_is_discarded_or_fanned_out_and_never_both(postgres_url: str) 
 
 
 def test_an_unhandled_message_is_redelivered_before_it_is_adopted(shop: Shop) -> None:
-    """R01: a copy that comes when the type is known and the old row is not yet fanned out changes nothing."""
-    shop.receive("m1")
+    """R01, I2: it is known to every consumer as soon as its type is, also while its row is not yet fanned out."""
+    open_journal(shop)
+    ids = ("m1", "m2")
+    shop.receive_many([arguments(one, more={"data": {"k": "a", "of": one}}) for one in ids])
     later = shop.another()
-    later.handle(consumer="billing")
+    later.handle(consumer="billing", behaviour=journaling, key="k")
+    later.handle(consumer="stock")
     later.receive("other", "other.type")  # known to the database by now, not yet fanned out
-    later.receive("m1")
+    copies = [later.receive("m2", data={"k": "a", "of": "m2"}), later.process("m1", data={"k": "a", "of": "m1"})]
+    assert [copy.status for copy in copies] == ["duplicate", "duplicate"]
+    assert later.receive("m1", data={"k": "a", "of": "another"}).status == "mismatch"
+    assert later.process("m2", data={"k": "a", "of": "another"}).status == "mismatch"
     later.drain()
-    assert shop.notes() == [("m1", "billing")]
+    assert journal(shop) == ["m1", "m2"]
+    assert shop.notes() == [(one, consumer) for one in ids for consumer in ("billing", "stock")]
+    assert sorted(case.id for case in shop.inbox.quarantine()) == ["m1", "m2"]
+    assert later.receive("m1", data={"k": "a", "of": "m1"}).status == "duplicate"
+
+
+def test_a_message_that_waits_with_two_services_has_come_when_it_came_first(shop: Shop) -> None:
+    """R17: one that reached the other service in the other order takes its first place."""
+    open_journal(shop)
+    for service, ids in ((shop, ("m1", "m2")), (shop.another(service="billing"), ("m2", "m1"))):
+        for one in ids:
+            service.receive(one, data={"k": "a"})
+    later = shop.another(service="billing")
+    later.handle(behaviour=journaling, key="k")
+    later.drain()
+    assert journal(shop) == ["m1", "m2"]
+    assert shop.count("queue") == 0
 
 
 def test_a_stale_receiver_reaches_a_new_consumer(shop: Shop) -> None:
@@ -266,6 +289,7 @@ def test_a_consumer_added_later_sees_only_new_messages(shop: Shop) -> None:
 
 SLOW_DUTIES = Settings(lease=timedelta(minutes=5), poll=timedelta(milliseconds=50))
 """What is placed at all is placed because a lane wants it to be."""
+QUICK_DUTIES = replace(SLOW_DUTIES, lease=timedelta(seconds=2))
 
 
 def test_a_message_whose_key_function_is_elsewhere_waits_for_it(shop: Shop) -> None:
@@ -307,17 +331,17 @@ def test_two_key_functions_in_two_programs(shop: Shop) -> None:
 
 
 def test_a_message_that_was_being_received_when_its_type_became_known(postgres_url: str, kind: Kind) -> None:
-    """D14: its insert looked at the catalog before the subscription, and is committed after the start of the worker."""
+    """D14: whoever subscribes waits for it, so whoever knows the type knows the message; a worker starts meanwhile."""
     with Shop(postgres_url, kind) as shop:
         open_journal(shop)
         shop.receive("other", "other.type")
         context = shop.inbox.context
         first = Delivery.of(source="stripe", id="first", type="order.paid", data={"k": "a"})
-        with shop.inbox.store.session() as session, shop.visitor(settings=SLOW_DUTIES) as later:
+        with shop.inbox.store.session() as session, shop.visitor(settings=QUICK_DUTIES) as later:
             flow = receive(context, context.cache, [first])
             request: Any = next(flow)
-            begin, insert, commit = request
-            session.perform((begin, insert))
+            begin, held, insert, commit = request
+            session.perform((begin, held, insert))
             later.handle(consumer="billing", behaviour=journaling, key="k")
             with later.running():
                 session.perform(commit)

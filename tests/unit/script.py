@@ -29,6 +29,7 @@ SILENT = frozenset(
         "advance",
         "advance_inline",
         "back_to_point",
+        "bring_forward",
         "count_duplicates",
         "finish",
         "finish_inline",
@@ -55,6 +56,8 @@ SILENT = frozenset(
         "store_results",
         "take_over",
         "touch_catalog",
+        "unhandled_types",
+        "hold_catalog",
     ]
 )
 

@@ -179,7 +179,7 @@ class TestClaim:
         here.context.cache.catalog = known._replace(subscriptions={}, by_type={})
         script = Script({"claim": [claim_row(1)], **catalog_answers(known)})
         (one,) = script.run(next_batch(here))
-        assert script.story == [CLAIMED, "begin catalog names subscriptions commit"]
+        assert script.story == [CLAIMED, "begin catalog names subscriptions unhandled_types commit"]
         assert one.request.handler.type == "paid"
 
     def test_while_another_is_alone_nothing_is_claimed(self) -> None:

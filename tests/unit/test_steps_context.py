@@ -52,7 +52,7 @@ def test_the_catalog_is_read_as_a_whole() -> None:
     known = catalog(handler(key="order"), handler(consumer="mail", key=lambda message: message.id), version=5)
     script = Script(catalog_answers(known))
     script.run(load_catalog(here, here.cache))
-    assert script.story == ["begin catalog names subscriptions commit"]
+    assert script.story == ["begin catalog names subscriptions unhandled_types commit"]
     now = here.cache.catalog
     assert now is not before
     assert (now.version, now.names, now.numbers) == (5, known.names, known.numbers)
@@ -82,7 +82,7 @@ def test_a_first_look_reads_the_catalog() -> None:
     here, cache = context(), Cache()
     script = Script(catalog_answers(catalog()))
     script.run(know_names(here, cache, ["service"]))
-    assert script.story == ["begin catalog names subscriptions commit"]
+    assert script.story == ["begin catalog names subscriptions unhandled_types commit"]
     assert cache.catalog.names["service"] == 1
 
 
@@ -93,9 +93,9 @@ def test_new_names_are_added_sorted_and_read_back() -> None:
     script = Script(catalog_answers(known) | {"names": [(1, "service"), (2, "shop")]})
     script.run(know_names(here, cache, ["b", "service", "a"]))
     assert script.story == [
-        "begin catalog names subscriptions commit",
+        "begin catalog names subscriptions unhandled_types commit",
         "begin add_name add_name touch_catalog commit",
-        "begin catalog names subscriptions commit",
+        "begin catalog names subscriptions unhandled_types commit",
     ]
     assert [one["name"] for one in script.params("add_name")] == ["a", "b"]
 

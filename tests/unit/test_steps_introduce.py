@@ -15,7 +15,7 @@ from onceward.steps.join import join
 from tests.unit.builders import NOW, catalog, catalog_answers, context, delivery, handler
 from tests.unit.script import Lost, Script, Turns
 
-RELOADED = "begin catalog names subscriptions commit"
+RELOADED = "begin catalog names subscriptions unhandled_types commit"
 WRITTEN = "begin lock_catalog {} touch_catalog commit"
 
 

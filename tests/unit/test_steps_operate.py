@@ -394,4 +394,7 @@ class TestResolve:
         here.cache.catalog = type(here.cache.catalog)()
         script = Script({**catalog_answers(catalog(mine)), "quarantined": []})
         assert decide(here, script, "keep-first") is None
-        assert script.story == ["begin catalog names subscriptions commit", "begin quarantined rollback"]
+        assert script.story == [
+            "begin catalog names subscriptions unhandled_types commit",
+            "begin quarantined rollback",
+        ]

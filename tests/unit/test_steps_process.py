@@ -39,7 +39,7 @@ from tests.unit.builders import (
 from tests.unit.script import Lost, Script, Turns
 
 STORED = [(0, 5, NOW)]
-RELOADED = "begin catalog names subscriptions commit"
+RELOADED = "begin catalog names subscriptions unhandled_types commit"
 HASH = identity.key_hash("p_", SERVICE, "7")
 
 

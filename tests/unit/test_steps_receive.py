@@ -20,7 +20,7 @@ from tests.unit.script import Lost, Script, Turns
 STORED = "begin receive commit"
 LOOKED_UP = "begin known commit"
 COUNTED = "begin count_duplicates commit"
-RELOADED = "begin catalog names subscriptions commit"
+RELOADED = "begin catalog names subscriptions unhandled_types commit"
 
 
 def accept(first: int = 1) -> Any:
@@ -238,7 +238,7 @@ class TestStale:
         later = catalog(handler(), version=2)
         script = Script({"receive": Turns([], [(0, 3, NOW)]), "known": [], **catalog_answers(later)})
         assert take(here, script, delivery()) == [Receipt("accepted", 3)]
-        assert script.story == [STORED, LOOKED_UP, RELOADED, STORED]
+        assert script.story == ["begin hold_catalog receive commit", LOOKED_UP, RELOADED, STORED]
         before, after = script.params("receive")
         assert (before["catalog"], before["subscription"]) == (1, None)
         assert (after["catalog"], after["subscription"]) == (2, 1)

@@ -16,7 +16,7 @@ from onceward.steps.subscribe import fan_out
 from tests.unit.builders import NOW, SERVICE, catalog, catalog_answers, context, delivery, handler, stored_headers
 from tests.unit.script import Lost, Script, Turns
 
-RELOADED = "begin catalog names subscriptions commit"
+RELOADED = "begin catalog names subscriptions unhandled_types commit"
 
 
 def by_order(message: Message) -> Any:

@@ -15,6 +15,8 @@ from onceward.settings import Settings
 
 MOST_PLACED = 100
 """So many unhandled messages are placed in one transaction."""
+LOOK_AGAIN = 1.0
+"""After so many seconds a process looks again whether messages wait to be placed."""
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 
@@ -29,6 +31,9 @@ class Catalog(NamedTuple):
     relay: Subscription | None = None
     """The subscription of outgoing messages; None until a process has introduced itself."""
     careful_until: float = 0.0
+    unplaced: frozenset[str] = frozenset()
+    """Types that have consumers, and messages that came before those and are not placed yet."""
+    read_at: float = 0.0
 
     def knows(self, numbers: Iterable[int]) -> bool:
         """Whether it has the names behind all of them."""
@@ -121,7 +126,8 @@ def look(context: Context, *requests: Request) -> Flow[tuple[list[Any], ...]]:
 
 def load_catalog(context: Context, cache: Cache) -> Flow[None]:
     """Read names and subscriptions anew."""
-    version, names, subscriptions = yield from once(context, Query("catalog"), Query("names"), Query("subscriptions"))
+    requests = (Query("catalog"), Query("names"), Query("subscriptions"), Query("unhandled_types"))
+    version, names, subscriptions, waiting = yield from once(context, *requests)
     number, since_crash = version[0]
     known = [Subscription(*(*row[:5], bool(row[5]), *row[6:9], bool(row[9]))) for row in subscriptions]
     by_type: dict[str, list[Subscription]] = {}
@@ -135,13 +141,17 @@ def load_catalog(context: Context, cache: Cache) -> Flow[None]:
         by_type=by_type,
         relay=next((subscription for subscription in known if subscription.consumer == OUTBOX), None),
         careful_until=context.clock() + careful,
+        # No more can come while the version stays: see `hold_catalog` in `receive`.
+        unplaced=frozenset(kind for kind, subscription in waiting if subscription is None and kind in by_type),
+        read_at=context.clock(),
     )
     cache.catalog = catalog.learned(names)
 
 
 def know_names(context: Context, cache: Cache, names: Iterable[str]) -> Flow[None]:
-    """Make sure that consumers and sources have their numbers."""
-    if cache.catalog.version < 0:
+    """Make sure that consumers and sources have their numbers; look now and then whether all is placed by now."""
+    catalog = cache.catalog
+    if catalog.version < 0 or (catalog.unplaced and context.clock() >= catalog.read_at + LOOK_AGAIN):
         yield from load_catalog(context, cache)
     unknown = sorted(set(names) - cache.catalog.names.keys())
     if unknown:

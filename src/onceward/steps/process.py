@@ -74,11 +74,13 @@ def _process_for(lane: Lane, delivery: Delivery, consumer: str) -> Flow[Receipt]
         if target is None:  # as after a failover to a database that does not know it yet
             raise StoreConflict(f"consumer {consumer!r} is not subscribed to {delivery.type!r} any more; try again")
         handler = _handler(context, delivery, target)
-        if context.clock() < catalog.careful_until and not _forgets(handler):
-            receipt = yield from _store_and_handle(lane, delivery, target, careful=True)
-        elif handler in context.stores_first:
-            receipt = yield from _store_and_handle(lane, delivery, target, careful=False)
-        else:
+        receipt, keeps = None, not _forgets(handler)
+        if delivery.type in catalog.unplaced:
+            receipt = yield from _known_receipt(lane, delivery, _row(context, delivery, target), keeps_mismatch=keeps)
+        careful = keeps and context.clock() < catalog.careful_until
+        if receipt is None and (careful or handler in context.stores_first):
+            receipt = yield from _store_and_handle(lane, delivery, target, careful=careful)
+        elif receipt is None:
             receipt = yield from _handle_inline(lane, delivery, target)
         if receipt is not None:
             return receipt
@@ -347,7 +349,7 @@ def _known_receipt(
 ) -> Flow[Receipt | None]:
     """The receipt of a message that is in the ledger already; None when it is not, because the catalog was outdated."""
     context = lane.context
-    known = (yield from look_up(context, [row])).get(0)
+    known = (yield from look_up(context, context.cache.catalog, [row])).get(0)
     if known is None:
         return None
     if not known.is_same(delivery) and not keeps_mismatch:
@@ -391,7 +393,7 @@ def _store_and_handle(lane: Lane, delivery: Delivery, target: Target, *, careful
     note = (seq, lane.owner, token, target.key_hash, place, target.sequence)
     claimed = Claimed(*note, 0, 0.0, handler, call, problem)
     yield from handle(lane, [claimed])
-    known = (yield from look_up(context, [row])).get(0)
+    known = (yield from look_up(context, context.cache.catalog, [row])).get(0)
     if claimed.failed and not (known and known.finished):
         return _failed(lane, seq, *claimed.failed)
     return Receipt("accepted", seq, known.finished, known.result) if known else Receipt("accepted", seq)

@@ -106,17 +106,28 @@ def _store(  # noqa: PLR0913, PLR0917 - the parts of `receive`
             record(ordinal, deliveries[index], target, catalog.names[deliveries[index].source])
             for ordinal, (index, target) in enumerate(plan)
         ]
-        insert = Each("receive", records, {**READY, "catalog": catalog.version})
-        (fresh,) = yield from once(context, insert)
-        seqs = {ordinal: seq for ordinal, seq, _ in fresh}
+        known = yield from look_up(context, catalog, [row for row in records if row["type"] in catalog.unplaced])
+        seqs = yield from _insert(context, catalog, [row for row in records if row["ordinal"] not in known])
         own.update(seqs.values())
-        known = yield from look_up(context, [row for row in records if row["ordinal"] not in seqs])
+        left = [row for row in records if row["ordinal"] not in seqs and row["ordinal"] not in known]
+        known |= yield from look_up(context, catalog, left)
         own |= yield from stored_since(context, [(deliveries[plan[one][0]], known[one]) for one in known], since)
         complete = len(seqs) + len(known) == len(plan)
         if complete and (yield from _write_receipts(context, deliveries, plan, seqs, known, own, receipts)):
             return
         yield from load_catalog(context, cache)
     raise StoreConflict("subscriptions keep changing while messages are received; try again")
+
+
+def _insert(context: Context, catalog: Catalog, records: list[dict[str, Any]]) -> Flow[dict[int, int]]:
+    """Insert what is not there yet; answers the numbers, by ordinal."""
+    if not records:
+        return {}
+    insert = Each("receive", records, {**READY, "catalog": catalog.version})
+    # Whoever reads that a type has consumers must see, too, what was stored while it had none.
+    held = [Query("hold_catalog")] if any(row["subscription"] is None for row in records) else []
+    *_, fresh = yield from once(context, *held, insert)
+    return {ordinal: seq for ordinal, seq, _ in fresh}
 
 
 def _write_receipts(  # noqa: PLR0913, PLR0917 - the parts of one loop
@@ -216,12 +227,22 @@ def identity_of(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: row[name] for name in ("ordinal", "consumer", "source", "stored_id")}
 
 
-def look_up(context: Context, records: Sequence[Mapping[str, Any]]) -> Flow[dict[int, Known]]:
-    """What the ledger has for records that were not inserted, by ordinal."""
+def look_up(context: Context, catalog: Catalog, records: Sequence[Mapping[str, Any]]) -> Flow[dict[int, Known]]:
+    """What the ledger has for records that are not inserted, by ordinal.
+
+    What came before its type had a consumer is known to all its consumers from then on, placed or not. It is looked for
+    first: what is placed in between is found by its consumer.
+    """
     if not records:
         return {}
-    (rows,) = yield from once(context, Each("known", [identity_of(row) for row in records]))
-    return known_by_ordinal(rows)
+    names = ("ordinal", "source", "stored_id", "type")
+    waiting = [{name: row[name] for name in names} for row in records if row["type"] in catalog.unplaced]
+    requests = [Each("known_unplaced", waiting)] if waiting else []
+    answers = yield from once(context, *requests, Each("known", [identity_of(row) for row in records]))
+    known: dict[int, Known] = {}
+    for rows in answers:
+        known |= known_by_ordinal(rows)
+    return known
 
 
 def stored_since(context: Context, found: Sequence[tuple[Delivery, Known]], since: float | None) -> Flow[set[int]]:

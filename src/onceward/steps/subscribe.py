@@ -244,6 +244,8 @@ def _copy(context: Context, move: Move, target: Target) -> Flow[int | None]:
     known = known_by_ordinal((yield Each("known", [identity_of(copy)]))).get(0)
     if known is None:
         return None
-    if not known.is_same(move.delivery):  # it came again, with other bytes or another type, since its type is known
+    if known.is_same(move.delivery):  # another service has it too, and it may have come there later
+        yield Query("bring_forward", {"seq": known.seq, "place": move.place, "since": move.seq})
+    else:
         yield mismatch(known.seq, move.delivery)
     return known.seq

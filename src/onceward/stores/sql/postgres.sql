@@ -187,6 +187,22 @@ CROSS JOIN LATERAL (
     WHERE (consumer, source, id) = (i.consumer, i.source, i.stored_id) LIMIT 1
 ) AS l
 
+-- name: known_unplaced
+-- As known, of what came under this id and type when nobody had subscribed, and is not placed yet: the first of it, whoever stored it.
+-- Relies on the unique key of the ledger, from one name to the next.
+SELECT i.ordinal, f.seq, f.hash, f.type_hash, false, NULL::text
+FROM unnest(%(ordinal)b::integer[], %(source)b::integer[], %(stored_id)b::bytea[], %(type)b::text[])
+         AS i (ordinal, source, stored_id, type)
+CROSS JOIN LATERAL (
+    SELECT l.seq, l.hash, l.type_hash
+    FROM {prefix}name c CROSS JOIN LATERAL (
+        SELECT seq, hash, type_hash FROM {prefix}ledger
+        WHERE (consumer, source, id) = (c.id, i.source, i.stored_id) LIMIT 1
+    ) AS l JOIN {prefix}queue w ON w.seq = l.seq
+    WHERE w.state = 'unhandled' AND w.type = i.type AND w.subscription IS NULL
+    ORDER BY l.seq LIMIT 1
+) AS f
+
 -- name: stored_since
 -- Which of these were stored in the last so many seconds: a receive that is repeated, for its answer was lost, finds its own rows so.
 -- Relies on the primary key of the ledger.
@@ -717,6 +733,11 @@ SET state = CASE WHEN %(unplaced)s::text IS NULL THEN 'ready' ELSE 'unhandled' E
     place = coalesce(%(sequence)s::bigint, place), postponed = 0
 WHERE seq = %(seq)s AND state || '' = 'unhandled'
 RETURNING seq
+
+-- name: bring_forward
+-- Guard: state still unhandled. The same message came to another service before: it has come when that one did.
+UPDATE {prefix}queue SET place = least(place, %(place)s::bigint), sequence = least(coalesce(sequence, seq), %(since)s::bigint)
+WHERE seq = %(seq)s AND state = 'unhandled'
 
 -- name: set_aside
 -- Guard: state still unhandled. The database refuses the rows of its consumers: it stays, and holds up no others but those of its key.

@@ -131,6 +131,16 @@ LEFT JOIN {prefix}queue q ON q.seq = l.seq
 LEFT JOIN {prefix}result r ON r.seq = l.seq
 WHERE l.consumer = :consumer AND l.source = :source AND l.id = :stored_id
 
+-- name: known_unplaced
+-- As known, of what came under this id and type when nobody had subscribed, and is not placed yet: the first of it, whoever stored it.
+-- Relies on the unique key of the ledger, from one name to the next.
+SELECT :ordinal, l.seq, l.hash, l.type_hash, 0, NULL
+FROM {prefix}name c
+CROSS JOIN {prefix}ledger l ON l.consumer = c.id AND l.source = :source AND l.id = :stored_id
+CROSS JOIN {prefix}queue w ON w.seq = l.seq
+WHERE w.state = 'unhandled' AND w.type = :type AND w.subscription IS NULL
+ORDER BY l.seq LIMIT 1
+
 -- name: stored_since
 -- Which of these were stored in the last so many seconds: a receive that is repeated, for its answer was lost, finds its own rows so.
 -- Relies on the primary key of the ledger.
@@ -600,6 +610,11 @@ SET state = CASE WHEN :unplaced IS NULL THEN 'ready' ELSE 'unhandled' END, type 
     place = coalesce(:sequence, place), postponed = 0
 WHERE seq = :seq AND state = 'unhandled'
 RETURNING seq
+
+-- name: bring_forward
+-- Guard: state still unhandled. The same message came to another service before: it has come when that one did.
+UPDATE {prefix}queue SET place = min(place, :place), sequence = min(coalesce(sequence, seq), :since)
+WHERE seq = :seq AND state = 'unhandled'
 
 -- name: set_aside
 -- Guard: state still unhandled. The database refuses the rows of its consumers: it stays, and holds up no others but those of its key.
