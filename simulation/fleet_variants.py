@@ -29,7 +29,7 @@ LASTING = replace(
     deploying=False,
 )
 """Failovers, and processes that live through all of them: none starts with what the database knows."""
-WAITING = {"kinds": ("latest", "handed"), "copies": 2, "twins": 0.6}
+WAITING = replace(JOINING, kinds=("latest", "handed"), copies=2, twins=0.6)
 """Messages that wait for a consumer, and come again and again, now and then with other bytes."""
 DEADLY = Theme(("plain",), {"crash": 0.03, "clock_jump": 0.0, "operators": 0.0}, inline=0.0, trouble=True)
 Patch = Callable[[], AbstractContextManager[Any]]
@@ -71,7 +71,7 @@ FLEET: tuple[Variant, ...] = (
         "what is not placed yet is unknown to its consumers",
         ("false mismatch", "accepted twice", "order"),
         edits={"known_unplaced": ("w.state = 'unhandled'", "w.state = 'waiting'")},
-        theme=replace(JOINING, **WAITING),
+        theme=WAITING,
         seed=17,
     ),
     Variant(
@@ -127,9 +127,9 @@ FLEET: tuple[Variant, ...] = (
         "a join stores by the view of its beginning",
         ("left out",),
         patch=lambda: replaced((join._keep_to_its_view, nothing)),
-        theme=JOINING,
+        theme=replace(JOINING, kinds=("growing",)),
         store="postgres",
-        seed=14,
+        seed=8,
     ),
     Variant(
         "a program is introduced inside the caller's transaction",
