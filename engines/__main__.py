@@ -28,7 +28,6 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("engine", choices=ENGINES)
     parser.add_argument("--json", default="")
     parser.add_argument("--page", action="store_true", help="write docs/engines.md from all that is recorded")
-    parser.add_argument("--page", action="store_true", help="write docs/engines.md from all that is recorded")
     options = parser.parse_args(arguments)
     found = ENGINES[options.engine]()
     if options.json:
@@ -36,8 +35,6 @@ def main(arguments: list[str]) -> int:
         report.write(
             options.json, {"run": options.engine, "date": datetime.now(UTC).date().isoformat(), "engine": figures}
         )
-    if options.page:
-        engines.write()
     if options.page:
         engines.write()
     print(line(options.engine, found))

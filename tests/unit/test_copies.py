@@ -13,7 +13,7 @@ import pytest
 from onceward.copies import Copies
 from onceward.errors import StoreBusy
 from tests.unit.builders import delivery
-from tests.waiting import wait_until
+from tests.waiting import wait_until, wait_until_async
 
 ONE = delivery()
 IDENTITY = ONE.source, ONE.id
@@ -24,17 +24,24 @@ def waiting(copies: Copies) -> int:
     return len(copies._turns[IDENTITY])
 
 
+async def _now(value: bool) -> bool:  # noqa: FBT001 - a condition that is known at once
+    return value
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_after_a_success_all_go_on_and_after_a_failure_the_next(*, fails: bool) -> None:
     """Threads and tasks wait for the same."""
-    copies, inside, most = Copies(LONG), 0, 0
+    copies, inside, most, came = Copies(LONG), 0, 0, 0
+    together = 2 if fails else 3  # after a failure one goes ahead of the last two
 
     async def other() -> None:
-        nonlocal inside, most
+        nonlocal inside, most, came
         async with copies.async_turn(ONE):
-            inside += 1
+            came, inside = came + 1, inside + 1
             most = max(most, inside)
-            await asyncio.sleep(0.01)
+            is_ahead = fails and came == 1
+            # Who is ahead stays until the others have lined up behind it, the others until all of them are in.
+            await wait_until_async(lambda: _now(waiting(copies) == 2 if is_ahead else most == together))
             inside -= 1
 
     async def others() -> None:
@@ -47,7 +54,7 @@ def test_after_a_success_all_go_on_and_after_a_failure_the_next(*, fails: bool) 
             if fails:
                 raise RuntimeError("rolled back")
         running.result()
-    assert (most, copies._turns) == (2 if fails else 3, {})  # the next one goes ahead of the last two
+    assert (most, copies._turns) == (together, {})
 
 
 def test_patience_ends_and_other_messages_are_not_concerned() -> None:
