@@ -29,7 +29,7 @@ PEERS := bench/.venv/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test second lane lint format screenshots crash simulate mutants chaos fuzz proof brokers engines bench bench-fairness bench-before bench-60m soak servers pins clean
+.PHONY: help setup demo test second lane lint format screenshots crash simulate mutants chaos fuzz proof brokers engines bench bench-peers bench-fairness bench-before bench-60m soak servers pins clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,9 +74,12 @@ simulate: $(READY) ## Run seeded schedules of the real steps with faults: make s
 mutants: servers ## Break the code in one way after another: the simulation or a test must catch each (ONLY=part of a name, JSON=file)
 	@$(SCRATCH) $(BIN)/python -m mutants $(if $(ONLY),--only '$(ONLY)') $(if $(JSON),--json '$(JSON)')
 
-bench: servers $(PEERS) ## Measure onceward beside its limits and its peers (QUICK=1: five minutes) and write docs/benchmarks.md
+bench: bench-peers ## Measure onceward beside its limits and its peers (QUICK=1: ten minutes) and write docs/benchmarks.md
 	@$(BIN)/python -m bench --scale $(if $(QUICK),quick,full)
 	@$(BIN)/python -m bench.page
+
+bench-peers: servers $(PEERS) ## Install the peers of the benchmark in bench/.venv and test every adapter with them
+	@ONCEWARD_PEERS=all $(BIN)/pytest -q tests/bench/test_peers.py
 
 bench-fairness: servers ## Measure the fairness scenarios alone and put them into docs/benchmarks.md (two minutes)
 	@$(BIN)/python -m bench.again

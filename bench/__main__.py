@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -18,6 +20,7 @@ from bench import (
     hard,
     latency,
     memory,
+    origin,
     plot,
     profile,
     receive,
@@ -39,16 +42,17 @@ def run(scale: Scale, say: Callable[[str], None], keep: Callable[[dict[str, Any]
     def take(workload: ModuleType, *arguments: object) -> None:
         say(f"{time.monotonic() - began:5.0f} s  {workload.__name__}")
         workload.measure(*arguments, scale, figures)
-        keep(report.assembled(figures, scale, server.version, time.monotonic() - began))
+        keep(report.assembled(figures, scale, where | {"seconds": round(time.monotonic() - began)}))
 
-    with PostgresServer(durable=True, settings=SETTINGS) as server:
-        ground = Ground(server)
+    with PostgresServer(durable=True, settings=SETTINGS) as server, tempfile.TemporaryDirectory() as folder:
+        ground, files = Ground(server), Path(folder)
+        where = origin.found(server, files)
         for _ in range(scale.repetitions):
             # A noisy moment hits neighbours alike; what is compared stands side by side.
             take(startup)
             for workload in (drain, hard, handle, receive):
                 take(workload, ground)
-            take(sqlite)
+            take(sqlite, files)
         for once in (latency, fairness, memory, growth, profile):
             take(once, ground)
 

@@ -8,9 +8,10 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from bench import fairness
+from bench import fairness, origin
 from bench.figures import Figures
 from bench.ground import SETTINGS, Ground
+from bench.race import ROOT
 from bench.report import REPORT, judged, written
 from bench.scale import SCALES
 from tests.servers.postgres import PostgresServer
@@ -20,7 +21,11 @@ def renewed(report: dict[str, Any], ground: Ground) -> dict[str, Any]:
     """A report with new figures of fairness, measured at its scale; it says that they come from another run."""
     scale, figures, began = SCALES[report["scale"]["name"]], Figures(), time.monotonic()
     fairness.measure(ground, scale, figures)
-    apart = {"seconds": round(time.monotonic() - began), "load": round(os.getloadavg()[0], 1)}
+    apart = {
+        "seconds": round(time.monotonic() - began),
+        "load": round(os.getloadavg()[0], 1),
+        "commit": origin.commit(ROOT)["commit"],
+    }
     settings = report["settings"]
     # What had not run in time then may have run now: none of the old notes stays.
     kept = {name: note for name, note in settings["notes"].items() if not name.startswith(fairness.SUBJECTS)}

@@ -20,9 +20,9 @@ from typing import Any
 
 from bench import fairness
 from bench.fairness import with_code
-from bench.figures import Figures, expect
-from bench.ground import SETTINGS, Ground, check_drained
-from bench.race import ROOT, ours, race, run
+from bench.figures import Figures, Run, expect
+from bench.ground import LEFT, SETTINGS, Ground, check_drained
+from bench.race import ROOT, ours, run
 from bench.report import written
 from bench.scale import SCALES, Scale
 from tests.servers.postgres import PostgresServer
@@ -57,14 +57,13 @@ def _cost(ground: Ground, scale: Scale, kind: str, code: str, source: Path | Non
     def fill(url: str) -> None:
         run([*with_code(source), *ours("backlog", url, kind, scale.messages)])
 
-    figures, name = Figures(), f"{kind}, {code}"
+    name = f"{kind}, {code}"
     with ground.copy(ground.template(f"{code}_{kind}", fill, like=None)) as url:
-        with ground.costs(figures, name, scale.messages) as cost:
-            finish = race([[*with_code(source), *ours("contenders", "drain", url)]] * scale.processes)
-            cost.clients = finish.processor
+        command = [*with_code(source), *ours("contenders", "drain", url)]
+        finish = ground.race(url, [command] * scale.processes, LEFT)
         expect(f"{name}: finished", sum(finish.answers), scale.messages)
         check_drained(name, url, scale.messages)
-    return figures.costs[name]
+    return Run(scale.messages, finish.seconds, finish.clients, finish.server).each()
 
 
 def totals(runs: list[dict[str, float]]) -> list[float]:

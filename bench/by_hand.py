@@ -10,7 +10,6 @@ import hashlib
 import json
 import sqlite3
 import sys
-import time
 from collections import Counter
 from typing import Any
 
@@ -18,18 +17,15 @@ import psycopg
 
 from bench.contenders import in_threads
 from bench.ground import names
-from bench.inboxes import ONE
+from bench.inboxes import GROUP, ONE
 from bench.messages import messages
-from bench.race import take_part
-
-GROUP, NOTED = 100, 500
-"""How many messages share a transaction, and how many are noted in one, as by onceward's workers here."""
+from bench.race import ready, take_part, tell
 
 _READY = "state = 'ready' AND token IS NULL AND suspect = 0 AND NOT outgoing"
 
 
 def sqlite(path: str) -> None:
-    """At its best: take 100 messages of onceward's own backlog in each transaction, apply and delete them."""
+    """At its best: take a group of onceward's own backlog in each transaction, apply and delete it."""
     connection = _opened(path)
     take_part(lambda: _taken(connection, _READY))
 
@@ -42,7 +38,7 @@ def sqlite_noted(path: str) -> None:
         done = token = 0
         while True:
             token += 1
-            noted = f"SELECT seq FROM onceward_queue WHERE {_READY} ORDER BY seq LIMIT {NOTED}"
+            noted = f"SELECT seq FROM onceward_queue WHERE {_READY} ORDER BY seq LIMIT {GROUP}"
             connection.execute(f"UPDATE onceward_queue SET worker = 1, token = ? WHERE seq IN ({noted})", [token])
             taken = _taken(connection, f"worker = 1 AND token = {token}")
             done += taken
@@ -169,12 +165,10 @@ async def _receive(url: str, count: int, callers: int) -> None:
                     answer.set_result("accepted" if row["id"] in fresh else "duplicate")
             await asyncio.sleep(0)
 
-    print("ready", flush=True)
-    sys.stdin.readline()
-    began = time.process_time()
+    ready()
     storing = asyncio.create_task(store())
     found = await asyncio.gather(*(call() for _ in range(callers)))
-    print(json.dumps([Counter(status for part in found for status in part), time.process_time() - began]), flush=True)
+    tell(Counter(status for part in found for status in part))
     storing.cancel()
     await connection.close()
 

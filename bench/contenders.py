@@ -8,6 +8,7 @@ import sqlite3
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ import psycopg
 
 from bench.inboxes import ONE, inbox_at
 from bench.messages import messages
-from bench.race import take_part
+from bench.race import ready, take_part, tell
 from onceward import Inbox
 
 
@@ -53,12 +54,9 @@ async def _receive_tasks(inbox: Inbox, count: int, callers: int) -> None:
     async def call() -> list[Any]:
         return [await inbox.areceive(**message) for message in waiting]
 
-    print("ready", flush=True)
-    sys.stdin.readline()
-    began = time.process_time()
+    ready()
     found = await asyncio.gather(*(call() for _ in range(callers)))
-    answer = _statuses([receipt for part in found for receipt in part])
-    print(json.dumps([answer, time.process_time() - began]), flush=True)
+    tell(_statuses([receipt for part in found for receipt in part]))
     await inbox.aclose()
 
 
@@ -86,10 +84,10 @@ def textbook(url: str, count: str, threads: str) -> None:
     """The inbox of the articles: one transaction for each message; insert the id, apply, commit."""
     deliveries = messages(int(count), "update")
     connections = [psycopg.connect(url) for _ in range(int(threads))]
-    take_part(lambda: len(in_threads(int(threads), deliveries, _textbook, connections)))
+    take_part(lambda: Counter(in_threads(int(threads), deliveries, _textbook, connections)))
 
 
-def _textbook(message: dict[str, Any], connection: psycopg.Connection[Any]) -> None:
+def _textbook(message: dict[str, Any], connection: psycopg.Connection[Any]) -> str:
     with connection.transaction():
         fresh = connection.execute(
             "INSERT INTO textbook (id, payload, processed_at) VALUES (%s, %s, now()) ON CONFLICT DO NOTHING RETURNING id",
@@ -97,24 +95,27 @@ def _textbook(message: dict[str, Any], connection: psycopg.Connection[Any]) -> N
         ).fetchone()
         if fresh and connection.execute(ONE["postgres"], [message["data"]["row"]]).rowcount != 1:
             raise LookupError(message["data"]["row"])
+    return "accepted" if fresh else "duplicate"
 
 
 def textbook_sqlite(path: str, count: str) -> None:
-    """The textbook's loop on SQLite, with the driver's own settings, as the articles print it."""
+    """The textbook's loop on SQLite, with the journal and the durability that onceward has there."""
     connection = sqlite3.connect(path)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
     deliveries = messages(int(count), "update")
-    take_part(lambda: sum(_textbook_sqlite(connection, message) for message in deliveries))
+    take_part(lambda: Counter(_textbook_sqlite(connection, message) for message in deliveries))
 
 
-def _textbook_sqlite(connection: sqlite3.Connection, message: dict[str, Any]) -> bool:
+def _textbook_sqlite(connection: sqlite3.Connection, message: dict[str, Any]) -> str:
     try:
         connection.execute("INSERT INTO textbook VALUES (?, ?)", [message["id"], json.dumps(message["data"])])
     except sqlite3.IntegrityError:
         connection.rollback()
-        return False
+        return "duplicate"
     connection.execute(ONE["sqlite"], [message["data"]["row"]])
     connection.commit()
-    return True
+    return "accepted"
 
 
 def in_threads(
@@ -140,10 +141,7 @@ def in_threads(
 
 
 def _statuses(receipts: list[Any]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for receipt in receipts:
-        found[receipt.status] = found.get(receipt.status, 0) + 1
-    return found
+    return Counter(receipt.status for receipt in receipts)
 
 
 KINDS = (drain, receive_many, receive_tasks, receive_threads, inline, textbook, textbook_sqlite)

@@ -5,24 +5,28 @@ Exact: each sequence number is in exactly one run and the queue is empty; a peer
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from bench import lineup
 from bench.backlog import received
-from bench.figures import Figures, expect
-from bench.ground import Ground, check_drained, drain_by_pgbench
-from bench.race import ours, race
+from bench.contest import Contender, compete
+from bench.figures import Figures
+from bench.ground import LEFT, Ground, check_claims, check_drained
+from bench.inboxes import GROUP
+from bench.pgbench import by_pgbench, connected, settings
+from bench.race import Finish, ours
 from bench.scale import Scale
+
+Check = Callable[[str, str, int], None]
+"""Fails where the effects of so many messages are not exact."""
 
 
 def measure(ground: Ground, scale: Scale, figures: Figures) -> None:
     """One repetition of every contender."""
-    backlog = filled(ground, "nothing", scale.messages)
-    figures.add("drain: onceward", onceward(ground, backlog, scale, figures, "drain: onceward"))
-    with ground.copy(backlog) as url:
-        with ground.costs(figures, "drain: pure SQL", scale.messages) as cost:
-            groups = -(-scale.messages // 100)
-            rate = drain_by_pgbench(url, "drain", clients=scale.processes, groups=groups, cost=cost)
-        check_drained("drain: pure SQL", url, scale.messages)
-        figures.add("drain: pure SQL", rate)
+    onceward(ground, scale, figures, "drain: onceward", "nothing", guess=34_000)
+    pure_sql(
+        ground, scale, figures, "drain: pure SQL", "nothing", script="drain", guess=34_000, clients=scale.processes
+    )
     for peer in lineup.PGMQ + lineup.POSTGRES:
         lineup.measure(peer, ground, scale, figures)
 
@@ -32,12 +36,60 @@ def filled(ground: Ground, kind: str, count: int) -> str:
     return ground.template(f"backlog_{kind}_{count}", lambda url: received(url, kind, count))
 
 
-def onceward(ground: Ground, backlog: str, scale: Scale, figures: Figures, name: str) -> float:
-    """Messages a second of worker processes that drain a copy of a backlog."""
-    with ground.copy(backlog) as url:
-        with ground.costs(figures, name, scale.messages) as cost:
-            finish = race([ours("contenders", "drain", url)] * scale.processes)
-            cost.clients = finish.processor
-        expect(f"{name}: finished", sum(finish.answers), scale.messages)
-        check_drained(name, url, scale.messages)
-        return scale.messages / finish.seconds
+def onceward(  # noqa: PLR0913 - who, where, what
+    ground: Ground,
+    scale: Scale,
+    figures: Figures,
+    name: str,
+    kind: str,
+    *,
+    guess: int,
+    group: int = GROUP,
+    check: Check = check_drained,
+    left: str = LEFT,
+) -> None:
+    """Worker processes that drain a copy of a backlog."""
+    used = {"processes": scale.processes, "group": group, "handler": kind}
+    contender = Contender(name, guess, "psycopg", "bench/contenders.py", used, "onceward")
+
+    def run(count: int) -> tuple[int, Finish]:
+        with ground.copy(filled(ground, kind, count)) as url:
+            finish = ground.race(url, [ours("contenders", "drain", url)] * scale.processes, left)
+            check(name, url, count)
+            figures.notes[f"{name}: largest claim"] = check_claims(name, url, group)
+        return count, finish
+
+    compete(contender, scale, figures, run)
+
+
+def pure_sql(  # noqa: PLR0913 - who, where, what
+    ground: Ground,
+    scale: Scale,
+    figures: Figures,
+    name: str,
+    kind: str,
+    *,
+    script: str,
+    guess: int,
+    clients: int,
+    group: int = GROUP,
+    check: Check = check_drained,
+) -> None:
+    """The same writes by pgbench, in groups of the same size.
+
+    Where a group has several messages every client may have to do all of it, so each gets as many transactions as that
+    takes; those that find nothing any more do not count.
+    """
+    contender = Contender(name, guess, "pgbench", f"bench/limits/{script}.sql", settings(script, clients, group=group))
+
+    def run(count: int) -> tuple[int, Finish]:
+        count = -(-count // clients) * clients
+        transactions = count if group == 1 else (-(-count // group) + 2) * clients
+        with ground.copy(filled(ground, kind, count)) as url:
+            command = by_pgbench(url, script, clients=clients, transactions=transactions, token=0, group=group)
+            finish = connected(ground.race(url, command, LEFT))
+            check(name, url, count)
+            figures.notes[f"{name}: largest claim"] = check_claims(name, url, group)
+        return count, finish
+
+    compete(contender, scale, figures, run)

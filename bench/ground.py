@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import itertools
-import os
-import re
-import resource
-import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from bench.figures import Figures, expect
+from bench.figures import Inexact, expect
 from bench.inboxes import inbox_at
+from bench.judges import at_postgres
 from bench.messages import ROWS
-from tests.servers import install
-from tests.servers.postgres import PostgresServer
+from bench.race import Finish, race
 
-LIMITS = Path(__file__).with_name("limits")
+if TYPE_CHECKING:
+    from tests.servers.postgres import PostgresServer  # contenders import this module, and need no server of the tests
+
+LEFT = "SELECT seq FROM onceward_queue ORDER BY seq DESC LIMIT 1"
+"""What is left of onceward's backlog."""
+LEFT_ALIVE = "SELECT seq FROM onceward_queue WHERE state <> 'dead' ORDER BY seq DESC LIMIT 1"
 SETTINGS = {
     "fsync": "on",
     "synchronous_commit": "on",
@@ -87,36 +86,10 @@ class Ground:
             connection.execute(f"ALTER DATABASE {name} RESET synchronous_commit")
             connection.execute("CHECKPOINT")
 
-    @contextmanager
-    def costs(self, figures: Figures, name: str, count: int) -> Iterator[Cost]:
-        """Note what a contender costs the processors for each message: its own processes, and the server's."""
-        before = self._processor()
-        cost = Cost()
-        yield cost
-        server = self._processor() - before
-        noted = {"clients": round(cost.clients * 1e6 / count, 1), "server": round(server * 1e6 / count, 1)}
-        figures.costs[name] = noted
-
-    def _processor(self) -> float:
-        """The processor's seconds of the server's processes, also of those that have ended."""
-        ticks = 0
-        for stat in Path("/proc").glob("[0-9]*/stat"):
-            try:
-                fields = stat.read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
-            except OSError:  # it has just ended
-                continue
-            if int(stat.parent.name) == self.server.pid:
-                ticks += sum(map(int, fields[11:15]))
-            elif int(fields[1]) == self.server.pid:
-                ticks += sum(map(int, fields[11:13]))
-        return ticks / os.sysconf("SC_CLK_TCK")
-
-
-@dataclass(slots=True)
-class Cost:
-    """What the clients of a contender have used."""
-
-    clients: float = 0.0
+    def race(self, url: str, commands: Sequence[Sequence[str]], left: str = "", *, patience: float = 600) -> Finish:
+        """A race on one of its databases, which ends when nothing is left of the backlog, or with the last answer."""
+        with at_postgres(url, self.server.pid, left) as judge:
+            return race(commands, judge, patience=patience)
 
 
 def prepare(url: str) -> None:
@@ -134,45 +107,6 @@ def prepare(url: str) -> None:
         connection.execute("CREATE TABLE target (id integer PRIMARY KEY, n integer NOT NULL)")
         connection.execute("INSERT INTO target SELECT id, 0 FROM generate_series(0, %s) AS id", [ROWS - 1])
         connection.execute("CREATE TABLE textbook (id text PRIMARY KEY, payload jsonb, processed_at timestamptz)")
-
-
-def pgbench(  # noqa: PLR0913 - what pgbench is told
-    url: str, script: str, *, clients: int, transactions: int, variables: Mapping[str, int], cost: Cost
-) -> float:
-    """Transactions a second of a script of `limits/`, without the time it takes to connect."""
-    before = _children()
-    program = install.postgresql_bin() / "pgbench"
-    command = [str(program), "-n", "-M", "prepared", "-c", str(clients), "-j", str(min(clients, 2))]
-    command += ["-t", str(-(-transactions // clients)), "-f", str(LIMITS / f"{script}.sql")]
-    for name, value in variables.items():
-        command += ["-D", f"{name}={value}"]
-    done = subprocess.run([*command, url], capture_output=True, text=True, check=False)
-    found = re.search(r"tps = ([\d.]+) \(without initial", done.stdout)
-    if done.returncode or not found or "failed transactions: 0 " not in done.stdout:
-        raise RuntimeError(f"pgbench {script}: {done.stderr.strip() or done.stdout}")
-    cost.clients = _children() - before
-    return float(found[1])
-
-
-def _children() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
-def drain_by_pgbench(url: str, script: str, *, clients: int, groups: int, cost: Cost) -> float:
-    """Messages a second of a script that claims and finishes groups, until nothing is left.
-
-    Every client may have to do all of it, so each gets as many transactions as that takes; those that find nothing any
-    more do not count: the time is the server's own, from the first group that was finished to the last.
-    """
-    began = one(url, "SELECT clock_timestamp()")
-    pgbench(url, script, clients=clients, transactions=(groups + 2) * clients, variables={"token": 0}, cost=cost)
-    with psycopg.connect(url) as connection:
-        runs = connection.execute("SELECT finished_at, messages FROM onceward_run ORDER BY finished_at").fetchall()
-    (first, before), (last, _) = runs[0], runs[-1]
-    if len(runs) == 1:
-        first, before = began, 0
-    return float((sum(count for _, count in runs) - before) / (last - first).total_seconds())
 
 
 def one(url: str, query: str) -> Any:
@@ -196,6 +130,17 @@ def check_drained(what: str, url: str, count: int) -> None:
     distinct = "SELECT count(DISTINCT seq) FROM (SELECT unnest(seqs) AS seq FROM onceward_run) AS r"
     expect(f"{what}: different numbers in runs", one(url, distinct), count)
     expect(f"{what}: left in the queue", one(url, "SELECT count(*) FROM onceward_queue"), 0)
+
+
+def check_claims(what: str, url: str, most: int) -> int:
+    """No claim was larger than it may be; answers how large the largest was."""
+    largest = (
+        "SELECT max(n)::integer FROM (SELECT sum(messages) AS n FROM onceward_run GROUP BY worker, token) AS claim"
+    )
+    found = int(one(url, largest) or 0)
+    if found > most:
+        raise Inexact(f"{what}: a claim of {found}, and at most {most} are compared")
+    return found
 
 
 def names(url: str) -> dict[str, int]:

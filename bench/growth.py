@@ -14,9 +14,10 @@ from statistics import median
 import psycopg
 
 from bench.figures import Figures, expect
-from bench.ground import LIMITS, Ground, names, one
+from bench.ground import Ground, names, one
 from bench.inboxes import inbox_at
 from bench.messages import messages
+from bench.pgbench import LIMITS
 from bench.race import ours, run
 from bench.scale import Scale
 from bench.stopwatch import Laps, watched

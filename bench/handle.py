@@ -5,113 +5,117 @@ Exact: the domain table has one effect for each message, however many copies cam
 
 from __future__ import annotations
 
-from bench.drain import filled
+from bench.contest import Contender, compete
+from bench.drain import onceward, pure_sql
 from bench.figures import Figures, expect
-from bench.ground import Ground, check_drained, check_effects, drain_by_pgbench, names, one, pgbench
-from bench.inboxes import FAILING, SET_GROUP
+from bench.ground import LEFT_ALIVE, Ground, check_drained, check_effects, names, one
+from bench.inboxes import FAILING, GROUP, SET_GROUP
 from bench.messages import messages
-from bench.race import ours, race
+from bench.pgbench import by_pgbench, connected, settings
+from bench.race import Finish, ours
 from bench.scale import Scale
 
-GROUPED = ("update", "pipelined", "set", "hot")
+# The handlers of onceward: what each manages in a second, about, and how many messages share a transaction.
+HANDLERS = {
+    "update": (11_000, GROUP),
+    "pipelined": (13_000, GROUP),
+    "set": (42_000, SET_GROUP),
+    "hot": (3_000, GROUP),
+    "alone": (1_500, 1),
+}
 
 
 def measure(ground: Ground, scale: Scale, figures: Figures) -> None:
     """One repetition of every contender."""
-    for kind in GROUPED:
-        _drained(ground, kind, scale.messages, scale, figures)
-    _drained(ground, "alone", scale.slow, scale, figures)
-    figures.add("handle: onceward, 2 % failing", _failing(ground, scale))
-    for script in ("handle", "handle_statement"):
-        _by_pgbench(ground, script, scale, figures)
-    _ceiling(ground, scale, figures)
-    ways = {(1, 1): "1 connection", (1, scale.connections): "8 threads", (scale.connections, 1): "8 processes"}
-    for way, name in ways.items():
-        _textbook(ground, scale, way, figures, f"handle: textbook, {name}")
+    for kind, (guess, group) in HANDLERS.items():
+        name = f"handle: onceward, {kind}"
+        onceward(ground, scale, figures, name, kind, guess=guess, group=group, check=_handled)
+    name = "handle: onceward, 2 % failing"
+    onceward(ground, scale, figures, name, "failing", guess=8_500, check=_handled_or_dead, left=LEFT_ALIVE)
+    for name, kind, script, guess, clients, group in (
+        ("pgbench, handle", "update", "handle", 4_500, scale.connections, 1),
+        ("pgbench, handle_statement", "update", "handle_statement", 6_500, scale.connections, 1),
+        ("pure SQL in batches", "set", "handle_batch", 42_000, scale.processes, SET_GROUP),
+    ):
+        pure_sql(
+            ground,
+            scale,
+            figures,
+            f"handle: {name}",
+            kind,
+            script=script,
+            guess=guess,
+            clients=clients,
+            group=group,
+            check=_handled,
+        )
+    for name, way, guess in (
+        ("1 connection", (1, 1), 1_000),
+        ("8 threads", (1, scale.connections), 3_000),
+        ("8 processes", (scale.connections, 1), 3_000),
+    ):
+        _one_by_one(ground, scale, figures, (f"handle: textbook, {name}", ("contenders", "textbook"), guess), way)
     _inline(ground, scale, figures)
 
 
-def _by_pgbench(ground: Ground, script: str, scale: Scale, figures: Figures) -> None:
-    name, clients = f"handle: pgbench, {script}", scale.connections
-    each = scale.slow // clients * clients
-    with ground.copy(filled(ground, "update", scale.slow)) as url:
-        with ground.costs(figures, name, each) as cost:
-            rate = pgbench(url, script, clients=clients, transactions=each, variables={}, cost=cost)
-        check_effects(name, url, each)
-        figures.add(name, rate)
+def _handled(what: str, url: str, count: int) -> None:
+    """Each message has its effect, and is in exactly one run."""
+    check_effects(what, url, count)
+    check_drained(what, url, count)
 
 
-def _drained(ground: Ground, kind: str, count: int, scale: Scale, figures: Figures) -> None:
-    name = f"handle: onceward, {kind}"
-    with ground.copy(filled(ground, kind, count)) as url:
-        with ground.costs(figures, name, count) as cost:
-            finish = race([ours("contenders", "drain", url)] * scale.processes)
-            cost.clients = finish.processor
-        expect(f"{name}: finished", sum(finish.answers), count)
-        check_effects(name, url, count)
-        check_drained(name, url, count)
-        figures.add(name, count / finish.seconds)
-
-
-def _failing(ground: Ground, scale: Scale) -> float:
-    with ground.copy(filled(ground, "failing", scale.messages)) as url:
-        finish = race([ours("contenders", "drain", url)] * scale.processes)
-        dead = -(-scale.messages // FAILING)
-        check_effects("handle failing", url, scale.messages - dead)
-        expect("handle failing: dead", one(url, "SELECT count(*) FROM onceward_queue WHERE state = 'dead'"), dead)
-        expect("handle failing: queue", one(url, "SELECT count(*) FROM onceward_queue"), dead)
-        return scale.messages / finish.seconds
-
-
-def _ceiling(ground: Ground, scale: Scale, figures: Figures) -> None:
-    name = "handle: pure SQL in batches"
-    with ground.copy(filled(ground, "set", scale.messages)) as url:
-        with ground.costs(figures, name, scale.messages) as cost:
-            groups = -(-scale.messages // SET_GROUP)
-            rate = drain_by_pgbench(url, "handle_batch", clients=scale.processes, groups=groups, cost=cost)
-        check_effects(name, url, scale.messages)
-        check_drained(name, url, scale.messages)
-        figures.add(name, rate)
-
-
-def _textbook(ground: Ground, scale: Scale, way: tuple[int, int], figures: Figures, name: str) -> None:
-    processes, threads = way
-    with ground.copy() as url:
-        each = scale.slow // processes
-        with ground.costs(figures, name, each * processes) as cost:
-            finish = race([ours("contenders", "textbook", url, each, threads)] * processes)
-            cost.clients = finish.processor
-        check_effects(name, url, each * processes)
-        figures.add(name, sum(finish.answers) / finish.seconds)
+def _handled_or_dead(what: str, url: str, count: int) -> None:
+    """One in so many is dead; all others have their effect, and nothing else is queued."""
+    dead = -(-count // FAILING)
+    check_effects(what, url, count - dead)
+    for which in ("WHERE state = 'dead'", ""):
+        expect(f"{what}: queued {which}", one(url, f"SELECT count(*) FROM onceward_queue {which}"), dead)
 
 
 def _inline(ground: Ground, scale: Scale, figures: Figures) -> None:
-    both = scale.processes, max(1, scale.connections // scale.processes)
-    ways = {(1, scale.connections): "8 threads", both: "2 processes", (scale.connections, 1): "8 processes"}
-    for way, name in ways.items():
-        _one_by_one(ground, scale, way, figures, f"inline: onceward, {name}", "contenders")
-    _one_by_one(ground, scale, (1, scale.connections), figures, "inline: by hand, 8 threads", "by_hand")
-    with ground.copy() as url:
-        each = scale.slow // scale.connections * scale.connections
-        known = names(url) | {"n": 0}
-        with ground.costs(figures, "inline: pgbench", each) as cost:
-            rate = pgbench(url, "inline", clients=scale.connections, transactions=each, variables=known, cost=cost)
-        check_effects("inline: pgbench", url, one(url, "SELECT count(*) FROM onceward_ledger"))
-        figures.add("inline: pgbench", rate)
+    for name, module, way, guess in (
+        ("onceward, 8 threads", "contenders", (1, scale.connections), 1_600),
+        ("onceward, 2 processes", "contenders", (scale.processes, -(-scale.connections // scale.processes)), 1_600),
+        ("onceward, 8 processes", "contenders", (scale.connections, 1), 1_600),
+        ("by hand, 8 threads", "by_hand", (1, scale.connections), 2_200),
+    ):
+        _one_by_one(ground, scale, figures, (f"inline: {name}", (module, "inline"), guess), way)
+    name, clients = "inline: pgbench", scale.connections
+
+    def run(count: int) -> tuple[int, Finish]:
+        count = -(-count // clients) * clients
+        with ground.copy() as url:
+            command = by_pgbench(url, "inline", clients=clients, transactions=count, n=0, **names(url))
+            finish = connected(ground.race(url, command))
+            check_effects(name, url, one(url, "SELECT count(*) FROM onceward_ledger"))
+        return count, finish
+
+    compete(
+        Contender(name, 3_500, "pgbench", "bench/limits/inline.sql", settings("inline", clients)), scale, figures, run
+    )
 
 
-def _one_by_one(  # noqa: PLR0913, PLR0917 - who, where, how
-    ground: Ground, scale: Scale, way: tuple[int, int], figures: Figures, name: str, module: str
+def _one_by_one(
+    ground: Ground,
+    scale: Scale,
+    figures: Figures,
+    contender: tuple[str, tuple[str, str], int],
+    way: tuple[int, int],
 ) -> None:
-    """A transaction for each message, of onceward or by hand; both tell new ones from copies."""
+    """A transaction for each message, of onceward, by hand or as the textbooks have it; all tell new ones from copies."""
+    name, command, guess = contender
     processes, threads = way
-    with ground.copy() as url:
-        each = scale.slow // processes
-        with ground.costs(figures, name, each * processes) as cost:
-            finish = race([ours(module, "inline", url, each, threads)] * processes)
-            cost.clients = finish.processor
-        check_effects(name, url, each * processes)
-        copies = (len(messages(each, "")) - each) * processes
-        for status, wanted in (("accepted", each * processes), ("duplicate", copies)):
-            expect(f"{name}: {status}", sum(answer.get(status, 0) for answer in finish.answers), wanted)
-        figures.add(name, (each * processes + copies) / finish.seconds)
+
+    def run(count: int) -> tuple[int, Finish]:
+        with ground.copy() as url:
+            each = -(-count // processes)
+            finish = ground.race(url, [ours(*command, url, each, threads)] * processes)
+            check_effects(name, url, each * processes)
+            copies = (len(messages(each, "")) - each) * processes
+            for status, wanted in (("accepted", each * processes), ("duplicate", copies)):
+                expect(f"{name}: {status}", sum(answer.get(status, 0) for answer in finish.answers), wanted)
+        return each * processes + copies, finish
+
+    used = {"processes": processes, "connections of each": threads, "group": 1}
+    package = "onceward" if "onceward" in name else ""
+    compete(Contender(name, guess, "psycopg", f"bench/{command[0]}.py", used, package), scale, figures, run)

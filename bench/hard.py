@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.drain import filled, onceward
+from bench.drain import onceward
 from bench.figures import Figures
 from bench.ground import Ground
 from bench.scale import Scale
@@ -10,5 +10,4 @@ from bench.scale import Scale
 
 def measure(ground: Ground, scale: Scale, figures: Figures) -> None:
     """A backlog of a thousand keys; exact as any other drain."""
-    name = "drain: onceward, 1000 keys"
-    figures.add(name, onceward(ground, filled(ground, "keyed", scale.messages), scale, figures, name))
+    onceward(ground, scale, figures, "drain: onceward, 1000 keys", "keyed", guess=20_000)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from onceward import Inbox, Message, RetryPolicy
+from onceward import Inbox, Message, RetryPolicy, Settings
 
 ONE = {"postgres": "UPDATE target SET n = n + 1 WHERE id = %s", "sqlite": "UPDATE target SET n = n + 1 WHERE id = ?"}
 MANY = (
     "UPDATE target SET n = target.n + i.n FROM (SELECT row, count(*) AS n FROM unnest(%b::integer[]) AS row GROUP BY row) AS i"
     " WHERE target.id = i.row"
 )
-SET_GROUP = 500
+GROUP, SET_GROUP = Settings().group, 500
+"""How many messages share a transaction, and a claim: by default, and for the handler that writes a set."""
 FAILING = 50
 """One message in so many fails."""
 

@@ -10,7 +10,7 @@ from typing import Any
 from bench.figures import Figures, expect
 from bench.ground import Ground, check_drained
 from bench.growth import load
-from bench.race import ours, race, take_part
+from bench.race import ours, take_part
 from bench.scale import Scale
 from onceward import Inbox, Message
 
@@ -20,7 +20,7 @@ def measure(ground: Ground, scale: Scale, figures: Figures) -> None:
     few, many = scale.memory
     with ground.copy() as url:
         load(url, "waiting", 1, many, type="nothing", key="NULL", key_hash="NULL::bigint", state="'ready'")
-        (sizes,) = race([ours("memory", url, few, many)], patience=1200).answers
+        (sizes,) = ground.race(url, [ours("memory", url, few, many)], patience=1200).answers
         expect("memory: numbers of looks", len(sizes), 2)
         check_drained("memory", url, many)
     figures.add(f"memory: after {few} messages (MB)", sizes[0] / 1e6)

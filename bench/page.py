@@ -18,8 +18,8 @@ _INTRODUCTION = """\
 # Benchmarks
 
 `make bench` measures onceward beside pure SQL that does the same writes on the same tables ([bench/limits](../bench/limits)) and beside other
-queues, in one run, in turns, with durable settings, and checks the effects of every run: one that is not exact fails. It takes up to 30 minutes;
-`make bench QUICK=1` has the same table in five. `make bench-60m` puts sixty million finished rows into the tables. On your own database:
+queues, in one run, in turns, with durable settings, and checks the effects of every run: one that is not exact fails. It takes about 30 minutes on an idle machine;
+`make bench QUICK=1` has the same table in about ten. `make bench-60m` puts sixty million finished rows into the tables. On your own database:
 `onceward bench --store URL`.
 
 This page is made by `python -m bench.page` from [bench/report.json](../bench/report.json), which has every repetition, all settings and versions; a test
@@ -31,17 +31,20 @@ below, is the steadier figure; the load says how much to trust the rest.
 _READING = """\
 ## How to read it
 
+- The clock of a backlog is the same for every contender: another process looks every 20 ms whether a row is left, and stops it at the empty table. Without a backlog
+  (*inline*, *receive*, *textbook*) it stops when the last call has returned. A run that was over too soon is run again with more messages.
+- It starts at the word that all processes wait for, imported and connected. A peer is timed from its first job on: its start does not count against it.
 - *drain*: two worker processes, default settings, a handler that decodes the body and does nothing. *Pure SQL* is pgbench with two clients that claims
-  and finishes groups of 100 with the same writes.
+  and finishes groups of the same size with the same writes.
 - *handle*: one UPDATE for each message, from a backlog, two worker processes; `update` checks its row count, `pipelined` and `set` are handlers that take a batch,
-  `alone` has `group=1`, `hot` updates ten rows. pgbench takes one message off the same queue in each transaction (8 clients); `handle_statement` is that in one statement.
+  `alone` has `group=1`, `hot` updates ten rows. pgbench takes one message off the same queue in each transaction (8 clients); `handle_statement` is that in one statement. The faster one is compared.
 - *textbook*: insert the id, update, commit, for each message, with psycopg. Its best way counts.
 - *inline*: `process` with 8 connections, as 8 threads, 2 processes of 4 threads, and 8 processes; the best counts. pgbench runs the same transaction with 8 clients.
 - *receive*: 64 callers in one process that each wait for their receipt; `receive_many` in two processes; pgbench inserts the same rows, one message in each transaction (8 clients).
-- *sqlite*: WAL, synchronous FULL. *By hand* takes 100 messages of the same backlog in each transaction; *with notes* it first commits who works on what, 500 at a time.
+- *sqlite*: WAL, synchronous FULL for every contender. *By hand* takes 100 messages of the same backlog in each transaction; *with notes* it first commits who works on what.
+  The peers apply nothing: they take a job off their queue, and decode it.
 - *by hand* ([bench/by_hand.py](../bench/by_hand.py)) has the writes of onceward on its tables, made with the driver alone: no limits, no hash that is compared, no count of copies, nobody who takes over.
-- *pgmq* has the functions of its release, installed by its Python package and called with psycopg, 500 at a time; *pgmq_client* calls them through that package's own client.
-- A peer is timed from its first job on: its start does not count against it.
+- *pgmq* has the functions of its release, installed by its Python package and called with psycopg; *pgmq_client* calls them through that package's own client.
 - *growth*: the median time of onceward's own claims and inserts beside so many finished rows, over that on empty tables; the dearer of the two.
 - `memory_growth` is the growth of a worker's resident memory between the two counts, as a part of one. Latencies run from the call of `receive` to the commit of
   the effect in another process; *by hand* is an insert, a notification and an update with psycopg, and nothing of onceward. *Half load* is half of what two worker
@@ -67,8 +70,8 @@ _REASONS = {
         "pgmq remembers nothing: it has no ledger, no run, no note of who works on what, and deletes what it has read.",
     ),
     "drain_vs_best_peer": (
-        ("drain: onceward", "drain: pure SQL"),
-        "PgQueuer takes a thousand jobs at a time, and is timed without its start; onceward takes its default of 100, and is timed with the start and the goodbye of its workers.",
+        ("drain: onceward", "drain: pure SQL", "drain: pgqueuer"),
+        "PgQueuer takes more jobs at a time, remembers no message that is finished, and commits what a job did apart from the job; onceward has a ledger, and a transaction for the handlers.",
     ),
     "drain_keyed": (
         ("drain: onceward, 1000 keys", "drain: onceward"),
@@ -77,6 +80,10 @@ _REASONS = {
     "sqlite_vs_best": (
         ("sqlite: onceward", "sqlite: by hand, with notes", "sqlite: by hand, 100 at a time"),
         "A claim reads all of a message, not its body alone, and looks at keys; then there is Python's time: building an immutable message whose JSON was checked, and calling a handler under a time limit and on a connection that cannot end its transaction.",
+    ),
+    "sqlite_vs_textbook": (
+        ("sqlite: onceward", "sqlite: textbook"),
+        "In WAL a commit is one write and one flush of the journal; a group saves most of them, and not the time of Python for each message.",
     ),
     "import_ms": (
         (),
@@ -87,11 +94,11 @@ _REASONS = {
         "Seven round trips between processes that sleep, and this machine takes its time to wake one.",
     ),
     "handle_vs_pgbench": (
-        ("handle: onceward, update", "handle: pgbench, handle"),
+        ("handle: onceward, update", "handle: pgbench, handle_statement"),
         "Each UPDATE is a call of psycopg and a round trip; that call alone costs more than pgbench spends on a whole transaction.",
     ),
     "handle_pipelined_vs_pgbench": (
-        ("handle: onceward, pipelined", "handle: pgbench, handle"),
+        ("handle: onceward, pipelined", "handle: pgbench, handle_statement"),
         "A pipeline saves round trips, not psycopg's work for each statement.",
     ),
     "handle_vs_textbook": (
@@ -165,16 +172,9 @@ def _limit(above: str, below: tuple[str, ...], medians: dict[str, float]) -> str
 
 def page(report: dict[str, Any], sixty: dict[str, Any], before: dict[str, Any]) -> str:
     """The page as it should be, from the report and from those of `make bench-60m` and `make bench-before`."""
-    versions = report["versions"]
-    scale = report["scale"]
-    made = (
-        f"Scale *{scale['name']}*: {scale['repetitions']} repetitions, {scale['messages']:,} messages; {report['machine']['cores']} cores, load "
-        f"{report['machine']['load'][0]:g} at the end; {report['seconds']:,} seconds. Python {versions['python']}, PostgreSQL {versions['postgres']}, "
-        f"SQLite {versions['sqlite']}, psycopg {versions['psycopg']}.\n"
-    )
     parts = [
         _INTRODUCTION,
-        made,
+        _made(report),
         "## The table\n",
         _table(report),
         _small(report),
@@ -183,8 +183,25 @@ def page(report: dict[str, Any], sixty: dict[str, Any], before: dict[str, Any]) 
         "![Messages a second](../bench/report.svg)\n",
         _READING,
     ]
-    parts += [_contenders(report), _sixty(sixty), _short(report), _errors(report)]
+    parts += [_contenders(report), _settings(report), _sixty(sixty), _short(report), _errors(report)]
     return "\n".join(part for part in parts if part)
+
+
+def _made(report: dict[str, Any]) -> str:
+    """From which code, when on which machine, and how long."""
+    versions, scale, origin = report["versions"], report["scale"], report["origin"]
+    runs = [run["seconds"] for repetitions in report["runs"].values() for run in repetitions]
+    changed = "" if origin["clean"] else ", with changes"
+    disks = ", ".join(f"{name} on {kind}" for name, kind in origin["file_systems"].items())
+    return (
+        f"Commit `{(origin['commit'] or 'unknown')[:12]}`{changed}. Scale *{scale['name']}*: {_times(scale['repetitions'], 'repetition')} of runs between {min(runs):.1f} and {max(runs):.1f} "
+        f"seconds; {report['machine']['cores']} cores, load {report['machine']['load'][0]:g} at the end; {report['seconds']:,} seconds. Data of {disks}. "
+        f"Python {versions['python']}, PostgreSQL {versions['postgres']}, SQLite {versions['sqlite']}, psycopg {versions['psycopg']}.\n"
+    )
+
+
+def _times(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _table(report: dict[str, Any]) -> str:
@@ -213,7 +230,8 @@ def apart(report: dict[str, Any]) -> str:
     if apart is None:
         return ""
     names = ", ".join(f"`{name}`" for name in fairness.MOST)
-    return f"Measured by `make bench-fairness`, {apart['seconds']:,} seconds, load {apart['load']:g}: {names}.\n"
+    made = f"commit `{(apart['commit'] or 'unknown')[:12]}`, {apart['seconds']:,} seconds, load {apart['load']:g}"
+    return f"Measured by `make bench-fairness`, {made}: {names}.\n"
 
 
 def _before(report: dict[str, Any], before: dict[str, Any]) -> str:
@@ -250,13 +268,41 @@ def _more(name: str, notes: dict[str, Any]) -> str:
 def _contenders(report: dict[str, Any]) -> str:
     lines = [
         "## Every contender\n",
-        "Medians; processor time in microseconds for each message, of the contender's own processes and of the server.\n",
+        "Medians, messages a second unless something else is said; how many seconds and messages its runs had; processor time in microseconds for each message, own and of the server.\n",
+        "| | median | seconds | messages | own | server |",
+        "|---|---:|---:|---:|---:|---:|",
     ]
-    lines += ["| | median | own | server |", "|---|---:|---:|---:|"]
     for name, value in report["medians"].items():
         cost = report["processor_microseconds"].get(name, {})
+        runs = report["runs"].get(name, [])
         rate = f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
-        lines.append(f"| {name} | {rate} | {cost.get('clients', '')} | {cost.get('server', '')} |")
+        seconds = _range([f"{run['seconds']:.1f}" for run in runs])
+        messages = _range([f"{run['messages']:,}" for run in runs])
+        lines.append(
+            f"| {name} | {rate} | {seconds} | {messages} | {cost.get('clients', '')} | {cost.get('server', '')} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _range(values: list[str]) -> str:
+    """The same once; else from the least to the most."""
+    ordered = sorted(values, key=lambda value: float(value.replace(",", "")))
+    return ordered[0] if len(set(ordered)) == 1 else "-".join(ordered[:: max(len(ordered) - 1, 1)])
+
+
+def _settings(report: dict[str, Any]) -> str:
+    """How every contender is set up."""
+    lines = [
+        "## Settings\n",
+        "Every peer has the driver and the settings with which it cost the least time here, of those that its documentation names.\n",
+        "| | version | driver | settings | source |",
+        "|---|---|---|---|---|",
+    ]
+    for name, one in report["contenders"].items():
+        found = {note.removeprefix(f"{name}: "): value for note, value in report["settings"]["notes"].items() if note.startswith(f"{name}: ")}  # fmt: skip
+        used = ", ".join(f"{setting} {value}" for setting, value in (one["settings"] | found).items())
+        link = one["source"] if one["source"].startswith("https:") else f"[{one['source']}](../{one['source']})"
+        lines.append(f"| {name} | {one['version']} | {one['driver']} | {used} | {link} |")
     return "\n".join(lines) + "\n"
 
 
@@ -284,9 +330,7 @@ def _short(report: dict[str, Any]) -> str:
         contenders, reason = _REASONS.get(name, ((), ""))
         spent = [f"{one}: {costs[one]['clients']:g} + {costs[one]['server']:g}" for one in contenders if one in costs]
         time = f" Processor time, own + server, µs for each message: {'; '.join(spent)}." if spent else ""
-        why = reason or (
-            "see *Before and now*." if name in fairness.MOST else "measured on a busy machine; see the repetitions."
-        )
+        why = reason or ("see *Before and now*." if name in fairness.MOST else "see the repetitions, and the load.")
         profile = _profile(name, report["profiles"])
         lines.append(f"- `{name}`: {why}{_limits(name, report['medians'])}{time}{profile}")
     return "\n".join(lines) + "\n"

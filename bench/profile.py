@@ -40,8 +40,7 @@ def measure(ground: Ground, scale: Scale, figures: Figures) -> None:
     with ground.copy() as url:
         figures.profiles["inline: onceward"] = _looked_at("inline", url, scale.slow, 1)
     with tempfile.TemporaryDirectory() as folder:
-        backlog = Path(folder) / "backlog.db"
-        sqlite.fill(backlog, scale.messages, figures)
+        backlog = sqlite.filled(Path(folder), scale.messages)
         figures.profiles["sqlite: onceward"] = _looked_at("drain", f"sqlite:///{backlog}")
 
 

@@ -1,7 +1,9 @@
-"""Processes that get ready, start at the same moment, and answer with what they did.
+"""Processes that get ready, start at the same moment, and answer with what they did; and the one clock for all of them.
 
 A process of a race says "ready" when it has imported, connected and prepared all it needs, waits for the word, works,
-and prints its answer as JSON. The time runs from the word to the last answer.
+and prints its answer as JSON. The clock runs from the word to the moment at which the judge finds nothing left, the same
+way for every contender; where there is no backlog to look at, to the last answer. What the processors did is read at the
+same two moments, so that what a process does afterwards, such as its goodbye, counts for neither.
 """
 
 from __future__ import annotations
@@ -12,55 +14,113 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 ROOT = Path(__file__).parents[1]
 PEERS = ROOT / "bench" / ".venv" / "bin" / "python"
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Unusable(RuntimeError):
     """A process did not do what it was started for; says what it printed."""
 
 
+class Judge(Protocol):
+    """Sees whether all is done (`bench/judges.py`)."""
+
+    @property
+    def has_backlog(self) -> bool:
+        """Whether there is a backlog to look at; else the last answer is the end."""
+
+    def finds_nothing_left(self) -> bool:
+        """Whether the backlog is empty."""
+
+    def server(self) -> float:
+        """The processor's seconds of the server so far, without those of the looks."""
+
+
 @dataclass(frozen=True, slots=True)
 class Finish:
     """The end of a race."""
 
-    seconds: float
+    started: float
+    ended: float
     answers: list[Any]
-    processor: float
-    """The processor's seconds of all of them together."""
+    clients: float
+    """The processor's seconds of all contenders together."""
+    server: float
+    """Those of the server."""
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.ended - self.started
 
 
-def race(commands: Sequence[Sequence[str]], *, patience: float = 600) -> Finish:
+LOOK_SECONDS = 0.02
+"""How often the judge looks."""
+
+
+def race(commands: Sequence[Sequence[str]], judge: Judge, *, patience: float = 600) -> Finish:
     """Start these processes, let them work at the same time, and wait for all of their answers."""
     runners = [_start(command) for command in commands]
     try:
         for runner in runners:
             if _line(runner) != "ready":
                 raise _failed(runner)
+        clients, server = _clients(runners), judge.server()
         started = time.perf_counter()
-        for runner in runners:
-            assert runner.stdin is not None
-            runner.stdin.write("go\n")
-            runner.stdin.flush()
-        answers = []
-        for runner in runners:
-            line = _line(runner)
-            if not line:
-                raise _failed(runner)
-            answers.append(json.loads(line))
-        seconds = time.perf_counter() - started
+        _say(runners, "go")
+        if judge.has_backlog:
+            _watch(runners, judge, started + patience)
+            answers = []
+        else:
+            answers = [_answer(runner) for runner in runners]
+        ended = time.perf_counter()
+        clients, server = _clients(runners) - clients, judge.server() - server
+        _say(runners, "end")
+        answers = answers or [_answer(runner) for runner in runners]
         for runner in runners:
             runner.wait(patience)
-        return Finish(seconds, [answer for answer, _ in answers], sum(used for _, used in answers))
+        return Finish(started, ended, answers, clients, server)
     finally:
         for runner in runners:
             if runner.poll() is None:
                 runner.kill()
             runner.communicate()
+
+
+def processor(process: int, *, but: int = 0) -> float:
+    """The processor's seconds of a process and of its children, also of those that have ended, except of one.
+
+    What a child has used becomes its parent's when it has ended and the parent has noticed. Where that happened between
+    two of these looks it would be missed, or counted twice: then all of them are repeated.
+    """
+    while True:
+        of_the_ended = _ticks(process)[2:]
+        children = {int(child) for tasks in _read(process, "task/*/children") for child in tasks.split()}
+        own = _ticks(process)
+        living = sum(sum(_ticks(child)[:2]) for child in children - {but})
+        if of_the_ended == own[2:] == _ticks(process)[2:]:
+            return (sum(own) + living) / _TICKS
+
+
+def _ticks(process: int) -> list[int]:
+    """Of the process itself, in its own code and in the kernel's; and the same of its children that have ended."""
+    (stat,) = _read(process, "stat") or [")" + " 0" * 15]
+    return [int(field) for field in stat.rpartition(")")[2].split()[11:15]]
+
+
+def _read(process: int, files: str) -> list[str]:
+    """What the kernel says; nothing of what has just ended."""
+    found = []
+    for path in Path(f"/proc/{process}").glob(files):
+        with suppress(OSError):
+            found.append(path.read_text(encoding="ascii", errors="replace"))
+    return found
 
 
 def run(command: Sequence[str], *, patience: float = 600) -> str:
@@ -83,13 +143,66 @@ def theirs(adapter: str, *arguments: object) -> list[str]:
     return [str(PEERS), "-m", "bench.peers", adapter, *map(str, arguments)]
 
 
+# In a process of a race:
+
+
 def take_part(work: Callable[[], Any]) -> None:
-    """In a process of a race: say that it is ready, wait for the word, work, and print the answer."""
+    """All of it, for work that ends by itself."""
+    ready()
+    tell(work())
+
+
+def ready() -> None:
+    """Say so, and wait for the word."""
     print("ready", flush=True)
     sys.stdin.readline()
-    began = time.process_time()
-    answer = work()
-    print(json.dumps([answer, time.process_time() - began]), flush=True)
+
+
+def wait_for_end() -> None:
+    """Until the judge has found nothing left: for workers that go on for ever."""
+    sys.stdin.readline()
+
+
+def tell(answer: Any) -> None:
+    """Say what was done."""
+    print(json.dumps(answer), flush=True)
+
+
+# In the one that starts them:
+
+
+def _watch(runners: list[subprocess.Popen[str]], judge: Judge, deadline: float) -> None:
+    """Until nothing is left; fails where that cannot come any more."""
+    while not judge.finds_nothing_left():
+        codes = [runner.poll() for runner in runners]
+        for runner, code in zip(runners, codes, strict=True):
+            if code:
+                raise _failed(runner)
+        given_up = None not in codes and not judge.finds_nothing_left()
+        if given_up or time.perf_counter() > deadline:
+            raise Unusable(f"{_name(runners[0])}: something was left when it {'ended' if given_up else 'had to end'}")
+        time.sleep(LOOK_SECONDS)
+
+
+def _clients(runners: list[subprocess.Popen[str]]) -> float:
+    return sum(processor(runner.pid) for runner in runners)
+
+
+def _say(runners: list[subprocess.Popen[str]], word: str) -> None:
+    for runner in runners:
+        assert runner.stdin is not None
+        try:
+            runner.stdin.write(f"{word}\n")
+            runner.stdin.flush()
+        except BrokenPipeError:  # it has ended by itself
+            continue
+
+
+def _answer(runner: subprocess.Popen[str]) -> Any:
+    line = _line(runner)
+    if not line:
+        raise _failed(runner)
+    return json.loads(line)
 
 
 def _start(command: Sequence[str]) -> subprocess.Popen[str]:
@@ -116,7 +229,11 @@ def _line(runner: subprocess.Popen[str]) -> str:
 def _failed(runner: subprocess.Popen[str]) -> Unusable:
     runner.kill()
     _, printed = runner.communicate()
-    return Unusable(f"{' '.join(map(str, list(runner.args)[2:4]))}: {_last(printed)}")  # type: ignore[arg-type] # a list
+    return Unusable(f"{_name(runner)}: {_last(printed)}")
+
+
+def _name(runner: subprocess.Popen[str]) -> str:
+    return " ".join(map(str, list(runner.args)[2:4]))  # type: ignore[arg-type] # a list
 
 
 def _last(printed: str) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import fairness, lineup
+from bench.contest import Contender
 from bench.figures import Figures
 from bench.ground import SETTINGS
 from bench.scale import Scale
@@ -21,6 +22,7 @@ REPORT = Path(__file__).with_name("report.json")
 PEERS = tuple(f"drain: {peer.name}" for peer in lineup.POSTGRES)
 PGMQ = tuple(f"drain: {peer.name}" for peer in lineup.PGMQ)
 TEXTBOOK = ("handle: textbook, 1 connection", "handle: textbook, 8 threads", "handle: textbook, 8 processes")
+PGBENCH = ("handle: pgbench, handle", "handle: pgbench, handle_statement")
 INLINE = ("inline: onceward, 8 threads", "inline: onceward, 2 processes", "inline: onceward, 8 processes")
 SINGLE = ("receive: onceward, 64 tasks", "receive: onceward, 64 threads")
 
@@ -33,12 +35,7 @@ class Row:
     one: str | tuple[str, ...]
     other: str | tuple[str, ...]
     target: float
-    least: bool = True
-    """Whether the target is the least it should be, else it is the most."""
-
-    def reached(self, value: float | None) -> bool:
-        """Whether the target is reached."""
-        return value is not None and (value >= self.target if self.least else value <= self.target)
+    """The least it should be."""
 
 
 ROWS = (
@@ -47,8 +44,8 @@ ROWS = (
     Row("drain_vs_pgmq", "drain: onceward", PGMQ, 1.3),
     Row("drain_keyed", "drain: onceward, 1000 keys", "drain: onceward", 0.5),
     Row("handle_2pct_failing", "handle: onceward, 2 % failing", "handle: onceward, update", 0.5),
-    Row("handle_vs_pgbench", "handle: onceward, update", "handle: pgbench, handle", 1.3),
-    Row("handle_pipelined_vs_pgbench", "handle: onceward, pipelined", "handle: pgbench, handle", 1.8),
+    Row("handle_vs_pgbench", "handle: onceward, update", PGBENCH, 1.3),
+    Row("handle_pipelined_vs_pgbench", "handle: onceward, pipelined", PGBENCH, 1.8),
     Row("handle_vs_textbook", "handle: onceward, update", TEXTBOOK, 3),
     Row("batch_vs_limit", "handle: onceward, set", "handle: pure SQL in batches", 0.4),
     Row("inline_vs_pgbench", INLINE, "inline: pgbench", 0.6),
@@ -107,27 +104,42 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 2)
 
 
-def assembled(figures: Figures, scale: Scale, postgres: str, seconds: float) -> dict[str, Any]:
-    """All of it."""
+def assembled(figures: Figures, scale: Scale, where: dict[str, Any]) -> dict[str, Any]:
+    """All of it; `where` is of `bench/origin.py`, with how many seconds have passed."""
     return {
+        "origin": {name: where[name] for name in ("commit", "clean", "file_systems")},
         "scale": asdict(scale),
         "settings": {"postgres": SETTINGS, "notes": figures.notes, "payload_bytes": 300, "duplicates": 0.1},
         "machine": {"cores": os.cpu_count(), "load": [round(load, 1) for load in os.getloadavg()]},
         "versions": {
             "onceward": version("onceward"),
             "python": platform.python_version(),
-            "postgres": postgres,
+            "postgres": where["postgres"],
             "sqlite": sqlite3.sqlite_version,
             "psycopg": version("psycopg"),
-            "peers": lineup.versions(),
         },
-        "seconds": round(seconds),
+        "contenders": {name: _described(one, where["postgres"]) for name, one in figures.contenders.items()},
+        "seconds": where["seconds"],
         "errors": figures.errors,
-        "processor_microseconds": figures.costs,
+        "runs": figures.lengths(),
+        "processor_microseconds": figures.costs(),
         "profiles": figures.profiles,
         "repetitions": figures.rounded(),
         "medians": figures.medians(),
         "ratios": ratios(figures, scale),
+    }
+
+
+def _described(contender: Contender, postgres: str) -> dict[str, Any]:
+    """Its version and that of its driver, its settings, and where they come from."""
+    installed = lineup.versions() if contender.source.startswith("https:") else {}
+    drivers = {"pgbench": postgres, "sqlite3": sqlite3.sqlite_version, "psycopg": version("psycopg"), **installed}
+    versions = {"onceward": version("onceward"), **installed}
+    return {
+        "version": versions.get(contender.package, ""),
+        "driver": f"{contender.driver} {drivers.get(contender.driver, '')}".strip(),
+        "settings": dict(contender.settings),
+        "source": contender.source,
     }
 
 
@@ -150,17 +162,17 @@ def printed(report: dict[str, Any]) -> None:
 
 def judged(table: dict[str, float | None]) -> list[tuple[str, str, str, str]]:
     """Each row of the table: name, value, target, and whether it is reached."""
+    least = {row.name: row.target for row in ROWS}
     rows = []
-    for row in ROWS:
-        value = table[row.name]
-        rows.append((row.name, shown(value), f"at least {row.target:g}", "reached" if row.reached(value) else "short"))
-    for name, most in MOST.items():
-        value = table[name]
-        if most is None:
+    for name in NAMES:
+        value, target = table[name], least.get(name, MOST.get(name))
+        if target is None:
             rows.append((name, shown(value), "", ""))
-        else:
-            reached = value is not None and value <= most
-            rows.append((name, shown(value), f"at most {most:g}", "reached" if reached else "short"))
+            continue
+        words = "at least" if name in least else "at most"
+        reached = value is not None and (value >= target if name in least else value <= target)
+        verdict = "not measured" if value is None else "reached" if reached else "short"
+        rows.append((name, shown(value), f"{words} {target:g}", verdict))
     return rows
 
 

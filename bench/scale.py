@@ -47,12 +47,14 @@ class Scale:
 
     name: str
     repetitions: int
+    seconds: float
+    """How long a run of a contender must last at least."""
+    least: int
+    """Messages of a run at least."""
     messages: int
-    """For contenders that share transactions."""
+    """Of a run whose rate does not count: one that is looked at (`profile`), or compared in turns (`before`)."""
     slow: int
-    """For contenders with a transaction for each message."""
-    crawling: int
-    """For peers of a few hundred messages a second."""
+    """The same, with a transaction for each message."""
     processes: int
     connections: int
     callers: int
@@ -74,9 +76,10 @@ class Scale:
 FULL = Scale(
     name="full",
     repetitions=3,
+    seconds=5,
+    least=200,
     messages=20_000,
     slow=4_000,
-    crawling=400,
     processes=2,
     connections=8,
     callers=64,
@@ -93,9 +96,10 @@ FULL = Scale(
 QUICK = Scale(
     name="quick",
     repetitions=1,
+    seconds=5,
+    least=200,
     messages=10_000,
     slow=2_000,
-    crawling=600,
     processes=2,
     connections=8,
     callers=64,
@@ -112,9 +116,10 @@ QUICK = Scale(
 TINY = Scale(
     name="tiny",
     repetitions=1,
+    seconds=0,
+    least=60,
     messages=300,
     slow=60,
-    crawling=20,
     processes=1,
     connections=2,
     callers=8,

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-import tempfile
 from contextlib import closing
 from pathlib import Path
 
 from bench import lineup
+from bench.contest import Contender, compete
 from bench.figures import Figures, expect
-from bench.inboxes import inbox_at
+from bench.ground import LEFT
+from bench.inboxes import GROUP, inbox_at
+from bench.judges import at_sqlite
 from bench.messages import ROWS, messages
-from bench.race import ours, race
+from bench.race import Finish, ours, race
 from bench.scale import Scale
 
 _ROWS = f"WITH RECURSIVE i (id) AS (SELECT 0 UNION ALL SELECT id + 1 FROM i WHERE id < {ROWS - 1}) SELECT id, 0 FROM i"
@@ -24,36 +26,33 @@ _TABLES = (
     f"INSERT INTO target {_ROWS}",
     "CREATE TABLE textbook (id text PRIMARY KEY, payload text)",
 )
+_DURABLE = {"processes": 1, "journal": "WAL", "synchronous": "FULL"}
 
 # How a backlog is taken: by a worker; and by hand, with and without a note of who works on what.
-_DRAINING = {
-    "onceward": ("contenders", "drain"),
-    "by hand, 100 at a time": ("by_hand", "sqlite"),
-    "by hand, with notes": ("by_hand", "sqlite_noted"),
-}
+_DRAINING = (
+    ("onceward", ("contenders", "drain"), 24_000),
+    (f"by hand, {GROUP} at a time", ("by_hand", "sqlite"), 75_000),
+    ("by hand, with notes", ("by_hand", "sqlite_noted"), 55_000),
+)
 
 
-def measure(scale: Scale, figures: Figures) -> None:
-    """One repetition of every contender."""
-    with tempfile.TemporaryDirectory() as folder:
-        backlog = Path(folder) / "backlog.db"
-        fill(backlog, scale.messages, figures)
-        for name, contender in _DRAINING.items():
-            _raced(backlog, name, scale.messages, contender, figures)
-        book = Path(folder) / "textbook.db"
-        with closing(sqlite3.connect(book)) as connection:
-            for statement in _TABLES:
-                connection.execute(statement)
-            connection.commit()
-        finish = race([ours("contenders", "textbook_sqlite", book, scale.crawling)])
-        _check("sqlite: textbook", book, scale.crawling)
-        figures.add("sqlite: textbook", len(messages(scale.crawling, "")) / finish.seconds)
-        for peer in lineup.SQLITE:
-            lineup.attempt(peer, f"{folder}/{peer.name}.db", f"sqlite: {peer.name}", scale, figures)
+def measure(folder: Path, scale: Scale, figures: Figures) -> None:
+    """One repetition of every contender; backlogs stay in the folder for the next one."""
+    for name, command, guess in _DRAINING:
+        used = _DURABLE | {"group": GROUP}
+        package = "onceward" if name == "onceward" else ""
+        contender = Contender(f"sqlite: {name}", guess, "sqlite3", f"bench/{command[0]}.py", used, package)
+        _drained(folder, scale, figures, contender, command)
+    _textbook(folder, scale, figures)
+    for peer in lineup.SQLITE:
+        lineup.measure_file(peer, folder, scale, figures)
 
 
-def fill(path: Path, count: int, figures: Figures) -> None:
+def filled(folder: Path, count: int) -> Path:
     """A backlog to drain."""
+    path = folder / f"backlog_{count}.db"
+    if path.exists():
+        return path
     inbox = inbox_at(f"sqlite:///{path}")
     try:
         inbox.migrate()
@@ -63,19 +62,44 @@ def fill(path: Path, count: int, figures: Figures) -> None:
         inbox.receive_many(messages(count, "update"))  # type: ignore[arg-type] # the shape of receive's arguments
     finally:
         inbox.close()
-    figures.notes["sqlite"] = _pragmas(path)
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return path
 
 
-def _raced(backlog: Path, name: str, count: int, contender: tuple[str, str], figures: Figures) -> None:
-    module, kind = contender
-    path = shutil.copy(backlog, backlog.with_name(f"{kind}.db"))
-    finish = race([ours(module, kind, f"sqlite:///{path}" if module == "contenders" else path)])
-    expect(f"sqlite, {name}: finished", finish.answers, [count])
-    _check(f"sqlite, {name}", Path(path), count)
-    figures.add(f"sqlite: {name}", count / finish.seconds)
-    figures.costs[f"sqlite: {name}"] = {"clients": round(finish.processor * 1e6 / count, 1), "server": 0.0}
+def _drained(folder: Path, scale: Scale, figures: Figures, contender: Contender, command: tuple[str, str]) -> None:
+    def run(count: int) -> tuple[int, Finish]:
+        path = Path(shutil.copy(filled(folder, count), folder / "drained.db"))
+        address = f"sqlite:///{path}" if command[0] == "contenders" else path
+        with at_sqlite(path, LEFT) as judge:
+            finish = race([ours(*command, address)], judge)
+            figures.notes[f"{contender.name}: journal"] = judge.journal()
+        expect(f"{contender.name}: finished", finish.answers, [count])
+        _check(contender.name, path, count)
+        _removed(path)
+        return count, finish
+
+    compete(contender, scale, figures, run)
+
+
+def _textbook(folder: Path, scale: Scale, figures: Figures) -> None:
+    name, path = "sqlite: textbook", folder / "textbook.db"
+
+    def run(count: int) -> tuple[int, Finish]:
+        with closing(sqlite3.connect(path)) as connection:
+            for statement in _TABLES:
+                connection.execute(statement)
+            connection.commit()
+        with at_sqlite(path) as judge:
+            finish = race([ours("contenders", "textbook_sqlite", path, count)], judge)
+            figures.notes[f"{name}: journal"] = judge.journal()
+        _check(name, path, count)
+        copies = len(messages(count, "")) - count
+        expect(f"{name}: answers", finish.answers, [{"accepted": count, "duplicate": copies}])
+        _removed(path)
+        return count + copies, finish
+
+    compete(Contender(name, 5_000, "sqlite3", "bench/contenders.py", _DURABLE | {"group": 1}), scale, figures, run)
 
 
 def _check(what: str, path: Path, count: int) -> None:
@@ -83,6 +107,6 @@ def _check(what: str, path: Path, count: int) -> None:
         expect(f"{what}: effects", connection.execute("SELECT sum(n) FROM target").fetchone(), (count,))
 
 
-def _pragmas(path: Path) -> dict[str, object]:
-    with closing(sqlite3.connect(path)) as connection:
-        return {"journal_mode": connection.execute("PRAGMA journal_mode").fetchone()[0], "synchronous": "FULL"}
+def _removed(path: Path) -> None:
+    for file in path.parent.glob(f"{path.name}*"):
+        file.unlink()

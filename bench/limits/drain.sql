@@ -1,4 +1,4 @@
--- pgbench: finish the messages of the last claim and claim the next 100, with the writes of onceward's workers; the bodies travel.
+-- pgbench: finish the messages of the last claim and claim the next :group, with the writes of onceward's workers; the bodies travel.
 \set last :token
 \set token :token + 1
 BEGIN;
@@ -10,7 +10,7 @@ SELECT :client_id, :last, 'limit', clock_timestamp(), min(seq), max(seq), array_
 WITH mine AS MATERIALIZED (
     SELECT seq FROM onceward_queue
     WHERE state = 'ready' AND token IS NULL AND suspect = 0 AND NOT outgoing
-    ORDER BY seq LIMIT 100 FOR UPDATE SKIP LOCKED
+    ORDER BY seq LIMIT :group FOR UPDATE SKIP LOCKED
 )
 UPDATE onceward_queue q SET worker = :client_id, token = :token
 FROM mine JOIN onceward_body b USING (seq)

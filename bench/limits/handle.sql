@@ -10,5 +10,5 @@ WITH next AS MATERIALIZED (
 SELECT done.seq AS seq, b.body AS body FROM done JOIN onceward_body b USING (seq) \gset
 UPDATE target SET n = n + 1 WHERE id = (:seq)::bigint % 1000;
 INSERT INTO onceward_run (worker, token, code_version, finished_at, first_seq, last_seq, seqs, messages)
-VALUES (:client_id, 0, 'limit', clock_timestamp(), (:seq)::bigint, (:seq)::bigint, ARRAY[:seq]::bigint[], 1);
+VALUES (:client_id, (:seq)::bigint, 'limit', clock_timestamp(), (:seq)::bigint, (:seq)::bigint, ARRAY[:seq]::bigint[], 1);
 END;

@@ -1,4 +1,4 @@
--- pgbench: as drain.sql, 500 messages at a time, with their effects in one UPDATE: what a set-based handler could reach at most.
+-- pgbench: as drain.sql, with their effects in one UPDATE: what a set-based handler could reach at most.
 \set last :token
 \set token :token + 1
 BEGIN;
@@ -13,7 +13,7 @@ SELECT :client_id, :last, 'limit', clock_timestamp(), min(seq), max(seq), array_
 WITH mine AS MATERIALIZED (
     SELECT seq FROM onceward_queue
     WHERE state = 'ready' AND token IS NULL AND suspect = 0 AND NOT outgoing
-    ORDER BY seq LIMIT 500 FOR UPDATE SKIP LOCKED
+    ORDER BY seq LIMIT :group FOR UPDATE SKIP LOCKED
 )
 UPDATE onceward_queue q SET worker = :client_id, token = :token
 FROM mine JOIN onceward_body b USING (seq)

@@ -9,4 +9,4 @@ WITH next AS MATERIALIZED (
     UPDATE target SET n = n + 1 FROM done WHERE id = done.seq % 1000
 )
 INSERT INTO onceward_run (worker, token, code_version, finished_at, first_seq, last_seq, seqs, messages)
-SELECT :client_id, 0, 'limit', clock_timestamp(), seq, seq, ARRAY[seq], 1 FROM done;
+SELECT :client_id, seq, 'limit', clock_timestamp(), seq, seq, ARRAY[seq], 1 FROM done;

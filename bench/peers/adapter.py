@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
+from typing import Any
 
 from bench.messages import body
 
-Answer = tuple[int, int, float, float]
-"""How many jobs, the sum of their numbers, when the first began, and when all were done."""
+Settings = dict[str, Any]
+"""As `bench/lineup.py` has them."""
 
 
 class Tally:
@@ -28,9 +30,9 @@ class Tally:
         self.count += 1
         self.total += number
 
-    def answer(self) -> Answer:
-        """For the race: all jobs are done, in the database too."""
-        return self.count, self.total, self.first, time.perf_counter()
+    def answer(self) -> dict[str, float]:
+        """For the race: how many jobs, the sum of their numbers, and when the first began."""
+        return {"jobs": self.count, "total": self.total, "first": self.first}
 
 
 TALLY = Tally()
@@ -39,3 +41,9 @@ TALLY = Tally()
 def text(number: int) -> str:
     """The body of a job."""
     return json.dumps(body(number))
+
+
+def texts(count: int, part: int = 1000) -> Iterator[list[str]]:
+    """The bodies of all jobs, in parts."""
+    for first in range(0, count, part):
+        yield [text(number) for number in range(first, min(first + part, count))]

@@ -1,4 +1,4 @@
-"""Chancy: its worker with the asyncio executor, polling eagerly."""
+"""Chancy: its worker with the asyncio executor."""
 
 from __future__ import annotations
 
@@ -7,16 +7,8 @@ import logging
 
 from chancy import Chancy, Queue, Worker, job
 
-from bench.peers.adapter import TALLY, Answer, text
-from bench.race import take_part
-
-QUEUE = Queue(
-    "default",
-    concurrency=100,
-    executor="chancy.executors.asyncex.AsyncExecutor",
-    polling_interval=1,
-    eager_polling=True,
-)
+from bench.peers.adapter import TALLY, Settings, texts
+from bench.race import ready, tell, wait_for_end
 
 
 @job(queue="default")
@@ -25,33 +17,31 @@ async def decode(*, body: str) -> None:
     TALLY.run(body)
 
 
-def fill(url: str, count: int) -> None:
+def fill(url: str, count: int, settings: Settings) -> None:
     """Store numbered jobs."""
 
     async def store() -> None:
+        queue = {name: value for name, value in settings.items() if name != "send_outgoing_interval"}
         async with Chancy(url) as chancy:
             await chancy.migrate()
-            await chancy.declare(QUEUE)
-            jobs = [decode.job.with_kwargs(body=text(number)) for number in range(count)]
-            async for _ in chancy.push_many(jobs):
-                pass
+            await chancy.declare(Queue("default", executor=Chancy.Executor.Async, **queue))
+            for bodies in texts(count):
+                async for _ in chancy.push_many([decode.job.with_kwargs(body=body) for body in bodies]):
+                    pass
 
     asyncio.run(store())
 
 
-def drain(url: str, count: int) -> None:
+def drain(url: str, settings: Settings) -> None:
     """One process of a race."""
-    done = "SELECT count(*) FROM chancy_jobs WHERE state = 'succeeded'"
 
-    async def work() -> Answer:
-        quiet = logging.getLogger("quiet")
-        async with Chancy(url, log=quiet) as chancy, Worker(chancy, register_signal_handlers=False):
-            left = count
-            while left:
-                await asyncio.sleep(0.02)
-                async with chancy.pool.connection() as connection:
-                    cursor = await connection.execute(done)
-                    left = count - (await cursor.fetchone())[0]
-        return TALLY.answer()
+    async def work() -> None:
+        async with Chancy(url, log=logging.getLogger("quiet")) as chancy:
+            worker = Worker(chancy, register_signal_handlers=False)
+            worker.send_outgoing_interval = settings["send_outgoing_interval"]
+            ready()
+            async with worker:
+                await asyncio.to_thread(wait_for_end)
+        tell(TALLY.answer())
 
-    take_part(lambda: asyncio.run(work()))
+    asyncio.run(work())

@@ -1,14 +1,13 @@
-"""DBOS Transact: a durable queue of workflows, polled as often as it allows."""
+"""DBOS Transact: a durable queue of workflows."""
 
 from __future__ import annotations
 
-import time
+import os
 
-import psycopg
 from dbos import DBOS, DBOSClient, DBOSConfig
 
-from bench.peers.adapter import TALLY, Answer, text
-from bench.race import take_part
+from bench.peers.adapter import TALLY, Settings, texts
+from bench.race import ready, tell, wait_for_end
 
 
 @DBOS.workflow()
@@ -23,34 +22,30 @@ def _launch(url: str) -> None:
         "system_database_url": url,
         "run_admin_server": False,
         "log_level": "CRITICAL",
+        "executor_id": str(os.getpid()),
     }
     DBOS(config=config)
     DBOS.launch()
-    DBOS.register_queue("jobs", worker_concurrency=100, polling_interval_sec=0.05)
 
 
-def fill(url: str, count: int) -> None:
+def fill(url: str, count: int, _settings: Settings) -> None:
     """Store numbered jobs."""
     _launch(url)
     DBOS.destroy()
     client = DBOSClient(system_database_url=url)
     try:
-        for number in range(count):
-            client.enqueue({"queue_name": "jobs", "workflow_name": "job"}, text(number))
+        for bodies in texts(count):
+            for body in bodies:
+                client.enqueue({"queue_name": "jobs", "workflow_name": "job"}, body)
     finally:
         client.destroy()
 
 
-def drain(url: str, count: int) -> None:
-    """One process of a race."""
-    done = "SELECT count(*) FROM dbos.workflow_status WHERE status = 'SUCCESS'"
-
-    def work() -> Answer:
-        _launch(url)
-        with psycopg.connect(url, autocommit=True) as connection:
-            while (connection.execute(done).fetchone() or (0,))[0] < count:
-                time.sleep(0.02)
-        return TALLY.answer()
-
-    take_part(work)
+def drain(url: str, settings: Settings) -> None:
+    """One process of a race; it begins when the queue is registered."""
+    _launch(url)
+    ready()
+    DBOS.register_queue("jobs", **settings)
+    wait_for_end()
+    tell(TALLY.answer())
     DBOS.destroy()

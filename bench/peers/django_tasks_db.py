@@ -6,11 +6,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import django
-from django.conf import settings
+from django.conf import settings as django_settings
 from django.core.management import call_command
 
-from bench.peers.adapter import TALLY, Answer, text
-from bench.race import take_part
+from bench.peers.adapter import TALLY, Settings, texts
+from bench.race import ready, tell
 
 
 def _job(url: str) -> Any:
@@ -22,8 +22,9 @@ def _job(url: str) -> Any:
         "USER": address.username,
         "HOST": address.hostname,
         "PORT": address.port,
+        "CONN_MAX_AGE": None,
     }
-    settings.configure(
+    django_settings.configure(
         INSTALLED_APPS=["django_tasks", "django_tasks_db"],
         DATABASES={"default": database},
         TASKS={"default": {"BACKEND": "django_tasks_db.DatabaseBackend"}},
@@ -36,20 +37,18 @@ def _job(url: str) -> Any:
     return job
 
 
-def fill(url: str, count: int) -> None:
+def fill(url: str, count: int, _settings: Settings) -> None:
     """Store numbered jobs."""
     job = _job(url)
     call_command("migrate", verbosity=0)
-    for number in range(count):
-        job.enqueue(text(number))
+    for bodies in texts(count):
+        for body in bodies:
+            job.enqueue(body)
 
 
-def drain(url: str, _count: int) -> None:
+def drain(url: str, _settings: Settings) -> None:
     """One process of a race."""
     _job(url)
-
-    def work() -> Answer:
-        call_command("db_worker", "--batch", "--no-startup-delay", "--interval", "0.1", verbosity=0)
-        return TALLY.answer()
-
-    take_part(work)
+    ready()
+    call_command("db_worker", "--batch", "--no-startup-delay", verbosity=0)
+    tell(TALLY.answer())

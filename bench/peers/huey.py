@@ -1,15 +1,15 @@
-"""Huey on SQLite with fsync: one consumer."""
+"""Huey on SQLite with fsync: one consumer, which takes a task and executes it."""
 
 from __future__ import annotations
 
 from huey import SqliteHuey
 
-from bench.peers.adapter import TALLY, Answer, text
-from bench.race import take_part
+from bench.peers.adapter import TALLY, Settings, texts
+from bench.race import ready, tell
 
 
-def _huey(path: str) -> tuple[SqliteHuey, object]:
-    queue = SqliteHuey("bench", filename=path, fsync=True, results=False)
+def _huey(path: str, settings: Settings) -> tuple[SqliteHuey, object]:
+    queue = SqliteHuey("bench", filename=path, results=False, **settings)
 
     def job(body: str) -> None:
         TALLY.run(body)
@@ -17,20 +17,18 @@ def _huey(path: str) -> tuple[SqliteHuey, object]:
     return queue, queue.task(name="job")(job)
 
 
-def fill(path: str, count: int) -> None:
-    """Store numbered jobs."""
-    _, job = _huey(path)
-    for number in range(count):
-        job(text(number))  # type: ignore[operator] # a task of huey's
+def fill(path: str, count: int, settings: Settings) -> None:
+    """Store numbered jobs; their durability is not measured."""
+    _, job = _huey(path, {**settings, "fsync": False})
+    for bodies in texts(count):
+        for body in bodies:
+            job(body)  # type: ignore[operator] # a task of huey's
 
 
-def drain(path: str, _count: int) -> None:
+def drain(path: str, settings: Settings) -> None:
     """One process of a race."""
-    queue, _ = _huey(path)
-
-    def work() -> Answer:
-        while (task := queue.dequeue()) is not None:
-            queue.execute(task)
-        return TALLY.answer()
-
-    take_part(work)
+    queue, _ = _huey(path, settings)
+    ready()
+    while (task := queue.dequeue()) is not None:
+        queue.execute(task)
+    tell(TALLY.answer())

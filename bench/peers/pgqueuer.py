@@ -1,57 +1,53 @@
-"""PgQueuer: its manager in drain mode, with the batch size that was fastest."""
+"""PgQueuer: its manager, on asyncpg and uvloop."""
 
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
 from typing import Any
 
-import psycopg
+import asyncpg
+import uvloop
 from pgqueuer import QueueManager
-from pgqueuer.db import PsycopgDriver
+from pgqueuer.db import AsyncpgDriver
 from pgqueuer.queries import Queries
-from pgqueuer.types import QueueExecutionMode
 
-from bench.peers.adapter import TALLY, Answer, text
-from bench.race import take_part
-
-BATCH = 1000
+from bench.peers.adapter import TALLY, Settings, texts
+from bench.race import ready, tell, wait_for_end
 
 
-async def _connect(url: str) -> Any:
-    return await psycopg.AsyncConnection.connect(url, autocommit=True)
-
-
-def fill(url: str, count: int) -> None:
+def fill(url: str, count: int, _settings: Settings) -> None:
     """Store numbered jobs."""
 
     async def store() -> None:
-        async with await _connect(url) as connection:
-            queries = Queries(PsycopgDriver(connection))
-            await queries.install()
-            for first in range(0, count, 1000):
-                bodies = [text(number).encode() for number in range(first, min(first + 1000, count))]
-                await queries.enqueue(["job"] * len(bodies), bodies, [0] * len(bodies))
+        connection = await asyncpg.connect(url)
+        queries = Queries(AsyncpgDriver(connection))
+        await queries.install()
+        for bodies in texts(count):
+            await queries.enqueue(["job"] * len(bodies), [body.encode() for body in bodies], [0] * len(bodies))
+        await connection.execute("VACUUM ANALYZE")
+        await connection.close()
 
     asyncio.run(store())
 
 
-def drain(url: str, _count: int) -> None:
+def drain(url: str, settings: Settings) -> None:
     """One process of a race."""
 
-    async def work() -> Answer:
-        async with await _connect(url) as connection:
-            manager = QueueManager(Queries(PsycopgDriver(connection)))
+    async def work() -> None:
+        manager = QueueManager(Queries(AsyncpgDriver(await asyncpg.connect(url))))
 
-            @manager.entrypoint("job")
-            async def job(found: Any) -> None:
-                TALLY.run(found.payload or b"")
+        @manager.entrypoint("job")
+        async def job(found: Any) -> None:
+            TALLY.run(found.payload)
 
-            await manager.run(
-                dequeue_timeout=timedelta(seconds=1),
-                batch_size=BATCH,
-                mode=QueueExecutionMode.drain,
-            )
-        return TALLY.answer()
+        async def end() -> None:
+            await asyncio.to_thread(wait_for_end)
+            manager.shutdown.set()
 
-    take_part(lambda: asyncio.run(work()))
+        ready()
+        ending = asyncio.create_task(end())
+        await manager.run(batch_size=settings["batch_size"])
+        await ending
+        tell(TALLY.answer())
+
+    {"uvloop": uvloop.run, "asyncio": asyncio.run}[settings["loop"]](work())

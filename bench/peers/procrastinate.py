@@ -6,8 +6,8 @@ import asyncio
 
 from procrastinate import App, PsycopgConnector
 
-from bench.peers.adapter import TALLY, Answer, text
-from bench.race import take_part
+from bench.peers.adapter import TALLY, Settings, texts
+from bench.race import ready, tell
 
 
 def _app(url: str) -> App:
@@ -20,25 +20,27 @@ def _app(url: str) -> App:
     return app
 
 
-def fill(url: str, count: int) -> None:
+def fill(url: str, count: int, _settings: Settings) -> None:
     """Store numbered jobs."""
     app = _app(url)
 
     async def store() -> None:
         async with app.open_async():
             await app.schema_manager.apply_schema_async()
-            await app.tasks["job"].batch_defer_async(*({"body": text(number)} for number in range(count)))
+            for bodies in texts(count):
+                await app.tasks["job"].batch_defer_async(*({"body": body} for body in bodies))
 
     asyncio.run(store())
 
 
-def drain(url: str, _count: int) -> None:
+def drain(url: str, settings: Settings) -> None:
     """One process of a race."""
     app = _app(url)
 
-    async def work() -> Answer:
+    async def work() -> None:
         async with app.open_async():
-            await app.run_worker_async(wait=False, concurrency=20, install_signal_handlers=False, listen_notify=False)
-        return TALLY.answer()
+            ready()
+            await app.run_worker_async(wait=False, install_signal_handlers=False, **settings)
+        tell(TALLY.answer())
 
-    take_part(lambda: asyncio.run(work()))
+    asyncio.run(work())

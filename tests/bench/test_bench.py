@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
-from bench import before, drain, handle, hard, lineup, page, plot, race, receive, report, sixty, sqlite
+from bench import before, drain, handle, hard, lineup, origin, page, plot, race, receive, report, sixty, sqlite
 from bench.figures import Figures, Inexact
-from bench.ground import Ground, check_drained, check_effects
+from bench.ground import Ground, check_claims, check_drained, check_effects
+from bench.inboxes import GROUP
 from bench.messages import messages
 from bench.scale import FULL, QUICK, TINY, Scale
 from tests.servers.postgres import PostgresServer
 
-SMALL = replace(TINY, connections=1, messages=60, slow=22, crawling=10)
+SMALL = replace(TINY, connections=1, least=60)
 KEYS = {
     "drain_vs_limit", "drain_vs_best_peer", "drain_vs_pgmq", "drain_keyed", "handle_2pct_failing", "handle_vs_pgbench",
     "handle_pipelined_vs_pgbench", "handle_vs_textbook", "batch_vs_limit", "inline_vs_pgbench", "inline_vs_textbook",
@@ -34,21 +37,54 @@ def ground() -> Iterator[Ground]:
 
 
 @pytest.mark.needs("PostgreSQL")
-def test_a_small_run_is_exact_and_its_table_is_whole(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.timeout(300)  # three dozen races, each of processes of their own
+def test_a_small_run_is_exact_and_its_table_is_whole(
+    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """R54: every contender on both stores; peers are not installed here, which the report says of each."""
     monkeypatch.setattr(race, "PEERS", race.ROOT / "bench" / "absent")
-    monkeypatch.setattr(handle, "GROUPED", ("update", "pipelined", "set"))
+    lineup.versions.cache_clear()
+    monkeypatch.setattr(handle, "HANDLERS", {kind: handle.HANDLERS[kind] for kind in ("update", "pipelined", "set")})
     figures = Figures()
     for workload in (drain, hard, handle, receive):
         workload.measure(ground, SMALL, figures)
-    sqlite.measure(SMALL, figures)
-    found = report.assembled(figures, SMALL, "15", 1.0)
+    sqlite.measure(tmp_path, SMALL, figures)
+    found = report.assembled(figures, SMALL, origin.found(ground.server, tmp_path) | {"seconds": 1})
     assert set(found["ratios"]) == KEYS
     without = {"drain_vs_best_peer", "drain_vs_pgmq"}
     assert {name for name, value in found["ratios"].items() if value} >= {row.name for row in report.ROWS} - without
     assert set(found["errors"]) == {*report.PEERS, *report.PGMQ, *(f"sqlite: {peer.name}" for peer in lineup.SQLITE)}
     assert plot.drawn(found).count("<rect") > 20
     assert [name for name, *_ in report.judged(found["ratios"])] == list(report.NAMES)
+    _is_honest(found)
+
+
+def _is_honest(found: dict[str, Any]) -> None:
+    """E16: beside every rate stand its length, its cost and its settings; equal sizes and journals are compared."""
+    measured = set(found["medians"])
+    assert measured == set(found["runs"]) == set(found["processor_microseconds"])
+    assert measured | set(found["errors"]) == set(found["contenders"])
+    assert all(one["driver"] and one["source"] for one in found["contenders"].values())
+    sizes = {name: one["settings"].get("group") for name, one in found["contenders"].items()}
+    for one, other in (
+        ("drain: onceward", "drain: pure SQL"),
+        ("handle: onceward, set", "handle: pure SQL in batches"),
+        ("sqlite: onceward", "sqlite: by hand, 100 at a time"),
+    ):
+        assert sizes[one] == sizes[other] is not None
+    notes = found["settings"]["notes"]
+    assert {value for name, value in notes.items() if name.endswith(": journal")} == {"wal"}
+    assert notes["sqlite: textbook: journal"] == "wal"
+    assert notes["drain: onceward: largest claim"] <= GROUP
+    assert len(found["origin"]["commit"]) == 40
+    assert set(found["origin"]["file_systems"]) == {"postgres", "sqlite"}
+    for part in (found["origin"]["commit"][:12], found["origin"]["file_systems"]["sqlite"], "largest claim"):
+        assert part in page.page(found, *_others())
+
+
+def _others() -> tuple[dict[str, Any], dict[str, Any]]:
+    beside, was = (json.loads(path.read_text(encoding="utf-8")) for path in (sixty.SIXTY, before.BEFORE))
+    return beside, was
 
 
 @pytest.mark.needs("PostgreSQL")
@@ -61,6 +97,15 @@ def test_what_is_not_exact_fails(ground: Ground) -> None:
             connection.execute("INSERT INTO onceward_queue (seq, place, state, type) VALUES (1, 1, 'unhandled', 't')")
         with pytest.raises(Inexact, match="left in the queue: 1 instead of 0"):
             check_drained("drain", url, 0)
+        with psycopg.connect(url) as connection:
+            connection.execute(
+                "INSERT INTO onceward_run"
+                " (worker, token, code_version, finished_at, first_seq, last_seq, seqs, messages)"
+                " VALUES (1, 1, '', now(), 1, 2, '{1,2}', 2), (1, 1, '', now(), 3, 3, '{3}', 1)"
+            )
+        assert check_claims("drain", url, 3) == 3
+        with pytest.raises(Inexact, match="a claim of 3, and at most 2 are compared"):
+            check_claims("drain", url, 2)
 
 
 def test_one_message_in_ten_comes_twice() -> None:
@@ -72,14 +117,15 @@ def test_one_message_in_ten_comes_twice() -> None:
 
 @pytest.mark.parametrize("scale", [FULL, QUICK, TINY], ids=lambda scale: scale.name)
 def test_every_scale_has_the_same_table(scale: Scale) -> None:
-    """Also with nothing measured, the table has every key; None where there is no figure."""
-    assert set(report.ratios(Figures(), scale)) == KEYS
+    """Also with nothing measured, the table has every key; what has no figure is neither reached nor short."""
+    table = report.ratios(Figures(), scale)
+    assert set(table) == KEYS
+    assert {verdict for *_, verdict in report.judged(table)} == {"not measured", ""}
 
 
 def test_the_page_is_made_from_the_report() -> None:
     """`python -m bench.page` writes it again; nobody types a figure."""
     found = json.loads(report.REPORT.read_text(encoding="utf-8"))
     assert set(found["ratios"]) == KEYS
-    beside, was = (json.loads(path.read_text(encoding="utf-8")) for path in (sixty.SIXTY, before.BEFORE))
-    assert page.PAGE.read_text(encoding="utf-8") == page.page(found, beside, was)
+    assert page.PAGE.read_text(encoding="utf-8") == page.page(found, *_others())
     assert plot.PLOT.read_text(encoding="utf-8") == plot.drawn(found)

@@ -4,15 +4,18 @@ A case says what servers it needs by the fixtures it asks for, by a parameter th
 starts one by itself, with `@pytest.mark.needs("PostgreSQL")`; `needs("Linux")` where other systems have no such thing.
 
 A case says what it wants of a server beyond the ordinary: `@pytest.mark.needs("proxy")` to cut and hold connections,
-"restart" to kill the server, "refusal" of topics that do not exist, "passwords" that the tests know.
+"restart" to kill the server, "refusal" of topics that do not exist, "passwords" that the tests know; or "peers", the
+other queues that the benchmark compares with.
 
 Invariant: nothing is skipped while it runs. What cannot be played is known before, and said with its reason.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -39,6 +42,7 @@ _FIXTURES = {
     "browser": "Chromium",
 }
 _BROKERS = {"redis": "Redis", "nats": "NATS", "rabbit": "RabbitMQ", "mqtt": "Mosquitto", "pubsub": "Pub/Sub"}
+_PEERS = Path(__file__).parents[2] / "bench" / ".venv"
 _MOCK = {
     "proxy": "librdkafka's mock cluster advertises its own address, past any proxy",
     "restart": "librdkafka's mock cluster has everything in memory",
@@ -55,6 +59,8 @@ def why_not(item: pytest.Item) -> str:
     servers = [server for server in _servers(item, broker, needs) if foreign(broker) is None or server == "PostgreSQL"]
     if absent := next(filter(None, map(install.absent, servers)), ""):
         return absent
+    if "peers" in needs:
+        return peer_missing(item)
     if broker == "kafka" and foreign(broker) is None and (missing := install.kafka_missing()):
         return f"{missing}; librdkafka's mock cluster stands in"
     cannot: dict[str, str] = {}
@@ -100,6 +106,16 @@ def _servers(item: pytest.Item, broker: str, needs: set[str]) -> Iterator[str]:
     params: dict[str, Any] = item.callspec.params if hasattr(item, "callspec") else {}
     if any(isinstance(value, str) and value.endswith("postgres") for value in params.values()):
         yield "PostgreSQL"
+
+
+def peer_missing(item: pytest.Item) -> str:
+    """Why a case that needs a peer of the benchmark is not played; empty if it is."""
+    if os.environ.get("ONCEWARD_PEERS") != "all":
+        return "the peers of the benchmark are tested by make bench-peers"
+    params: dict[str, Any] = item.callspec.params if hasattr(item, "callspec") else {}
+    package = str(params["peer"].package).replace("-", "_")
+    installed = any(_PEERS.glob(f"lib/python*/site-packages/{package}-*.dist-info"))
+    return "" if installed else f"{package} could not be installed for the benchmark"
 
 
 def broker_of(item: pytest.Item) -> str:
