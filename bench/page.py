@@ -175,6 +175,7 @@ def page(report: dict[str, Any], sixty: dict[str, Any], before: dict[str, Any]) 
     parts = [
         _INTRODUCTION,
         _made(report),
+        _busy(report),
         "## The table\n",
         _table(report),
         _small(report),
@@ -197,6 +198,17 @@ def _made(report: dict[str, Any]) -> str:
         f"Commit `{(origin['commit'] or 'unknown')[:12]}`{changed}. Scale *{scale['name']}*: {_times(scale['repetitions'], 'repetition')} of runs between {min(runs):.1f} and {max(runs):.1f} "
         f"seconds; {report['machine']['cores']} cores, load {report['machine']['load'][0]:g} at the end; {report['seconds']:,} seconds. Data of {disks}. "
         f"Python {versions['python']}, PostgreSQL {versions['postgres']}, SQLite {versions['sqlite']}, psycopg {versions['psycopg']}.\n"
+    )
+
+
+def _busy(report: dict[str, Any]) -> str:
+    """A warning, where the machine had other work."""
+    machine = report["machine"]
+    if max(machine["load"]) <= 3 * machine["cores"]:  # its own processes make some, too
+        return ""
+    return (
+        f"**The machine was busy with other work** (load {max(machine['load']):g} on {machine['cores']} cores): no rate and no ratio of this run is a result. "
+        "Only the processor time for each message is worth a look.\n"
     )
 
 

@@ -124,8 +124,11 @@ def test_every_scale_has_the_same_table(scale: Scale) -> None:
 
 
 def test_the_page_is_made_from_the_report() -> None:
-    """`python -m bench.page` writes it again; nobody types a figure."""
+    """`python -m bench.page` writes it again; nobody types a figure. It warns where the machine was busy."""
     found = json.loads(report.REPORT.read_text(encoding="utf-8"))
     assert set(found["ratios"]) == KEYS
+    for load, busy in ((2.9, False), (9.0, True)):
+        machine = {"cores": 2, "load": [1.0, load, 1.0]}
+        assert ("The machine was busy" in page.page(found | {"machine": machine}, *_others())) is busy
     assert page.PAGE.read_text(encoding="utf-8") == page.page(found, *_others())
     assert plot.PLOT.read_text(encoding="utf-8") == plot.drawn(found)
