@@ -29,7 +29,6 @@ class Verdict(NamedTuple):
     """What came of a load."""
 
     messages: int
-    repeated: int
     errors: int
     lost: int
     doubled: int
@@ -42,7 +41,7 @@ class Load:
     def __init__(self, url: str, messages: int) -> None:
         self._url, self._messages = url, messages
         self.accepted: list[int] = []
-        self._repeated = self._errors = 0
+        self._errors: list[StoreError] = []
         self._fed = threading.Event()
 
     def play(self, fault: Callable[[], None] | None = None) -> Verdict:
@@ -75,15 +74,15 @@ class Load:
                     time.sleep(0.05)
                 self.accepted.append(number)
                 if chance.random() < 0.3:
-                    self._repeated += self._send(inbox, number)
+                    self._send(inbox, number)
 
     def _send(self, inbox: Inbox, number: int) -> bool:
         # A key belongs to one feeder, so that the order it is sent in is known.
         data = {"number": number, "key": f"key-{number % KEYS}"}
         try:
             inbox.receive(source="load", id=f"message-{number}", type=TYPE, data=data)
-        except StoreError:
-            self._errors += 1
+        except StoreError as error:
+            self._errors.append(error)
             return False
         return True
 
@@ -93,8 +92,8 @@ class Load:
             while not self._fed.is_set():
                 try:
                     inbox.drain()
-                except StoreError:
-                    self._errors += 1
+                except StoreError as error:
+                    self._errors.append(error)
                 time.sleep(0.02)
 
     def _effects(self) -> list[tuple[str, int]]:
@@ -114,7 +113,7 @@ class Load:
         for key, number in effects:
             disordered += number < latest.get(key, -1)
             latest[key] = max(number, latest.get(key, -1))
-        return Verdict(len(self.accepted), self._repeated, self._errors, lost, doubled, disordered)
+        return Verdict(len(self.accepted), len(self._errors), lost, doubled, disordered)
 
 
 def _handle(message: Message, tx: Any) -> None:
