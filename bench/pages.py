@@ -51,7 +51,7 @@ def measure(url: str, way: str) -> str:
         else:
             before = look.execute("SELECT pg_current_wal_lsn()").fetchone()
             began = time.perf_counter()
-            pruned = inbox.prune()
+            pruned = inbox.retention.prune()
             took = time.perf_counter() - began
             written = look.execute("SELECT pg_current_wal_lsn() - %s::pg_lsn", before).fetchone()
             assert written

@@ -68,5 +68,5 @@ def build(url: str, kind: Kind) -> Inbox:
     for name in ("plain", "flaky", "doomed", "deadly", "sends", "echo"):
         inbox.on(name, retry=retry)(chosen)
     inbox.on("ordered", key="key", retry=retry)(chosen)
-    inbox.sink("default", InboxSink(inbox, source="relay"))
+    inbox.add_sink("default", InboxSink(inbox, source="relay"))
     return inbox

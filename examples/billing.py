@@ -11,7 +11,7 @@ QUEUE = os.environ.get("ORDERS_QUEUE", "invoices")
 BROKER = os.environ.get("ORDERS_BROKER", "amqp://guest:guest@localhost:5672/")
 
 inbox = Inbox(os.environ.get("BILLING_DATABASE", "sqlite:///billing.db"), service="billing")
-inbox.source(f"{BROKER}?queue={QUEUE}", source="orders")
+inbox.add_source(f"{BROKER}?queue={QUEUE}", source="orders")
 
 with inbox.transaction() as connection:
     connection.execute("CREATE TABLE IF NOT EXISTS invoices (number text NOT NULL, customer text NOT NULL)")

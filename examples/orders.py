@@ -23,7 +23,7 @@ QUEUE = os.environ.get("ORDERS_QUEUE", "invoices")
 BROKER = os.environ.get("ORDERS_BROKER", "amqp://guest:guest@localhost:5672/")
 
 inbox = Inbox(os.environ.get("ORDERS_DATABASE", "sqlite:///orders.db"), service="orders")
-inbox.sink("billing", f"{BROKER}?routing_key={QUEUE}")
+inbox.add_sink("billing", f"{BROKER}?routing_key={QUEUE}")
 
 with inbox.transaction() as connection:
     connection.execute("CREATE TABLE IF NOT EXISTS orders (number text NOT NULL, customer text NOT NULL)")

@@ -20,7 +20,7 @@ from onceward.sinks.inbox import InboxSink
 from onceward.webhooks import StandardWebhooks, Stripe
 
 inbox = Inbox(os.environ.get("SHOP_DATABASE", "sqlite:///shop.db"), service="shop")
-inbox.sink("default", InboxSink(inbox, source="shop"))
+inbox.add_sink("default", InboxSink(inbox, source="shop"))
 hooks = inbox.webhooks(
     {
         "/hooks/stripe": Stripe(os.environ.get("SHOP_STRIPE_SECRET", "")),

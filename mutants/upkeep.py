@@ -242,7 +242,7 @@ WHERE seq IN (SELECT value FROM json_each(:seqs))""",
     ),
     Mutant(
         name="bodies go before the file that has them is complete",
-        file="upkeep.py",
+        file="retention/retention.py",
         old="        archive.add(self._archivable(after, seqs, limit))\n",
         new="        records = list(self._archivable(after, seqs, limit))\n        list(self._drop_archived(seqs))\n        archive.add(iter(records))\n",
         test="tests/upkeep/test_archive.py::test_dying_at_every_step_loses_nothing",

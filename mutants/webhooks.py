@@ -218,35 +218,35 @@ _UNCERTAIN = f"{_STRANGERS}::test_no_application_gets_a_request_whose_end_is_not
 _SERVER = (
     Mutant(
         name="the web server listens on every address",
-        file="serve.py",
+        file="runtime/http_server.py",
         old='(found["host"] or "127.0.0.1")',
         new='(found["host"] or "0.0.0.0")',
         test=f"{_STRANGERS}::test_addresses",
     ),
     Mutant(
         name="a request says itself where it comes from",
-        file="serve.py",
+        file="runtime/http_server.py",
         old="proxy_headers=False",
         new="proxy_headers=True",
         test=f"{_STRANGERS}::test_what_a_request_says_about_its_origin_is_not_believed",
     ),
     Mutant(
         name="a request may have a length and chunks",
-        file="framing.py",
+        file="runtime/framing.py",
         old="if lengths and codings:",
         new="if lengths and len(codings) > 1:",
         test=_UNCERTAIN,
     ),
     Mutant(
         name="a request may have two lengths",
-        file="framing.py",
+        file="runtime/framing.py",
         old="if lengths and (len(lengths) > 1 or not",
         new="if lengths and (not",
         test=_UNCERTAIN,
     ),
     Mutant(
         name="a header may go on in a second line",
-        file="framing.py",
+        file="runtime/framing.py",
         old="""if any(field.startswith((b" ", b"\\t")) for field in fields):""",
         new="""if any(field.startswith(b"\\t") for field in fields):""",
         test=_UNCERTAIN,
@@ -315,7 +315,7 @@ _CERTIFICATES = (
 _IDEMPOTENCY = (
     Mutant(
         name="a key belongs to every tenant",
-        file="idempotency.py",
+        file="integrations/idempotency.py",
         old='parts = f"{len(tenant.encode())}:{tenant}{len(key)}:{key}"',
         new='parts = f"{len(key)}:{key}"',
         test=f"{_KEYS}::test_a_key_belongs_to_its_tenant[sqlite]",
@@ -323,7 +323,7 @@ _IDEMPOTENCY = (
     ),
     Mutant(
         name="a key serves another request",
-        file="idempotency.py",
+        file="integrations/idempotency.py",
         old='        "sha256": hashlib.sha256(exchange.body).hexdigest(),\n',
         new="",
         test=f"{_KEYS}::test_the_same_key_for_another_request_is_refused[postgres]",
@@ -331,7 +331,7 @@ _IDEMPOTENCY = (
     ),
     Mutant(
         name="an answer of 400 is remembered",
-        file="idempotency.py",
+        file="integrations/idempotency.py",
         old="if response.status >= HTTPStatus.BAD_REQUEST:",
         new="if response.status >= HTTPStatus.INTERNAL_SERVER_ERROR:",
         test=f"{_KEYS}::test_a_failure_rolls_back_and_is_not_remembered",
@@ -339,7 +339,7 @@ _IDEMPOTENCY = (
     ),
     Mutant(
         name="a key whose store fails is an error of ours",
-        file="idempotency.py",
+        file="integrations/idempotency.py",
         old="except (StoreError, HandlerTimeout):",
         new="except HandlerTimeout:",
         test=f"{_FAILING}::test_an_idempotency_key_is_told_to_come_again",
@@ -347,7 +347,7 @@ _IDEMPOTENCY = (
     ),
     Mutant(
         name="a key whose endpoint takes too long is an error of ours",
-        file="idempotency.py",
+        file="integrations/idempotency.py",
         old="except (StoreError, HandlerTimeout):",
         new="except StoreError:",
         test=f"{_FAILING}::test_an_idempotency_key_is_told_to_come_again",
@@ -355,7 +355,7 @@ _IDEMPOTENCY = (
     ),
     Mutant(
         name="cookies are part of the stored answer",
-        file="idempotency.py",
+        file="integrations/idempotency.py",
         old='b"date", b"set-cookie", b"transfer',
         new='b"date", b"transfer',
         test=f"{_KEYS}::test_a_repetition_gets_the_first_answer_and_has_no_effect[sqlite]",

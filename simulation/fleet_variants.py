@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from onceward import spool
-from onceward.idempotency import IdempotencyKeys
-from onceward.identity import stored_id
+from onceward.domain.identity import stored_id
+from onceward.integrations.idempotency import IdempotencyKeys
 from onceward.message import Delivery
-from onceward.spool import Spool
+from onceward.runtime import spool
+from onceward.runtime.spool import Spool
 from onceward.steps import dispatch, join, presence
 from onceward.steps.context import know_names
 from onceward.steps.gate import Gate

@@ -9,12 +9,12 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from onceward.breaker import Breaker
+from onceward.domain.breaker import Breaker
 from onceward.flow import Call
 from onceward.message import Message
 from onceward.registry import OUTBOX, Handler, Registry
-from onceward.relay import CIRCUIT, relay_handler
 from onceward.retry import Reject, Retry, RetryPolicy
+from onceward.runtime.relay import CIRCUIT, relay_handler
 from simulation.clock import Clock
 from simulation.history import ExternalCall, Publication
 from simulation.observer import Observer

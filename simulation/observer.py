@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from onceward.domain.identity import body_hash, stored_id
 from onceward.errors import GuardFailed
 from onceward.flow import Call, Commit, Each, Query
-from onceward.identity import body_hash, stored_id
 from onceward.message import Message
 from onceward.steps.suspects import ALONE
 from simulation.history import History, Holders, Reception, Removal, Run

@@ -1,7 +1,7 @@
 """A simulated process: upkeep, lanes, receivers; the threads and loops of the real one as generators.
 
-Mirrors `presence.py`, `worker.py`, `inline.py` and `transact.py`, whose threads cannot be simulated: the same steps in
-the same order, each request a scheduling point.
+Mirrors `heartbeat.py`, `worker.py`, `inline.py` and `runner.py` of `runtime/`, whose threads cannot be simulated: the
+same steps in the same order, each request a scheduling point.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from onceward.errors import HandlerNotFound, StoreConflict, StoreError, StoreUna
 from onceward.flow import RECONNECT, Flow, Wait
 from onceward.message import Delivery, Message, Receipt
 from onceward.registry import Subscription
+from onceward.runtime.worker import FAN_OUT_SECONDS
 from onceward.steps import presence
 from onceward.steps.context import Context
 from onceward.steps.dispatch import LINGER
@@ -27,7 +28,6 @@ from onceward.steps.process import process as process_step
 from onceward.steps.prune import Sweep, upkeep
 from onceward.steps.receive import merged, receive
 from onceward.steps.subscribe import fan_out
-from onceward.worker import FAN_OUT_SECONDS
 from simulation.broker import Parcel
 from simulation.history import Reception
 from simulation.requests import Effect

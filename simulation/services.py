@@ -1,6 +1,6 @@
 """Services on one set of tables: clients that repeat requests under an `Idempotency-Key`, and programs that send.
 
-Mirrors `idempotency.py`, `inline.py` and `sending.py` around the real steps.
+Mirrors `integrations/idempotency.py`, `runtime/inline.py` and `runtime/sender.py` around the real steps.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from onceward.errors import InvalidMessage, StoreError, StoreUnavailable
 from onceward.flow import RECONNECT, Flow, Wait
-from onceward.idempotency import IdempotencyKeys
+from onceward.integrations.idempotency import IdempotencyKeys
 from onceward.message import Delivery, Receipt
-from onceward.sending import Sending
+from onceward.runtime.sender import Sender
 from onceward.steps.process import process as process_step
 from simulation.history import Answer, Sent
 from simulation.process import Process, inline_lane, twice
@@ -63,16 +63,16 @@ def _answer(world: World, process: Process, delivery: Delivery, consumer: str, n
 
 def announcer(world: World, process: Process) -> Flow[None]:
     """Sends what no message caused, under ids of its own: to two destinations, and now and then something else."""
-    chance, sending = world.chance, Sending(process.context, cast("Any", None))
+    chance, sender = world.chance, Sender(process.context, cast("Any", None))
     context = process.context
     sinks = context.registry.destinations(is_async=False)
     while not process.stopping and not world.calm:
         yield Wait(chance.choice((0.5, 2.0, 6.0)))
         arguments: Any = {"id": f"news-{chance.randrange(KEYS)}", "to": chance.choice(sinks)}
-        delivery = sending._outgoing("news", {"key": "a", "n": chance.choice((0, 0, 0, 1))}, arguments)
+        delivery = sender._outgoing("news", {"key": "a", "n": chance.choice((0, 0, 0, 1))}, arguments)
         record = Sent(world.scheduler.steps, context.service, delivery.id, delivery.destination or "", delivery.hash)
         try:
-            yield from twice(lambda: sending._send(delivery))  # noqa: B023 - called before the next
+            yield from twice(lambda: sender._send(delivery))  # noqa: B023 - called before the next
         except StoreError:
             yield RECONNECT
         except InvalidMessage:

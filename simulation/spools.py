@@ -1,6 +1,6 @@
 """A host with a spool: what its processes cannot store waits in a real file, and they drain it while more comes.
 
-Mirrors `spooling.py` around the real file and the real steps.
+Mirrors `runtime/spooling.py` around the real file and the real steps.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from onceward.errors import StoreError, StoreUnavailable
 from onceward.flow import RECONNECT, Flow, Wait
 from onceward.message import Delivery, Receipt
-from onceward.spool import Spool
+from onceward.runtime.spool import Spool
 from simulation.process import Process, take_in, twice
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from onceward.breaker import Circuit
+from onceward.domain.breaker import Circuit
 from onceward.message import Delivery
 from onceward.retry import RetryPolicy
 from onceward.settings import Settings

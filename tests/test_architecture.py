@@ -112,6 +112,22 @@ def undocumented(name: str, value: object) -> list[str]:
     return [name] if not own or own.startswith(f"{name}(") else []
 
 
+AT_THE_ROOT = {
+    "__init__",
+    "__main__",
+    "deferred",
+    "errors",
+    "flow",
+    "inbox",
+    "message",
+    "registry",
+    "retry",
+    "settings",
+}
+"""What users and every room import; everything else has a room."""
+MAX_MEMBERS = 34
+
+
 def nothing(violations: Iterable[str]) -> None:
     found = sorted(violations)
     assert not found, "\n" + "\n".join(found)
@@ -184,3 +200,15 @@ def test_every_public_name_is_documented() -> None:
     nothing(each for name in onceward.__all__ for each in undocumented(name, getattr(onceward, name)))
     assert undocumented("silent", lambda: None) == ["silent"]
     assert undocumented("Heir", type("Heir", (Counter,), {})) == ["Heir"]
+
+
+def test_every_module_has_its_room() -> None:
+    assert {path.stem for path in PACKAGE.glob("*.py")} == AT_THE_ROOT
+
+
+def test_the_inbox_keeps_what_a_service_uses() -> None:
+    inbox = importlib.import_module("onceward").Inbox("sqlite://")
+    members = [name for name in dir(inbox) if not name.startswith("_")]
+    assert len(members) <= MAX_MEMBERS, (
+        "what operators use belongs to inbox.admin, what keeps tables to inbox.retention"
+    )

@@ -6,46 +6,41 @@ Invariant: what is named here is loaded by nothing that every program does; a ti
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 import subprocess
 import sys
-import typing
-from importlib import import_module
 from importlib.util import find_spec
 
 import pytest
 
-from onceward import Inbox
-from onceward.deferred import Deferred, DeferredStandard
+from onceward.deferred import Deferred
 
 FOR_SOME = {
-    "onceward.alerts",
-    "onceward.archive",
+    "onceward.admin.alerts",
+    "onceward.retention.archive",
     "onceward.blobs.protocol",
-    "onceward.chores",
-    "onceward.doctor",
-    "onceward.guarantees",
-    "onceward.idempotency",
-    "onceward.metrics",
-    "onceward.relay",
-    "onceward.replay",
-    "onceward.report",
+    "onceward.retention.maintenance",
+    "onceward.admin.doctor",
+    "onceward.admin.guarantees",
+    "onceward.integrations.idempotency",
+    "onceward.observability.prometheus",
+    "onceward.runtime.relay",
+    "onceward.retention.replay",
+    "onceward.admin.messages",
     "onceward.sinks",
     "onceward.sources",
-    "onceward.spool",
+    "onceward.runtime.spool",
     "onceward.steps.archive",
     "onceward.steps.erase",
     "onceward.steps.operate",
     "onceward.stores.postgres",
-    "onceward.stores.rehearsal",
     "onceward.stores.sqlite",
-    "onceward.supervisor",
-    "onceward.survey",
-    "onceward.telemetry",
+    "onceward.runtime.supervisor",
+    "onceward.admin.overview",
+    "onceward.observability.opentelemetry",
     "onceward.testing",
-    "onceward.timeline",
-    "onceward.trial",
+    "onceward.admin.timeline",
+    "onceward.admin.dry_run",
     "onceward.webhooks",
 }
 """For people, operators, strangers and disks; each store where it is opened."""
@@ -100,27 +95,16 @@ def test_handling_a_message_brings_nothing_of_the_rest() -> None:
 def test_help_brings_no_command_and_nothing_that_draws() -> None:
     found = loaded(_HELPED)
     assert "click" in found
-    assert not found & (FOR_SOME | {"rich", "onceward.demo", "onceward.cli.status", "onceward.cli.processes"})
+    assert not found & (FOR_SOME | {"rich", "onceward.demo.show", "onceward.cli.status", "onceward.cli.processes"})
 
 
 def test_what_is_for_some_is_there() -> None:
     assert all(map(find_spec, FOR_SOME | OF_PYTHON)), "a name that nothing has can never be loaded"
 
 
-def test_every_deferred_module_is_what_the_types_say() -> None:
-    modules = [sys.modules[kind.__module__] for kind in Inbox.__mro__[:-1]]
-    deferred = [value for module in modules for value in vars(module).values() if isinstance(value, Deferred)]
-    assert deferred
-    for value in deferred:
-        import_module(value._name)
-    for kind in Inbox.__mro__:
-        for function in filter(inspect.isfunction, vars(kind).values()):
-            typing.get_type_hints(function)
-
-
 def test_what_was_used_of_python_is_kept() -> None:
     """So that a loop that goes through it for every message pays once."""
-    stand_in = DeferredStandard("asyncio")
+    stand_in = Deferred("asyncio")
     assert stand_in.Future is asyncio.Future
     assert vars(stand_in) == {"_name": "asyncio", "Future": asyncio.Future}
     with pytest.raises(AttributeError, match="nothing_of_it"):

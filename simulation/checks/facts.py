@@ -7,7 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-from onceward.identity import readable_id, stored_id
+from onceward.domain.identity import readable_id, stored_id
 from onceward.registry import OUTBOX
 from simulation.history import History, Row
 

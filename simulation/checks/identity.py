@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from datetime import datetime
 from typing import Any
 
-from onceward.identity import body_hash
+from onceward.domain.identity import body_hash
 from onceward.steps.sight import ECHO
 from simulation.checks.facts import NAMELESS, Facts, Violation, seqs_of
 

@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from onceward.breaker import Circuit
+from onceward.domain.breaker import Circuit
+from onceward.domain.versions import one_row
 from onceward.errors import (
     ConfigurationError,
     ContractViolation,
@@ -17,7 +18,6 @@ from onceward.inbox import Inbox
 from onceward.message import Failure, Message, Receipt
 from onceward.retry import Reject, Retry, RetryPolicy
 from onceward.settings import Settings
-from onceward.versions import one_row
 
 if TYPE_CHECKING:
     from onceward.sources.poll import Response

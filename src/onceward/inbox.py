@@ -1,51 +1,45 @@
-"""The public class: register handlers, receive, process, run, look, steer. A thin shell; the work is in `steps/`."""
+"""The public class: register handlers, receive, process, send, run. A thin shell; the work is in `steps/`."""
 
 from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
 
-from onceward import checks, identity
 from onceward.blobs.bodies import LargeBodies
-from onceward.breaker import CONNECTIONS, Breaker, Circuit
-from onceward.copies import Copies
-from onceward.deferred import Deferred, asyncio
-from onceward.entrance import Entrance
-from onceward.errors import StoreUnavailable
-from onceward.flow import Flow, run_async, run_sync
-from onceward.gather import Gatherings, batches
-from onceward.inline import Inline
-from onceward.message import Arguments, Delivery, Receipt, delivery_of
+from onceward.deferred import asyncio
+from onceward.domain import checks, identity
+from onceward.domain.breaker import CONNECTIONS, Breaker, Circuit
+from onceward.domain.hooks import Watcher
+from onceward.message import Arguments, Receipt, SendArguments, delivery_of
 from onceward.registry import Handler, KeySpec, Promise, Registry, check_options
 from onceward.retry import RetryPolicy
-from onceward.sending import Sending
+from onceward.runtime.inline import Inline
+from onceward.runtime.receiver import Receiver
+from onceward.runtime.sender import Sender
+from onceward.runtime.signals import stopped_by_signals
+from onceward.runtime.workers import Workers
 from onceward.settings import Settings, check_parts
-from onceward.signals import stopped_by_signals
-from onceward.spooling import Spooling
-from onceward.steps.blob import put_away
 from onceward.steps.context import Context
-from onceward.steps.introduce import introduce
-from onceward.steps.join import join
-from onceward.steps.receive import merged, receive
-from onceward.stores.protocol import open_store
-from onceward.transact import apart, async_performer, perform, perform_async, performer, repeatable
-from onceward.upkeep import Upkeep
-from onceward.worker import Worker
+from onceward.stores.protocol import Store, open_store
 
 if TYPE_CHECKING:
-    from onceward.blobs import protocol as blob_stores
-else:
-    blob_stores = Deferred("blobs.protocol")
+    from onceward.admin.admin import Admin
+    from onceward.retention.retention import Retention
+    from onceward.runtime.ingress import Ingress
+    from onceward.runtime.relay import Outlets
+    from onceward.sinks.protocol import Sink
+    from onceward.webhooks import Limits, Verifier, Webhooks
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Inbox(Entrance, Sending, Upkeep):
+class Inbox:
     """The inbox of a service: every message takes effect exactly once, in the service's own database.
 
     >>> inbox = Inbox("sqlite://")
@@ -82,21 +76,51 @@ class Inbox(Entrance, Sending, Upkeep):
         if archive is not None:
             self.settings = replace(self.settings, archive_first=True)
         self._archive_folder = archive
-        context = Context(
+        self.context = Context(
             service=identity.check_service(service),
             prefix=identity.check_prefix(prefix),
             code_version=os.environ.get("ONCEWARD_CODE_VERSION", "") if code_version is None else code_version,
             settings=self.settings,
             registry=Registry(),
-            large=LargeBodies(None if blobs is None else blob_stores.open_blobs(blobs), blob_above),
+            large=LargeBodies.at(blobs, above=blob_above),
         )
-        super().__init__(context, open_store(url, prefix, self.settings.lock_wait, self.settings.pool))
-        self._copies = Copies(self.settings.lock_wait)
-        self.inline = Inline(self._context, self._store, self.introduce, self._copies)
-        self._workers: set[Worker] = set()
-        self._gatherings = Gatherings(self._receive, self._areceive, single_writer=self._store.single_writer)
-        self._spooling = Spooling(spool, self._store_first, self.settings.poll.total_seconds())
+        """What its steps know, for extensions with steps of their own."""
+        self.store: Store = open_store(url, prefix, self.settings.lock_wait, self.settings.pool)
+        """The database behind it, for extensions such as a supervisor or a doctor."""
+        self._receiver = Receiver(self.context, self.store, spool)
+        self._sender = Sender(self.context, self.store)
+        self.inline = Inline(self.context, self.store, self._receiver)
+        self._workers = Workers(self.context, self.store, self._receiver.spooling)
         atexit.register(self.inline.close)
+
+    # The rest of the house, made when it is first used: most programs never need it.
+
+    @cached_property
+    def admin(self) -> Admin:
+        """Seeing and steering: numbers, lists, one message's story, redrive, discard, alerts."""
+        from onceward.admin.admin import Admin  # noqa: PLC0415 - see above
+
+        return Admin(self.context, self.store)
+
+    @cached_property
+    def retention(self) -> Retention:
+        """What keeps the tables small and clean: prune, archive, erase, collect, and the spool."""
+        from onceward.retention.retention import Retention  # noqa: PLC0415 - see above
+
+        return Retention(self.context, self.store, self.admin, self._receiver.spooling, self._archive_folder)
+
+    @cached_property
+    def ingress(self) -> Ingress:
+        """The brokers, polled APIs and web applications it takes messages from, for extensions."""
+        from onceward.runtime.ingress import Ingress  # noqa: PLC0415 - see above
+
+        return Ingress(self, self._receiver)
+
+    @cached_property
+    def _outlets(self) -> Outlets:
+        from onceward.runtime.relay import Outlets  # noqa: PLC0415 - see above
+
+        return Outlets(self.context)
 
     # Setting up
 
@@ -139,7 +163,7 @@ class Inbox(Entrance, Sending, Upkeep):
             handler = Handler(
                 function=function,
                 type=type,
-                consumer=self._context.service if consumer is None else consumer,
+                consumer=self.context.service if consumer is None else consumer,
                 version=version,
                 key=key,
                 key_required=key_required,
@@ -156,7 +180,7 @@ class Inbox(Entrance, Sending, Upkeep):
                 breaker=Breaker(circuit) if circuit else None,
                 guarantee=guarantee,
             )
-            self._context.registry.add(handler)
+            self.context.registry.add(handler)
             return function
 
         return register
@@ -165,37 +189,111 @@ class Inbox(Entrance, Sending, Upkeep):
         """Register how the data of a version becomes the data of the next: `@inbox.upcast("order.paid", 1)`."""
 
         def register(function: F) -> F:
-            self._context.registry.add_upcaster(type, version, function)
+            self.context.registry.add_upcaster(type, version, function)
             return function
 
         return register
 
+    def add_source(  # noqa: PLR0913 - each is a property of the source
+        self,
+        url: str,
+        *,
+        source: str,
+        id: str | None = None,  # noqa: A002 - the words every sender uses
+        type: str | None = None,  # noqa: A002
+        batch: int = 100,
+        inline: bool = False,
+        redelivers_for: timedelta | None = None,
+        rate: float | None = None,
+    ) -> None:
+        """Take messages from a broker while `run` runs: `add_source("redis://host/0?stream=orders", source="shop")`.
+
+        `id` and `type` say where a message carries them: a field, a dotted path, `header:NAME`; `id="position"` is the
+        place in the broker (a producer that sends twice has then sent two messages), `type="=order.paid"` the
+        type of all. Without them: CloudEvents, or the broker's own properties. `redelivers_for` says how late the
+        broker may deliver a copy, where that is not the usual time; `rate` how many messages a second this process
+        takes at most.
+        """
+        names: dict[str, Any] = {"source": source, "id": id, "type": type}
+        self.ingress.add_source(url, **names, batch=batch, inline=inline, redelivers_for=redelivers_for, rate=rate)
+
+    def add_poll(
+        self,
+        *,
+        every: timedelta,
+        source: str,
+        type: str | None = None,  # noqa: A002 - the words every sender uses
+        timeout: timedelta = timedelta(minutes=1),
+        retry: RetryPolicy | None = None,
+    ) -> Callable[[F], F]:
+        """Poll an API while `run` runs: a generator function, `def` or `async def`, that yields raw responses.
+
+        It is called with the cursor of the last stored response (None at first), by one process at a time. Each
+        `yield Response(body, cursor=...)` is stored as a message of `type` (by default "SOURCE.response") together
+        with its cursor before the function goes on; a handler reads it. `timeout` is how long it may take for a
+        response before another process may take over; `retry` spaces the turns after one that raised.
+        """
+
+        def register(function: F) -> F:
+            self.ingress.add_poll(function, every=every, source=source, type=type, timeout=timeout, retry=retry)
+            return function
+
+        return register
+
+    def webhooks(self, endpoints: Mapping[str, Verifier], *, limits: Limits | None = None) -> Webhooks:
+        """An ASGI application that takes webhooks: `app.mount("/hooks", inbox.webhooks({"/stripe": Stripe(secret)}))`.
+
+        It answers 200 when an event is committed (or was before), 4xx to what is not authentic, and 503 while the
+        database is away. `.wsgi` is the same for WSGI, `.wsgi.django("/stripe")` a Django view. A retention that is
+        shorter than a sender may still send copies is refused here; so are different secrets under one source.
+        """
+        return self.ingress.webhooks(endpoints, limits)
+
+    def add_sink(
+        self, name: str, sink: Sink | str, *, retry: RetryPolicy | None = None, circuit: Circuit | None = None
+    ) -> None:
+        """Publish outgoing messages with `to=name` through a sink, or to a broker by its URL.
+
+        The name "default" takes those without `to`. Each destination is published to by itself, and pauses by itself
+        after failures in a row (`circuit`, after 5 for 10 seconds unless given).
+        """
+        self._outlets.add(name, sink, retry, circuit)
+
+    def watch(self, watcher: Watcher) -> None:
+        """Surround every call of a handler: `watcher(handler, messages)` returns a context manager.
+
+        For spans, metrics and the like. A watcher sees the handler's error, and can neither fail nor save a message.
+        """
+        self.context.registry.watchers.append(checks.function("watch()", "watcher", watcher, takes=2))
+
     def migrate(self) -> list[str]:
         """Create or update the tables; answers the names of the migrations that were applied."""
-        return self._store.migrate()
+        return self.store.migrate()
 
     def migration_sql(self) -> str:
         """The same as SQL text, for Alembic, Django or a database administrator."""
-        return self._store.migration_sql()
+        return self.store.migration_sql()
 
     def transaction(self) -> AbstractContextManager[Any]:
         """A plain connection to the inbox's database (sqlite3 or psycopg), committed at the end of the `with` block."""
-        return self._store.raw()
+        return self.store.raw()
 
     def close(self) -> None:
         """Stop what runs in the background and close the connections; fine when there is nothing."""
-        for worker in list(self._workers):
-            worker.request_stop()
-        self._spooling.stop()
-        self._leave()
+        self.stop()
+        self._receiver.spooling.stop()
+        if "ingress" in vars(self):
+            self.ingress.close()
+        if "_outlets" in vars(self):
+            self._outlets.close()
         self.inline.close()
-        self._store.close()
+        self.store.close()
         atexit.unregister(self.inline.close)
 
     async def aclose(self) -> None:
         """As `close`, and close the connections of the running event loop."""
-        await self._gatherings.finish()
-        await self._store.async_close()
+        await self._receiver.finish()
+        await self.store.async_close()
         await asyncio.to_thread(self.close)
 
     def __enter__(self) -> Self:
@@ -204,7 +302,7 @@ class Inbox(Entrance, Sending, Upkeep):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # Receiving
+    # Taking messages in, and sending
 
     def receive(self, *, tx: Any = None, **message: Unpack[Arguments]) -> Receipt:
         """Store a message for the workers; when this returns, it is committed and may be acknowledged.
@@ -213,75 +311,20 @@ class Inbox(Entrance, Sending, Upkeep):
         inbox has a spool, a message that comes while the database is away waits there, on the disk: `spooled`.
         """
         delivery = delivery_of("receive", message)
-        if tx is not None:
-            return run_sync(self._join([delivery]), performer(self._store.join(tx)))[0]
-        self._store.check_caller()  # here, for another thread may store it
-        self._copies.wait(delivery)  # in nobody's company: the others would wait too
-        return self._gatherings.of_threads().receive(self._lightened(delivery))
+        return self._receiver.receive(delivery) if tx is None else self._receiver.join(delivery, tx)
 
     async def areceive(self, *, tx: Any = None, **message: Unpack[Arguments]) -> Receipt:
         """As `receive`, awaited; `tx=` takes an async connection."""
         delivery = delivery_of("areceive", message)
-        if tx is not None:
-            return (await run_async(self._join([delivery]), async_performer(self._store.async_join(tx))))[0]
-        if self._context.large.wants(delivery):
-            delivery = await asyncio.to_thread(self._lightened, delivery)
-        self._store.check_caller()
-        await self._copies.async_wait(delivery)
-        return await self._gatherings.of_tasks().receive(delivery)
+        return await (self._receiver.areceive(delivery) if tx is None else self._receiver.ajoin(delivery, tx))
 
     def receive_many(self, messages: Iterable[Arguments]) -> list[Receipt]:
         """Receive many messages, each a mapping of `receive`'s arguments, in few transactions."""
-        return [receipt for batch in batches(messages) for receipt in self._receive(batch)]
+        return self._receiver.receive_many(messages)
 
     async def areceive_many(self, messages: Iterable[Arguments]) -> list[Receipt]:
         """As `receive_many`, awaited."""
-        return [receipt for batch in batches(messages) for receipt in await self._areceive(batch)]
-
-    def _lightened(self, delivery: Delivery) -> Delivery:
-        """A large body is put away before its message meets others, who would wait for it in a shared transaction."""
-        if not self._context.large.wants(delivery) or self._spooling.waiting:
-            return delivery
-        try:
-            return apart(self._store, lambda: put_away(self._context, [delivery], self._context.cache))[0]
-        except StoreUnavailable:
-            if self._spooling.spool is None:
-                raise
-            return delivery
-
-    def _receive(self, deliveries: Sequence[Delivery]) -> list[Receipt]:
-        return self._spooling.attempt(deliveries, lambda: self._store_first(deliveries))
-
-    async def _areceive(self, deliveries: Sequence[Delivery]) -> list[Receipt]:
-        return await self._spooling.attempt_async(deliveries, lambda: self._astore_first(deliveries))
-
-    def _store_first(self, deliveries: Sequence[Delivery]) -> list[Receipt]:
-        with self._copies.turn(deliveries[0]) if len(deliveries) == 1 else nullcontext():
-            receipts = perform(self._store, self._taking_in(deliveries))
-        self._store.ring()
-        return receipts
-
-    async def _astore_first(self, deliveries: Sequence[Delivery]) -> list[Receipt]:
-        async with self._copies.async_turn(deliveries[0]) if len(deliveries) == 1 else nullcontext():
-            receipts = await perform_async(self._store, self._taking_in(deliveries))
-        self._store.ring()
-        return receipts
-
-    def _taking_in(self, deliveries: Sequence[Delivery]) -> Callable[[], Flow[list[Receipt]]]:
-        return repeatable(lambda since: self._take_in(deliveries, since), self._context.clock)
-
-    def _take_in(self, deliveries: Sequence[Delivery], since: float | None) -> Flow[list[Receipt]]:
-        yield from self.introduce({delivery.type for delivery in deliveries})
-        return (yield from receive(self._context, self._context.cache, deliveries, since=since))
-
-    def _join(self, deliveries: Sequence[Delivery]) -> Flow[list[Receipt]]:
-        return join(self._context, deliveries, self._apart)
-
-    def introduce(self, types: Collection[str] = ()) -> Flow[None]:
-        """Tell the database about this process's handlers, once; a step, for extensions that take messages in."""
-        return introduce(self._context, types)
-
-    # Processing
+        return await self._receiver.areceive_many(messages)
 
     def process(self, *, raise_on_failure: bool = False, **message: Unpack[Arguments]) -> Receipt:
         """Handle a message now: its ledger row, the handler's effects and its result are one commit.
@@ -290,93 +333,67 @@ class Inbox(Entrance, Sending, Upkeep):
         `error` says why, and you may acknowledge it. `raise_on_failure=True` raises the handler's own exception
         instead, once the message is stored.
         """
-        delivery, raised = delivery_of("process", message), list[BaseException]()
         checks.flag("process()", "raise_on_failure", raise_on_failure)
-        (receipt,) = self._spooling.attempt([delivery], lambda: self._process(delivery, raised))
-        if raise_on_failure and raised:
-            raise raised[0]
-        return receipt
-
-    def _process(self, delivery: Delivery, raised: list[BaseException]) -> list[Receipt]:
-        receipts, error = self.inline.process(delivery)
-        stored = self._store_first([delivery]) if self._wanted_elsewhere(delivery, receipts) else []
-        raised += [error] if error else []
-        return [merged([*receipts.values(), *stored])]
+        return self.inline.process(delivery_of("process", message), raise_on_failure=raise_on_failure)
 
     async def aprocess(self, *, raise_on_failure: bool = False, **message: Unpack[Arguments]) -> Receipt:
         """As `process`, awaited; a `def` handler runs in a thread of its own."""
-        delivery, raised = delivery_of("aprocess", message), list[BaseException]()
         checks.flag("aprocess()", "raise_on_failure", raise_on_failure)
-        (receipt,) = await self._spooling.attempt_async([delivery], lambda: self._aprocess(delivery, raised))
-        if raise_on_failure and raised:
-            raise raised[0]
-        return receipt
+        return await self.inline.aprocess(delivery_of("aprocess", message), raise_on_failure=raise_on_failure)
 
-    async def _aprocess(self, delivery: Delivery, raised: list[BaseException]) -> list[Receipt]:
-        receipts, error = await self.inline.process_async(delivery)
-        stored = await self._astore_first([delivery]) if self._wanted_elsewhere(delivery, receipts) else []
-        raised += [error] if error else []
-        return [merged([*receipts.values(), *stored])]
+    def send(self, type: str, data: Any = None, *, tx: Any = None, **message: Unpack[SendArguments]) -> str:  # noqa: A002
+        """Send a message that no incoming one caused; returns its id. With `tx=` in the caller's own transaction.
 
-    def _wanted_elsewhere(self, delivery: Delivery, receipts: dict[str, Receipt]) -> bool:
-        """Consumers without a handler in this process get their rows like any other message."""
-        consumers = {
-            subscription.consumer for subscription in self._context.cache.catalog.by_type.get(delivery.type, ())
-        }
-        return not receipts or bool(consumers - receipts.keys())
+        With `id=` it goes out once for each destination: the same again changes nothing, and other content under a
+        known id raises `InvalidMessage`.
+        """
+        return self._sender.send(type, data, tx, message)
+
+    async def asend(self, type: str, data: Any = None, *, tx: Any = None, **message: Unpack[SendArguments]) -> str:  # noqa: A002
+        """As `send`, awaited; `tx=` takes an async connection."""
+        return await self._sender.asend(type, data, tx, message)
+
+    # Working
 
     def drain(self, *, concurrency: int = 1) -> int:
         """Run whatever is due, in this process, until nothing is; answers how many messages were finished."""
-        finished = 0
-        while True:
-            with self._working(concurrency, until_idle=True, roles=("handle",)) as worker:
-                handled = worker.run()
-            finished += handled
-            if not self._sinks or not self._relayed(concurrency):
-                return finished
-
-    def _relayed(self, concurrency: int) -> int:
-        with self._working(concurrency, until_idle=True, roles=("relay",)) as worker:
-            return worker.run()
+        return self._workers.drain(concurrency, relays="_outlets" in vars(self))
 
     async def adrain(self, *, concurrency: int = 1) -> int:
         """As `drain`, with async handlers on the running event loop."""
-        finished = 0
-        while True:
-            with self._working(concurrency, until_idle=True, roles=("handle",)) as worker:
-                finished += await worker.run_async()
-            if not self._sinks:
-                return finished
-            with self._working(concurrency, until_idle=True, roles=("relay",)) as worker:
-                if not await worker.run_async():
-                    return finished
+        return await self._workers.adrain(concurrency, relays="_outlets" in vars(self))
 
     def run(self, *, concurrency: int = 1, process: str = "") -> int:
         """Work until `stop()`, SIGTERM or SIGINT; what is running is finished or rolled back, never orphaned."""
-        with self._working(concurrency, process=process, before=self._check_guarantees) as worker:
+        with self._workers.working(concurrency, process=process, before=self._check_guarantees) as worker:
             stop = worker.request_stop
-            with stopped_by_signals(stop), self._attended(stop), self._chores():
+            with stopped_by_signals(stop), self._attended(stop):
                 return worker.run()
 
     async def arun(self, *, concurrency: int = 1, process: str = "") -> int:
         """As `run`, on the running event loop; stops at `stop()` or when it is cancelled."""
-        working = self._working(concurrency, process=process, before=self._check_guarantees)
-        with working as worker, self._attended(worker.request_stop), self._chores():
+        working = self._workers.working(concurrency, process=process, before=self._check_guarantees)
+        with working as worker, self._attended(worker.request_stop):
             return await worker.run_async()
 
     def stop(self) -> None:
         """Ask everything that runs in this process to stop; returns at once."""
-        for worker in list(self._workers):
-            worker.request_stop()
+        self._workers.stop()
+
+    def _check_guarantees(self) -> None:
+        """Say what is in force, and refuse to start with less than is declared."""
+        from onceward.admin import guarantees  # noqa: PLC0415 - only where handlers run until told to stop
+
+        guarantees.check(self.context, self.store)
 
     @contextmanager
-    def _working(self, concurrency: int, **options: Any) -> Iterator[Worker]:
-        checks.whole("run() and drain()", "concurrency", concurrency)
-        checks.text("run()", "process", options.get("process", ""), empty=True)
-        self._spooling.start()  # what a process that is gone has left
-        worker = Worker(self._context, self._store, concurrency=concurrency, **options)
-        self._workers.add(worker)
-        try:
-            yield worker
-        finally:
-            self._workers.discard(worker)
+    def _attended(self, stop: Callable[[], None]) -> Iterator[None]:
+        """What goes on beside the workers: reading sources, archiving, alerts; `stop` is called if reading fails."""
+        with ExitStack() as beside:
+            if self._archive_folder is not None or self.context.large.store is not None:
+                beside.enter_context(self.retention.during())
+            if "ingress" in vars(self):
+                beside.enter_context(self.ingress.attended(stop))
+            if "admin" in vars(self) and self.admin.alerts is not None:
+                beside.enter_context(self.admin.alerts.during())
+            yield

@@ -12,9 +12,9 @@ from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Required, TypedDict
 
-from onceward import checks, identity, payload
+from onceward.domain import checks, identity, payload
+from onceward.domain.reference import HEADER, Reference
 from onceward.errors import ContractViolation, InvalidMessage
-from onceward.reference import HEADER, Reference
 
 DEFAULT = "default"
 """The destination of outgoing messages that name none; naming it is the same."""
@@ -129,7 +129,7 @@ _NEEDED = {
     "type": "what kind of message it is, for example 'order.paid'",
 }
 _ARGUMENTS = (*Arguments.__annotations__, "tx")
-_ACCEPTED = frozenset(Arguments.__annotations__) | {"echo_window"}
+_ACCEPTED = frozenset(Arguments.__annotations__)
 
 
 def delivery_of(call: str, arguments: Mapping[str, Any]) -> Delivery:

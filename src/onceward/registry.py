@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal, NamedTuple, get_args
 
-from onceward import checks, identity
-from onceward.breaker import CIRCUIT, Breaker, Circuit
+from onceward.domain import checks, identity
+from onceward.domain.breaker import CIRCUIT, Breaker, Circuit
+from onceward.domain.hooks import UNWATCHED, Watched, Watcher
 from onceward.errors import ConfigurationError, HandlerNotFound, VersionUnknown
 from onceward.message import Message
 from onceward.retry import POLICY, RetryPolicy
-from onceward.watching import UNWATCHED, Watched, Watcher
 
 OUTBOX = "onceward.outbox"
 """The consumer of every outgoing message: the relay. The outbox is the inbox of the relay."""

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import NamedTuple
 
-from onceward import checks
+from onceward.domain import checks
+from onceward.domain.text import span
 from onceward.errors import (
     BodyLost,
     ContractViolation,
@@ -22,7 +23,6 @@ from onceward.errors import (
     TransactionAborted,
     VersionUnknown,
 )
-from onceward.wording import span
 
 LONGEST = timedelta(days=3650)
 """No delay is longer: every due time stays a date that can be stored and shown."""

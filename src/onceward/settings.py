@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from onceward import checks
+from onceward.domain import checks
 from onceward.errors import ConfigurationError
 from onceward.retry import POLICY, RetryPolicy
 
@@ -52,7 +52,7 @@ class Settings:
     """How often one of the running workers looks for what is old enough to go; None leaves it to `onceward prune`."""
 
     archive_first: bool = False
-    """Bodies go only through `inbox.archive(folder)`, and messages only after their bodies."""
+    """Bodies go only through `inbox.retention.archive(folder)`, and messages only after their bodies."""
 
     def __post_init__(self) -> None:
         where, second = "Settings", timedelta(seconds=1)

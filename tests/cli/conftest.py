@@ -163,7 +163,7 @@ class Shop:
         for process in self._started:
             process.kill()
             process.wait()
-        pids = [worker.pid for worker in self.inbox.workers()] if self._started else []
+        pids = [worker.pid for worker in self.inbox.admin.workers()] if self._started else []
         wait_until(lambda: not any(alive(pid) for pid in pids), message=f"end of the children {pids}")
         self.inbox.close()
         if self._started:

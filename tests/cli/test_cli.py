@@ -93,8 +93,8 @@ def test_show_finds_a_message_by_number_and_by_its_producers_id(any_shop: Shop) 
     assert (story["seq"], story["id"], story["body"]) == (seq, "plain-1", '{"order":7}')
     by_id = answer("show", *store, "--service", "shop", "--source", "test", "--id", "plain-1").output
     assert by_id.splitlines()[0].split() == ["message", str(seq)]
-    assert any_shop.inbox.find("test", "plain-1") == [seq]
-    assert any_shop.inbox.find("test", "plain-2") == []
+    assert any_shop.inbox.admin.find("test", "plain-1") == [seq]
+    assert any_shop.inbox.admin.find("test", "plain-2") == []
     for missing in (("12345",), ("--source", "test", "--id", "nobody")):
         result = command("show", *store, *missing)
         assert (result.exit_code, "there is no message" in result.stderr) == (1, True)
@@ -133,7 +133,7 @@ def test_bulk_asks_first_and_refuses_where_nobody_can_be_asked(any_shop: Shop) -
     done = answer("redrive", *store, "--type", "bad", "--reason", "fixed", "--yes").output
     assert re.search(r"3 +bad +test +shop", done)
     assert "redriven: 3 messages" in done
-    assert any_shop.inbox.stats().dead == 0
+    assert any_shop.inbox.admin.stats().dead == 0
 
 
 def test_release_lets_a_key_go_on_and_redrive_then_needs_a_word(any_shop: Shop) -> None:

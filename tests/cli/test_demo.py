@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from onceward import Inbox, demo_shop
+from onceward import Inbox
 from onceward.cli import demonstration
 from onceward.cli.app import application
-from onceward.demo import FILE, Plan, Scene, Stage, Verdict
+from onceward.demo import shop
+from onceward.demo.show import FILE, Plan, Scene, Stage, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,10 +78,10 @@ def test_the_verdict_sees_lost_and_doubled_effects(tmp_path: Path) -> None:
     with Inbox(f"sqlite:///{path}", service="shop") as inbox:
         inbox.migrate()
         with inbox.transaction() as connection:
-            for table in demo_shop.TABLES:
+            for table in shop.TABLES:
                 connection.execute(table)
-        inbox.on("payment.received", key="account")(demo_shop.book)
-        messages = demo_shop.payments(seed=1, messages=10)[:8]
+        inbox.on("payment.received", key="account")(shop.book)
+        messages = shop.payments(seed=1, messages=10)[:8]
         inbox.receive_many(messages)
         inbox.drain()
         stage = Stage(Plan(messages=8), path, {}, 0)
@@ -95,7 +96,7 @@ def test_the_verdict_sees_lost_and_doubled_effects(tmp_path: Path) -> None:
 
 
 def test_every_sender_knows_the_same_plan() -> None:
-    shares = [[message["id"] for message in demo_shop.deliveries(3, 200, sender)] for sender in range(2)]
-    assert {*shares[0], *shares[1]} == {message["id"] for message in demo_shop.payments(3, 200)}
+    shares = [[message["id"] for message in shop.deliveries(3, 200, sender)] for sender in range(2)]
+    assert {*shares[0], *shares[1]} == {message["id"] for message in shop.payments(3, 200)}
     assert 30 < len(shares[0]) + len(shares[1]) - 200 < 90
     assert len(set(shares[0])) == len(shares[0])

@@ -25,8 +25,8 @@ def test_a_stop_finishes_what_is_running_and_leaves_nothing_behind(any_shop: Sho
     assert process.wait(timeout=30) == 0, any_shop.log()
     assert "held-0" in any_shop.effects()
     assert any_shop.ask("SELECT count(*) FROM onceward_queue WHERE token IS NOT NULL") == [(0,)]
-    assert any_shop.inbox.workers() == []
-    assert any_shop.inbox.stats().failures == 0
+    assert any_shop.inbox.admin.workers() == []
+    assert any_shop.inbox.admin.stats().failures == 0
     assert "stopped; finished" in any_shop.log()
 
 

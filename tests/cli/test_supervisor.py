@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from onceward import Inbox, Settings, StoreUnavailable, supervisor
-from onceward.supervisor import Supervisor, cause_of_death
+from onceward import Inbox, Settings, StoreUnavailable
+from onceward.runtime import supervisor
+from onceward.runtime.supervisor import Supervisor, cause_of_death
 from tests.cli.conftest import Shop, alive
 from tests.waiting import wait_until
 
@@ -25,12 +26,12 @@ if TYPE_CHECKING:
 
 
 def pids(shop: Shop) -> set[int]:
-    return {worker.pid for worker in shop.inbox.workers()}
+    return {worker.pid for worker in shop.inbox.admin.workers()}
 
 
 def holder(shop: Shop) -> int:
     """The process that has messages in hand."""
-    return next((worker.pid for worker in shop.inbox.workers() if worker.holds), 0)
+    return next((worker.pid for worker in shop.inbox.admin.workers() if worker.holds), 0)
 
 
 def gone(processes: set[int]) -> bool:
@@ -47,7 +48,7 @@ def test_a_killed_childs_messages_are_taken_over_at_once(any_shop: Shop) -> None
     os.kill(victim, signal.SIGKILL)
     any_shop.go()
     any_shop.wait(lambda: any_shop.effects() == ["held-1"])
-    story = any_shop.inbox.message(seq)
+    story = any_shop.inbox.admin.message(seq)
     assert story is not None
     (crash,) = story.history
     assert (crash.kind, crash.charged) == ("crash", True)
@@ -64,9 +65,9 @@ def test_a_message_that_kills_is_dead_after_three_crashes_and_its_neighbours_are
     for number in range(3, 6):
         sqlite_shop.deliver("plain", number)
     sqlite_shop.start("--processes", "2")
-    sqlite_shop.wait(lambda: sqlite_shop.inbox.stats().dead == 1)
+    sqlite_shop.wait(lambda: sqlite_shop.inbox.admin.stats().dead == 1)
     sqlite_shop.wait(lambda: sqlite_shop.effects() == [f"plain-{number}" for number in range(6)])
-    story = sqlite_shop.inbox.message(killer)
+    story = sqlite_shop.inbox.admin.message(killer)
     assert story is not None
     assert (story.status, story.crashes) == ("dead", 3)
     assert [crash.charged for crash in story.history].count(True) == 3
@@ -86,8 +87,8 @@ def test_a_stop_reaches_every_child(sqlite_shop: Shop, number: signal.Signals) -
     assert parent.wait(timeout=30) == 0, sqlite_shop.log()
     assert gone(children)
     assert sqlite_shop.effects() == ["held-1"]
-    assert sqlite_shop.inbox.workers() == []
-    assert sqlite_shop.inbox.stats().failures == 0
+    assert sqlite_shop.inbox.admin.workers() == []
+    assert sqlite_shop.inbox.admin.stats().failures == 0
 
 
 def test_children_stop_gracefully_when_their_parent_is_killed(sqlite_shop: Shop) -> None:
@@ -101,8 +102,8 @@ def test_children_stop_gracefully_when_their_parent_is_killed(sqlite_shop: Shop)
     sqlite_shop.go()
     sqlite_shop.wait(lambda: gone(children))
     assert sqlite_shop.effects() == ["held-1"]
-    assert sqlite_shop.inbox.workers() == []
-    assert sqlite_shop.inbox.stats().failures == 0
+    assert sqlite_shop.inbox.admin.workers() == []
+    assert sqlite_shop.inbox.admin.stats().failures == 0
 
 
 # From here on the children are small programs that only live and die.
@@ -224,6 +225,6 @@ def test_the_cause_of_death_is_a_sentence() -> None:
 
 
 def test_a_child_whose_parent_is_already_another_one_stops_by_itself() -> None:
-    stranger = "from onceward.supervisor import follow_parent; import time; follow_parent(1); time.sleep(600)"
+    stranger = "from onceward.runtime.supervisor import follow_parent; import time; follow_parent(1); time.sleep(600)"
     process = subprocess.Popen([sys.executable, "-c", stranger])
     assert process.wait(timeout=30) == -signal.SIGTERM

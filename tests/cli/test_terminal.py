@@ -18,7 +18,7 @@ def test_nothing_in_a_message_can_steer_the_terminal(sqlite_shop: Shop) -> None:
     seq = dead_message(sqlite_shop, "gnp\u202e.exe", why=NASTY, order="7\u2028")
     other = inbox.receive(source="so\u202eurce", id="x", type="ty\u202epe", headers={NASTY: NASTY}, body=NASTY.encode())
     inbox.receive(source="so\u202eurce", id="x", type="ty\u202epe", body=f"other {NASTY}".encode())
-    inbox.redrive(seq, reason=NASTY)
+    inbox.admin.redrive(seq, reason=NASTY)
     inbox.drain()
     store = ("--store", sqlite_shop.url)
     commands = (
@@ -55,9 +55,9 @@ def test_bulk_in_a_terminal_shows_asks_and_counts(sqlite_shop: Shop) -> None:
     words = ("redrive", "--store", sqlite_shop.url, "--all", "--reason", "fixed")
     refused = sqlite_shop.terminal(*words, keys="n\n")
     assert "redrive 61 dead messages? [y/N]" in refused
-    assert sqlite_shop.inbox.stats().dead == 61
+    assert sqlite_shop.inbox.admin.stats().dead == 61
     assert "redriven: 61 messages" in sqlite_shop.terminal(*words, keys="y\n")
-    assert sqlite_shop.inbox.stats().dead == 0
+    assert sqlite_shop.inbox.admin.stats().dead == 0
 
 
 def test_visible_text_and_spans() -> None:

@@ -7,9 +7,9 @@ from datetime import timedelta
 from pathlib import Path
 
 from onceward import Inbox, Settings
-from onceward.doctor import examine
+from onceward.admin.doctor import examine
 from onceward.message import Delivery
-from onceward.spool import Spool
+from onceward.runtime.spool import Spool
 from tests.cli.conftest import PROGRAM, Shop, dead_message
 from tests.cli.test_cli import answer, command
 
@@ -19,7 +19,7 @@ def finished(shop: Shop) -> None:
     dead_message(shop, 1)
     shop.deliver("bad", 2)
     shop.inbox.drain()
-    shop.inbox.discard(2, reason="test")
+    shop.inbox.admin.discard(2, reason="test")
 
 
 def test_prune_removes_what_is_old_and_finished(any_shop: Shop) -> None:
@@ -78,7 +78,7 @@ def test_erase_by_number_and_by_id(sqlite_shop: Shop) -> None:
     assert json.loads(answer("erase", *store, str(first), "--reason", "x", "--yes", "--json").output)["erased"] == 1
     found = answer("erase", *store, "--source", "test", "--id", "bad-2", "--reason", "x", "--yes").output
     assert "erased: 1 message" in found
-    assert sqlite_shop.inbox.message(second).body is None  # type: ignore[union-attr] # it is there
+    assert sqlite_shop.inbox.admin.message(second).body is None  # type: ignore[union-attr] # it is there
     assert command("erase", *store, "99", "--reason", "x", "--yes").exit_code == 1
 
 
@@ -98,9 +98,9 @@ def test_erase_says_what_it_needs(sqlite_shop: Shop) -> None:
 def test_erase_asks_on_a_terminal(sqlite_shop: Shop) -> None:
     seq = dead_message(sqlite_shop, 1)
     assert "for good? [y/N]" in sqlite_shop.terminal("erase", PROGRAM, str(seq), "--reason", "x", keys="n\n")
-    assert sqlite_shop.inbox.message(seq).status == "dead"  # type: ignore[union-attr] # it is there
+    assert sqlite_shop.inbox.admin.message(seq).status == "dead"  # type: ignore[union-attr] # it is there
     sqlite_shop.terminal("erase", PROGRAM, str(seq), "--reason", "x", keys="y\n")
-    assert sqlite_shop.inbox.message(seq).status == "discarded"  # type: ignore[union-attr] # it is there
+    assert sqlite_shop.inbox.admin.message(seq).status == "discarded"  # type: ignore[union-attr] # it is there
 
 
 def test_archive_verify_replay_and_erase(any_shop: Shop, tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_archive_verify_replay_and_erase(any_shop: Shop, tmp_path: Path) -> None
 
 
 def test_the_doctor_looks_at_the_retention_and_the_spool(any_shop: Shop, tmp_path: Path) -> None:
-    any_shop.inbox.declare_source("sqs", redelivers_for=timedelta(days=14))
+    any_shop.inbox.retention.declare_source("sqs", redelivers_for=timedelta(days=14))
     any_shop.deliver("plain", 1)
     found = {finding.what: finding.level for finding in examine(any_shop.inbox)}
     kept, window = "30 days, 0:00:00", "14 days, 0:00:00"

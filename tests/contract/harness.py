@@ -17,8 +17,8 @@ from datetime import timedelta
 from typing import Any, Literal, Self
 
 from onceward import Inbox, Message, Receipt, RetryPolicy, Settings
+from onceward.admin.messages import Story
 from onceward.flow import Flow, run_sync
-from onceward.report import Story
 from onceward.steps import presence
 from tests.contract import behaviour as acts
 from tests.contract.behaviour import Behaviour
@@ -221,7 +221,7 @@ class Shop:
 
     def story(self, message: str | int) -> Story:
         """Everything known about a message, by its id (the last one received under it) or number."""
-        story = self.inbox.message(self.seqs[message] if isinstance(message, str) else message)
+        story = self.inbox.admin.message(self.seqs[message] if isinstance(message, str) else message)
         assert story is not None, f"{message!r} is not in the ledger"
         return story
 

@@ -10,8 +10,8 @@ import psycopg
 
 from onceward import Inbox
 from onceward.flow import Query
+from onceward.runtime.runner import perform
 from onceward.steps.context import once
-from onceward.transact import perform
 from tests.waiting import wait_until
 
 _DOUBLED = "SELECT message_id, note, count(*) FROM effects GROUP BY message_id, note HAVING count(*) > 1"

@@ -129,7 +129,7 @@ def test_a_worker_that_is_cancelled_leaves_its_messages_to_the_next(async_shop: 
             interruption = Interruption(shop, at, moment)
 
             def untouched() -> bool:
-                return any(shop.inbox.messages(type=kind, status=status) for status in ("due", "running"))
+                return any(shop.inbox.admin.messages(type=kind, status=status) for status in ("due", "running"))
 
             async def settled() -> bool:
                 return interruption.struck or not await asyncio.to_thread(untouched)
@@ -213,7 +213,7 @@ def test_a_worker_that_is_cancelled_while_it_starts(async_shop: Shop) -> None:
 
     for turns in range(20):
         async_shop.await_(cancelled(turns))
-        wait_until(lambda: async_shop.inbox.workers() == [], timeout=5, message=f"nobody left after {turns} turns")
+        wait_until(lambda: async_shop.inbox.admin.workers() == [], timeout=5, message=f"nobody after {turns} turns")
     async_shop.drain()
     assert async_shop.effects() == ["m1"]
 

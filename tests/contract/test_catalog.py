@@ -174,7 +174,7 @@ def test_a_subscription_that_a_failover_takes_back_comes_back(store_url: str, *,
             quick.sql(f"UPDATE {quick.prefix}catalog SET version = 1")
             if not inline:
                 quick.receive("m1")  # perhaps while nobody is subscribed to it
-            wait_until(lambda: quick.inbox.subscriptions("default"))
+            wait_until(lambda: quick.inbox.admin.subscriptions("default"))
             if inline:
                 assert quick.process("m1").finished
             wait_until(lambda: quick.status("m1") == "done")
@@ -189,15 +189,15 @@ def test_a_retired_consumer_gets_no_more(shop: Shop) -> None:
         old.handle(consumer="old", key="id")
         old.receive("m1", data={"id": 1})
     with pytest.raises(ConfigurationError, match="1 unfinished"):
-        shop.inbox.unsubscribe("old", reason="retired")
-    assert shop.inbox.unsubscribe("old", discard=True, reason="retired") == 1
+        shop.inbox.admin.unsubscribe("old", reason="retired")
+    assert shop.inbox.admin.unsubscribe("old", discard=True, reason="retired") == 1
     receiver = shop.another()
     receiver.receive("m2", data={"id": 1})
     shop.receive("m3", "unknown")  # of a type that nobody handles: a retired subscription waits for nothing
     shop.drain()
     assert shop.notes() == [("m1", "default"), ("m2", "default")]
-    assert [line.action for line in shop.inbox.audit()] == ["discard", "unsubscribe"]
-    assert shop.inbox.subscriptions("old") == []
+    assert [line.action for line in shop.inbox.admin.audit()] == ["discard", "unsubscribe"]
+    assert shop.inbox.admin.subscriptions("old") == []
     with shop.visitor() as again:
         again.handle(consumer="old", key="id")
         again.drain()

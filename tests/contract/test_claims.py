@@ -45,7 +45,7 @@ def test_the_messages_of_a_silent_worker_are_taken_over(quick: Shop) -> None:
     gone = die_holding(quick, "m1")
     with quick.running():
         wait_until(lambda: quick.status("m1") == "done")
-        assert [worker.id for worker in quick.inbox.workers() if worker.id == gone] == []
+        assert [worker.id for worker in quick.inbox.admin.workers() if worker.id == gone] == []
     assert quick.effects() == ["m1"]
     (crash,) = quick.story("m1").history
     assert (crash.kind, crash.charged, crash.worker) == ("crash", True, gone)
@@ -93,7 +93,7 @@ def test_a_suspect_that_fails_is_none_any_more(quick: Shop) -> None:
     quick.drain()
     assert [quick.status(message_id) for message_id in ("m1", "m2", "charged")] == ["dead"] * 3
     assert levels(quick) == [0, 0, 1]
-    assert quick.inbox.redrive(quick.seqs["charged"]) == 1
+    assert quick.inbox.admin.redrive(quick.seqs["charged"]) == 1
     assert levels(quick) == [0, 0, 1]
     quick.drain()
     assert levels(quick) == [0, 0, 0]
@@ -126,12 +126,12 @@ def test_the_third_crash_alone_is_the_last(quick: Shop) -> None:
             worker = die_holding(quick, "killer")
             assert witness.step(presence.take_over_lapsed(witness.inbox.context, 0)) == 1
             assert quick.story("killer").crashes == crash
-            assert worker not in [row.id for row in quick.inbox.workers()]
+            assert worker not in [row.id for row in quick.inbox.admin.workers()]
     assert quick.status("killer") == "dead"
     assert "crash 3 of 3" in quick.error("killer")
     quick.drain()
     assert quick.effects() == ["innocent"]
-    assert quick.inbox.redrive(quick.seqs["killer"]) == 1
+    assert quick.inbox.admin.redrive(quick.seqs["killer"]) == 1
     quick.drain()
     assert quick.effects() == ["innocent", "killer"]
 
@@ -151,10 +151,10 @@ def test_a_worker_that_renews_its_lease_is_left_alone(quick: Shop) -> None:
         quick.receive("m1")
         wait_until(lambda: quick.status("m1") == "running")
         with other.running():
-            renewed = [lease_end(quick, quick.inbox.workers()[0].id)]
+            renewed = [lease_end(quick, quick.inbox.admin.workers()[0].id)]
             for _ in range(5):
-                wait_until(lambda: lease_end(quick, quick.inbox.workers()[0].id) > renewed[-1])
-                renewed.append(lease_end(quick, quick.inbox.workers()[0].id))
+                wait_until(lambda: lease_end(quick, quick.inbox.admin.workers()[0].id) > renewed[-1])
+                renewed.append(lease_end(quick, quick.inbox.admin.workers()[0].id))
             assert quick.status("m1") == "running"
             enough.set()
             wait_until(lambda: quick.status("m1") == "done")
@@ -191,7 +191,7 @@ def test_a_zombie_can_finish_nothing(quick: Shop, ending: str) -> None:
         # It registers anew by itself and works on.
         quick.receive("m2")
         wait_until(lambda: quick.notes() == [("m1", "default"), ("m2", "zombie")])
-        assert [worker.process.partition("#")[0] for worker in quick.inbox.workers()] == ["zombie"]
+        assert [worker.process.partition("#")[0] for worker in quick.inbox.admin.workers()] == ["zombie"]
     assert [(a.kind, a.charged) for a in quick.story(seq).history] == [("crash", True)]
 
 
@@ -249,14 +249,16 @@ def test_a_zombie_loses_only_what_was_taken(quick: Shop) -> None:
         quick.receive("m6")
         wait_until(lambda: "m6" in quick.effects())
     assert quick.effects() == [f"m{number}" for number in range(7)]
-    assert {a.charged for n in range(6) for a in quick.story(quick.inbox.find("stripe", f"m{n}")[0]).history} == {False}
+    assert {a.charged for n in range(6) for a in quick.story(quick.inbox.admin.find("stripe", f"m{n}")[0]).history} == {
+        False
+    }
 
 
 def test_a_worker_whose_row_is_gone_registers_anew(quick: Shop) -> None:
     """R12: idle when it was declared dead, it claims nothing under its old number."""
     quick.handle()
     with quick.running(process="idle"):
-        (worker,) = quick.inbox.workers()
+        (worker,) = quick.inbox.admin.workers()
         quick.declare_dead("idle")
         quick.receive("m1")
         wait_until(lambda: quick.status("m1") == "done")
@@ -278,7 +280,7 @@ def test_a_graceful_stop_leaves_nothing_behind(shop: Shop) -> None:
         wait_until(lambda: shop.count("queue", "token IS NOT NULL") == 10)
         shop.inbox.stop()
         enough.set()
-    assert (shop.inbox.workers(), shop.count("queue", "token IS NOT NULL"), shop.count("attempt")) == ([], 0, 0)
+    assert (shop.inbox.admin.workers(), shop.count("queue", "token IS NOT NULL"), shop.count("attempt")) == ([], 0, 0)
     shop.drain()
     assert shop.effects() == sorted(f"m{number}" for number in range(10))
 
@@ -298,7 +300,7 @@ def test_a_stop_does_not_wait_for_ever(store_url: str, kind: Kind) -> None:
         with shop.running():
             wait_until(lambda: shop.status("m1") == "running")
             shop.inbox.stop()
-            wait_until(lambda: shop.inbox.workers() == [])
+            wait_until(lambda: shop.inbox.admin.workers() == [])
             assert shop.status("m1") == "due"
             stopped.set()
         enough.set()

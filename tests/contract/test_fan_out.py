@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from onceward import ConfigurationError, Settings
+from onceward.domain.identity import UNIDENTIFIED
 from onceward.flow import Query, run_sync
-from onceward.identity import UNIDENTIFIED
 from onceward.message import Delivery
 from onceward.steps.receive import receive
 from onceward.steps.subscribe import fan_out
@@ -59,7 +59,7 @@ def test_a_receiver_without_handlers_fans_out(shop: Shop) -> None:
     shop.drain()
     receiver = shop.another()
     receiver.receive("m1", data={"order": {"id": 7}}, headers={"warehouse": "north"})
-    assert {(row.consumer, row.key) for row in shop.inbox.messages()} == {("billing", "7"), ("stock", "north")}
+    assert {(row.consumer, row.key) for row in shop.inbox.admin.messages()} == {("billing", "7"), ("stock", "north")}
     shop.drain()
     assert shop.notes() == [("m1", "billing"), ("m1", "stock")]
 
@@ -70,8 +70,8 @@ def test_a_message_nobody_handles_stays_and_is_reported(shop: Shop) -> None:
     assert shop.receive("m1", "order.refunded").status == "accepted"
     assert shop.process("m2", "order.refunded").finished is False
     assert shop.drain() == 0
-    assert shop.inbox.stats().unhandled == 2
-    assert [row.id for row in shop.inbox.messages(status="unhandled")] == ["m2", "m1"]
+    assert shop.inbox.admin.stats().unhandled == 2
+    assert [row.id for row in shop.inbox.admin.messages(status="unhandled")] == ["m2", "m1"]
     assert shop.receive("m1", "order.refunded").status == "duplicate"
 
 
@@ -117,7 +117,7 @@ def test_an_unhandled_message_that_only_others_want_moves_to_them(shop: Shop) ->
     later.handle(consumer="stock")
     later.drain()
     assert shop.notes() == [("m1", "billing"), ("m1", "stock")]
-    assert [row.consumer for row in shop.inbox.messages()] == ["stock", "billing"]
+    assert [row.consumer for row in shop.inbox.admin.messages()] == ["stock", "billing"]
     assert later.receive("m1").status == "duplicate"
     assert later.drain() == 0
 
@@ -187,7 +187,7 @@ def test_a_message_is_discarded_or_fanned_out_and_never_both(postgres_url: str) 
             ):  # its rows are made, not yet committed
                 request = steps.send(session.perform(request))
             discarded: list[int] = []
-            deciding = threading.Thread(target=lambda: discarded.append(shop.inbox.discard(seq, reason="test")))
+            deciding = threading.Thread(target=lambda: discarded.append(shop.inbox.admin.discard(seq, reason="test")))
             deciding.start()
             wait_until(lambda: discarded or shop.waiting_for_locks())
             with suppress(StopIteration):
@@ -214,7 +214,7 @@ def test_an_unhandled_message_is_redelivered_before_it_is_adopted(shop: Shop) ->
     later.drain()
     assert journal(shop) == ["m1", "m2"]
     assert shop.notes() == [(one, consumer) for one in ids for consumer in ("billing", "stock")]
-    assert sorted(case.id for case in shop.inbox.quarantine()) == ["m1", "m2"]
+    assert sorted(case.id for case in shop.inbox.admin.quarantine()) == ["m1", "m2"]
     assert later.receive("m1", data={"k": "a", "of": "m1"}).status == "duplicate"
 
 

@@ -96,6 +96,6 @@ def test_what_the_database_fails_on_again_and_again_is_charged_in_the_end(shop: 
     shop.finish()
     assert (shop.status("m1"), shop.story("m1").attempts) == ("dead", 2)
     assert len(shop.effects()) == 10
-    shop.inbox.redrive(shop.seqs["m1"])
+    shop.inbox.admin.redrive(shop.seqs["m1"])
     shop.drain()
     assert (shop.status("m1"), shop.story("m1").attempts) in WAITING

@@ -140,7 +140,7 @@ def test_one_of_a_hundred_raises(shop: Shop) -> None:
     shop.receive_many(arguments(message_id) for message_id in ids)
     assert shop.drain() == 99
     assert shop.effects() == [message_id for message_id in ids if message_id != "m50"]
-    (raiser,) = shop.inbox.messages(status="retrying")
+    (raiser,) = shop.inbox.admin.messages(status="retrying")
     assert (raiser.id, raiser.attempts, shop.count("attempt")) == ("m50", 1, 1)
     shop.finish()
     assert (shop.status(raiser.seq), shop.count("attempt")) == ("dead", 3)
@@ -162,7 +162,7 @@ def test_several_of_a_hundred_raise(shop: Shop, how: str) -> None:
     shop.receive_many(arguments(message_id) for message_id in ids)
     shop.drain(concurrency=2)
     assert shop.effects() == [message_id for message_id in ids if int(message_id[1:]) % 9]
-    retrying = shop.inbox.messages(status="retrying")
+    retrying = shop.inbox.admin.messages(status="retrying")
     assert {(row.attempts, int(row.id[1:]) % 9) for row in retrying} == {(1, 0)}
     assert shop.count("attempt") == len(retrying) == 12
 
@@ -245,7 +245,7 @@ def test_the_budget_is_exact(shop: Shop, how: str) -> None:
     assert all("ValueError: broken" in (a.traceback or "") for a in story.history)
     assert "failed 4 times, which is its budget" in story.history[-1].error
     assert (shop.hurry(), shop.drain()) == (0, 0)
-    assert (shop.inbox.stats().dead, shop.inbox.stats().failures) == (1, 4)
+    assert (shop.inbox.admin.stats().dead, shop.inbox.admin.stats().failures) == (1, 4)
 
 
 def retries(attempts: int) -> RetryPolicy:
@@ -290,7 +290,7 @@ def test_errors_of_the_database_are_free(shop: Shop) -> None:
     shop.finish()
     assert shop.effects() == ["m0", "m1", "m2"]
     assert min(shop.runs.values()) >= 6
-    assert (shop.count("attempt"), shop.inbox.stats().failures) == (0, 0)
+    assert (shop.count("attempt"), shop.inbox.admin.stats().failures) == (0, 0)
 
 
 def test_a_deadlock_between_handlers_is_free(postgres_shop: Shop) -> None:

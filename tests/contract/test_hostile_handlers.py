@@ -130,7 +130,7 @@ def test_ending_the_transaction_is_refused_where_it_is_tried(shop: Shop, how: st
     behaviours = {name: place(step) for name, (step, _) in tricks.items()}
     found = verdicts(shop, how, behaviours, {name: words for name, (_, words) in tricks.items()})
     assert found == dict.fromkeys(tricks, "dead without effect")
-    dead = shop.inbox.messages(status="dead")
+    dead = shop.inbox.admin.messages(status="dead")
     assert {(row.attempts, (row.error or "").partition(":")[0]) for row in dead} == {(1, "ContractViolation")}
 
 
@@ -181,7 +181,7 @@ def sneaked(shop: Shop, how: str, name: str, steps: tuple[Step, ...]) -> str:
             process.finish()
         except Exception as error:  # noqa: BLE001 - part of the verdict
             return f"the process failed with {type(error).__name__}: {error}"
-    rows = {row.id: row for row in shop.inbox.messages(type=name)}
+    rows = {row.id: row for row in shop.inbox.admin.messages(type=name)}
     if [rows[message_id].status for message_id in ids] != ["done", "dead", "done"]:
         return f"before, at, after: {[rows[message_id].status for message_id in ids]}"
     if "transaction" not in (rows[ids[1]].error or ""):
@@ -233,7 +233,7 @@ def test_a_swallowed_error_in_a_group_harms_nobody(postgres_shop: Shop, others: 
     shop.receive_many(arguments(message_id) for message_id in ids)
     shop.drain()
     assert shop.effects() == [message_id for message_id in ids if message_id not in bad]
-    assert sorted((row.id, row.attempts) for row in shop.inbox.messages(status="retrying")) == [
+    assert sorted((row.id, row.attempts) for row in shop.inbox.admin.messages(status="retrying")) == [
         (message_id, 1) for message_id in sorted(bad)
     ]
 

@@ -47,7 +47,7 @@ def test_a_duplicate_is_accepted_once_and_runs_once(shop: Shop) -> None:
     assert first.seq == second.seq == third.seq
     assert [first.finished, second.finished, third.finished] == [False, False, True]
     assert shop.effects() == ["m1"]
-    assert (shop.story("m1").duplicates, shop.inbox.stats().duplicates) == (2, 2)
+    assert (shop.story("m1").duplicates, shop.inbox.admin.stats().duplicates) == (2, 2)
 
 
 def test_the_same_id_of_another_source_is_another_message(shop: Shop) -> None:

@@ -68,7 +68,7 @@ def test_a_process_registers_once(shop: Shop) -> None:
     """R16: however many threads or tasks begin to work inline at once, there is one presence, and it leaves."""
     shop.handle()
     shop.at_once("process", [arguments(f"m{number}") for number in range(8)])
-    assert [worker.inline for worker in shop.inbox.workers()] == [True]
+    assert [worker.inline for worker in shop.inbox.admin.workers()] == [True]
     assert len(shop.effects()) == 8
 
 
@@ -163,7 +163,7 @@ def test_a_duplicate_is_a_duplicate_while_its_key_is_busy(shop: Shop) -> None:
     assert (before.status, before.finished, before.result) == ("duplicate", True, "result")
     assert shop.process("done before", data={"k": 1, "other": 1}).status == "mismatch"
     shop.drain()
-    assert shop.inbox.stats().duplicates == 2
+    assert shop.inbox.admin.stats().duplicates == 2
 
 
 def test_handlers_of_the_other_kind(shop: Shop) -> None:
@@ -267,7 +267,7 @@ def test_after_a_death_messages_are_stored_first(store_url: str, kind: Kind) -> 
         victim = shop.another(settings=QUICK)
         victim.handle()
         victim.process("before")
-        process = victim.inbox.workers()[0].process
+        process = victim.inbox.admin.workers()[0].process
         shop.declare_dead(process)
         noted: list[int] = []
 

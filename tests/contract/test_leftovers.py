@@ -128,7 +128,7 @@ def test_what_lasts_longer_than_a_transaction_does_not_last(shop: Shop) -> None:
     shop.drain()
     for name in tricks:
         shop.process(f"{name} 3", name)
-    assert {row.status for row in shop.inbox.messages()} == {"done"}
+    assert {row.status for row in shop.inbox.admin.messages()} == {"done"}
     assert shop.runs.total() == 4 * len(tricks)
 
 

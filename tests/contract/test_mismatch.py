@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from onceward.admin.messages import Mismatch
 from onceward.flow import Query, run_sync
 from onceward.message import Delivery
-from onceward.report import Mismatch
 from onceward.steps import operate
 from onceward.steps.receive import receive
 from tests.contract.behaviour import raising, returning
@@ -17,7 +17,7 @@ OTHER = {"order": 7, "amount": {"value": 99, "currency": "EUR"}, "vip": True}
 
 
 def only_case(shop: Shop) -> Mismatch:
-    (case,) = shop.inbox.quarantine()
+    (case,) = shop.inbox.admin.quarantine()
     return case
 
 
@@ -44,7 +44,7 @@ def test_other_bytes_never_run_and_never_overwrite(shop: Shop) -> None:
         assert (other.status, other.seq, other.finished, other.result) == ("mismatch", first.seq, False, None)
         assert (shop.story(message_id).body, shop.story(message_id).hash) == (before.body, before.hash)
     assert shop.effects() == sorted(ids)
-    assert [case.id for case in shop.inbox.quarantine()] == ids
+    assert [case.id for case in shop.inbox.admin.quarantine()] == ids
 
 
 def test_other_bytes_are_counted_per_body(shop: Shop) -> None:
@@ -52,9 +52,9 @@ def test_other_bytes_are_counted_per_body(shop: Shop) -> None:
     shop.handle()
     for data in (FIRST, OTHER, OTHER, FIRST, {"third": 1}):
         shop.receive("m1", data=data)
-    cases = shop.inbox.quarantine()
+    cases = shop.inbox.admin.quarantine()
     assert [(case.id, case.source, case.copies) for case in cases] == [("m1", "stripe", 2), ("m1", "stripe", 1)]
-    assert (shop.inbox.stats().quarantined, shop.inbox.stats().duplicates) == (2, 1)
+    assert (shop.inbox.admin.stats().quarantined, shop.inbox.admin.stats().duplicates) == (2, 1)
 
 
 def test_only_the_bytes_decide(shop: Shop) -> None:
@@ -81,7 +81,7 @@ def test_a_case_can_be_read_whatever_its_bytes_are(shop: Shop) -> None:
     bodies = [b"", b"{", b"\xff\xfe\x00", b'{"a":1,"a":2}', b"[" * 100_000]
     shop.receive("m1", data=FIRST)
     assert [shop.receive("m1", body=body).status for body in bodies] == ["mismatch"] * len(bodies)
-    cases = shop.inbox.quarantine()
+    cases = shop.inbox.admin.quarantine()
     assert [case.other_body for case in cases] == bodies
     assert [len(case.differences) for case in cases] == [1] * len(bodies)
 
@@ -99,11 +99,11 @@ def test_keep_first_makes_later_copies_duplicates_of_the_first(shop: Shop) -> No
     """R07: decided once, the same bytes are never asked about again and never run."""
     shop.handle(behaviour=returning("first"))
     case = quarantined(shop)
-    assert shop.inbox.resolve(case, "keep-first", reason="resent by mistake", actor="ann") == shop.seqs["m1"]
+    assert shop.inbox.admin.resolve(case, "keep-first", reason="resent by mistake", actor="ann") == shop.seqs["m1"]
     again = shop.receive("m1", data=OTHER)
     shop.drain()
     assert (again.status, again.seq, again.finished, again.result) == ("duplicate", shop.seqs["m1"], True, "first")
-    assert (shop.effects(), shop.inbox.quarantine()) == (["m1"], [])
+    assert (shop.effects(), shop.inbox.admin.quarantine()) == (["m1"], [])
     assert [(a.action, a.actor, a.reason) for a in shop.story("m1").actions] == [
         ("keep-first", "ann", "resent by mistake")
     ]
@@ -113,7 +113,7 @@ def test_accept_as_new_runs_the_other_body_once(shop: Shop) -> None:
     """R07: the other body becomes a message of its own, and later copies of it are its duplicates."""
     shop.handle(behaviour=returning("ran"))
     case = quarantined(shop)
-    new = shop.inbox.resolve(case, "accept-as-new", reason="both are real")
+    new = shop.inbox.admin.resolve(case, "accept-as-new", reason="both are real")
     assert new is not None
     assert new != shop.seqs["m1"]
     assert shop.receive("m1", data=OTHER).status == "duplicate"
@@ -130,9 +130,9 @@ def test_discard_forgets_the_body_and_asks_again(shop: Shop) -> None:
     """R07: nothing is kept of it, so the same bytes open a new case."""
     shop.handle()
     case = quarantined(shop)
-    assert shop.inbox.resolve(case, "discard") == shop.seqs["m1"]
-    assert shop.inbox.quarantine() == []
-    assert (shop.status("m1"), shop.inbox.stats().discarded) == ("done", 0)
+    assert shop.inbox.admin.resolve(case, "discard") == shop.seqs["m1"]
+    assert shop.inbox.admin.quarantine() == []
+    assert (shop.status("m1"), shop.inbox.admin.stats().discarded) == ("done", 0)
     assert shop.receive("m1", data=FIRST).finished
     assert shop.receive("m1", data=OTHER).status == "mismatch"
     assert only_case(shop).case != case
@@ -145,11 +145,11 @@ def test_a_case_is_decided_once(shop: Shop) -> None:
     shop.handle()
     for resolution in resolutions:
         case = quarantined(shop, resolution)
-        assert shop.inbox.resolve(case, resolution) is not None
-        assert [shop.inbox.resolve(case, other) for other in resolutions] == [None] * 3
+        assert shop.inbox.admin.resolve(case, resolution) is not None
+        assert [shop.inbox.admin.resolve(case, other) for other in resolutions] == [None] * 3
         written = "discard-mismatch" if resolution == "discard" else resolution
         assert [action.action for action in shop.story(resolution).actions] == [written]
-    assert shop.inbox.resolve(999_999, "discard") is None
+    assert shop.inbox.admin.resolve(999_999, "discard") is None
     assert shop.count("ledger") == 4
 
 
@@ -157,7 +157,7 @@ def test_two_operators_cannot_decide_differently(shop: Shop) -> None:
     """R07, HZ-55: of decisions made at the same time, one counts."""
     shop.handle()
     case = quarantined(shop)
-    answers = in_threads(*(lambda: shop.inbox.resolve(case, "accept-as-new") for _ in range(4)))
+    answers = in_threads(*(lambda: shop.inbox.admin.resolve(case, "accept-as-new") for _ in range(4)))
     assert len([answer for answer in answers if answer is not None]) == 1
     assert (shop.count("ledger"), shop.count("audit")) == (2, 1)
 
@@ -172,13 +172,13 @@ def test_a_decision_that_comes_between_counts(postgres_url: str) -> None:
             def perform(request: Any) -> Any:
                 answer = session.perform(request)
                 if isinstance(request, Query) and request.name == "quarantined":
-                    assert shop.inbox.resolve(case, "accept-as-new", reason="first") is not None
+                    assert shop.inbox.admin.resolve(case, "accept-as-new", reason="first") is not None
                 return answer
 
             flow = operate.resolve(shop.inbox.context, case, "keep-first", actor="late", reason="second")
             assert run_sync(flow, perform) is None
         assert shop.sql("SELECT resolution FROM onceward_quarantine") == [("accept-as-new",)]
-        assert [line.reason for line in shop.inbox.audit()] == ["first"]
+        assert [line.reason for line in shop.inbox.admin.audit()] == ["first"]
         shop.drain()
 
 
@@ -188,7 +188,7 @@ def test_a_case_is_decided_where_nothing_was_received(shop: Shop) -> None:
     operator.receive("unrelated", "other.type", source="elsewhere")  # it knows the inbox as of now
     shop.handle()
     case = quarantined(shop)
-    new = operator.inbox.resolve(case, "accept-as-new")
+    new = operator.inbox.admin.resolve(case, "accept-as-new")
     assert new is not None
     assert new != shop.seqs["m1"]
     shop.drain()
@@ -203,7 +203,7 @@ def test_other_bodies_of_long_ids_are_accepted_apart(shop: Shop) -> None:
     for message_id in [stem + last for stem in stems for last in "ab"]:
         shop.receive(message_id, data=FIRST)
         assert shop.receive(message_id, data=OTHER).status == "mismatch"
-    numbers = [shop.inbox.resolve(case.case, "accept-as-new") for case in shop.inbox.quarantine()]
+    numbers = [shop.inbox.admin.resolve(case.case, "accept-as-new") for case in shop.inbox.admin.quarantine()]
     shop.drain()
     assert len({*shop.seqs.values(), *numbers}) == 12
     assert len(shop.effects()) == 12
@@ -228,7 +228,7 @@ def test_each_consumer_compares_for_itself(shop: Shop) -> None:
     assert shop.receive("m1", data=OTHER).status == "mismatch"
     shop.drain()
     assert shop.notes() == [("m1", "billing"), ("m1", "stock")]
-    assert sorted(case.consumer for case in shop.inbox.quarantine()) == ["billing", "stock"]
+    assert sorted(case.consumer for case in shop.inbox.admin.quarantine()) == ["billing", "stock"]
 
 
 def test_a_case_follows_its_message_to_another_consumer(shop: Shop) -> None:
@@ -241,11 +241,11 @@ def test_a_case_follows_its_message_to_another_consumer(shop: Shop) -> None:
     later.handle(consumer="billing")
     later.drain()
     case = only_case(shop)
-    (row,) = shop.inbox.messages()
+    (row,) = shop.inbox.admin.messages()
     assert (case.consumer, case.copies, shop.story(row.seq).duplicates) == ("billing", 2, 1)
     assert later.receive("m1", data=OTHER).status == "mismatch"
     assert only_case(shop).copies == 3
-    assert later.inbox.resolve(case.case, "accept-as-new") is not None
+    assert later.inbox.admin.resolve(case.case, "accept-as-new") is not None
     later.drain()
     assert len(shop.effects()) == 2
     assert later.receive("m1", data=OTHER).finished
@@ -255,15 +255,15 @@ def test_a_decision_follows_its_message_to_another_consumer(shop: Shop) -> None:
     """R07: what was accepted while nobody knew the type is what later copies are duplicates of."""
     shop.receive("m1", data=FIRST)
     shop.receive("m1", data=OTHER)
-    assert shop.inbox.resolve(only_case(shop).case, "accept-as-new", actor="ann") is not None
+    assert shop.inbox.admin.resolve(only_case(shop).case, "accept-as-new", actor="ann") is not None
     later = shop.another()
     later.handle(consumer="billing", behaviour=returning("ran"))
     later.drain()
     again = later.receive("m1", data=OTHER)
     assert (again.status, again.finished, again.result) == ("duplicate", True, "ran")
-    first = next(row for row in shop.inbox.messages() if row.id == "m1")
+    first = next(row for row in shop.inbox.admin.messages() if row.id == "m1")
     assert [(one.actor, one.action) for one in shop.story(first.seq).actions] == [("ann", "accept-as-new")]
-    assert (len(shop.effects()), shop.inbox.quarantine()) == (2, [])
+    assert (len(shop.effects()), shop.inbox.admin.quarantine()) == (2, [])
 
 
 def test_what_waited_is_not_lost_behind_other_bytes(shop: Shop) -> None:
@@ -309,13 +309,13 @@ def test_another_type_or_version_is_never_a_duplicate(shop: Shop) -> None:
     assert shop.process("order-9", "order.created", version=2, data=FIRST).status == "mismatch"
     assert shop.receive("order-9", "order.paid", data=OTHER).status == "mismatch"
     assert shop.receive("order-9", "order.created", data=FIRST).status == "duplicate"
-    found = [(case.kind, case.type, case.version, case.first_type) for case in shop.inbox.quarantine()]
+    found = [(case.kind, case.type, case.version, case.first_type) for case in shop.inbox.admin.quarantine()]
     assert found == [
         ("type", "order.paid", 1, "order.created"),
         ("type", "order.created", 2, "order.created"),
         ("body", "order.paid", 1, "order.created"),
     ]
-    explained = shop.inbox.explain(shop.seqs["order-9"])
+    explained = shop.inbox.admin.explain(shop.seqs["order-9"])
     assert explained is not None
     told = [event.what for event in explained.events if event.kind == "mismatch"]
     assert [what.partition(" (")[0] for what in told] == [
@@ -323,7 +323,7 @@ def test_another_type_or_version_is_never_a_duplicate(shop: Shop) -> None:
         "the id came as order.created version 2",
         "the id came with other bytes",
     ]
-    accepted = {shop.inbox.resolve(case.case, "accept-as-new") for case in shop.inbox.quarantine()}
+    accepted = {shop.inbox.admin.resolve(case.case, "accept-as-new") for case in shop.inbox.admin.quarantine()}
     shop.drain()
     assert len(accepted) == 3
     assert shop.receive("order-9", "order.paid", data=FIRST).status == "duplicate"
@@ -339,9 +339,9 @@ def test_a_type_that_is_called_otherwise_is_decided_in_bulk(shop: Shop) -> None:
         shop.receive(f"m{number}", "order.paid", data=FIRST)
     shop.receive("m1", "order.paid", data=OTHER)
     decide = {"source": "stripe", "type": "order.paid", "reason": "renamed", "actor": "ann"}
-    assert shop.inbox.keep_first(**{**decide, "source": "paypal"}) == 0
-    assert [shop.inbox.keep_first(**decide) for _ in range(2)] == [3, 0]
-    assert [case.kind for case in shop.inbox.quarantine()] == ["body"]
+    assert shop.inbox.admin.keep_first(**{**decide, "source": "paypal"}) == 0
+    assert [shop.inbox.admin.keep_first(**decide) for _ in range(2)] == [3, 0]
+    assert [case.kind for case in shop.inbox.admin.quarantine()] == ["body"]
     assert [(a.action, a.actor, a.reason) for a in shop.story("m1").actions] == [("keep-first", "ann", "renamed")]
     again = [shop.receive(f"m{number}", "order.paid", data=FIRST).status for number in range(3)]
     shop.drain()
@@ -353,6 +353,6 @@ def test_accept_as_new_keeps_its_key_and_position(shop: Shop) -> None:
     shop.handle(key="k", key_required=False)
     shop.receive("m1", data=FIRST, key="a", position=3)
     shop.receive("m1", data=OTHER, key="b", position=4)
-    new = shop.inbox.resolve(only_case(shop).case, "accept-as-new")
+    new = shop.inbox.admin.resolve(only_case(shop).case, "accept-as-new")
     where = f"FROM {shop.prefix}queue q JOIN {shop.prefix}body b ON b.seq = q.seq WHERE q.seq = {new}"
     assert [tuple(row) for row in shop.sql(f"SELECT b.key, q.place, b.position {where}")] == [("b", 4, 4)]

@@ -43,7 +43,7 @@ def test_a_number_that_was_given_up_last_may_come_back(shop: Shop) -> None:
     shop.drain()
     assert shop.status("n2") == "dead"
     moody.rejected.clear()
-    assert shop.inbox.redrive(shop.seqs["n2"], out_of_order=True) == 1
+    assert shop.inbox.admin.redrive(shop.seqs["n2"], out_of_order=True) == 1
     receive(shop, 3)
     shop.drain()
     assert (journal(shop), shop.status("n2")) == (["n1", "n2", "n3"], "done")
@@ -68,9 +68,9 @@ def test_a_number_that_was_passed_does_not_come_back(shop: Shop) -> None:
     shop.drain()
     moody.rejected.clear()
     with pytest.raises(ConfigurationError, match="would only be skipped"):
-        shop.inbox.redrive(shop.seqs["n2"], out_of_order=True)
+        shop.inbox.admin.redrive(shop.seqs["n2"], out_of_order=True)
     assert (shop.status("n2"), journal(shop), shop.count("audit")) == ("dead", ["n1", "n3"], 0)
-    assert shop.inbox.discard(shop.seqs["n2"]) == 1
+    assert shop.inbox.admin.discard(shop.seqs["n2"]) == 1
 
 
 def test_numbers_that_were_given_up_come_back_last_first(shop: Shop) -> None:
@@ -81,9 +81,9 @@ def test_numbers_that_were_given_up_come_back_last_first(shop: Shop) -> None:
     shop.drain()
     moody.rejected.clear()
     with pytest.raises(ConfigurationError, match="Redrive the later ones"):
-        shop.inbox.redrive(shop.seqs["n2"], out_of_order=True)
+        shop.inbox.admin.redrive(shop.seqs["n2"], out_of_order=True)
     for message_id in ("n3", "n2"):
-        assert shop.inbox.redrive(shop.seqs[message_id], out_of_order=True) == 1
+        assert shop.inbox.admin.redrive(shop.seqs[message_id], out_of_order=True) == 1
     shop.drain()
     assert journal(shop) == ["n1", "n2", "n3"]
 
@@ -116,7 +116,7 @@ def test_a_discarded_message_is_not_queued_again(shop: Shop) -> None:
         "delay": None,
         "attempts": 1,
     }
-    assert shop.inbox.discard(seq) == 1
+    assert shop.inbox.admin.discard(seq) == 1
     with shop.inbox.store.session() as session:
         _, rows, _ = session.perform((Begin(5, 5, 5), Query("requeue_own", own), COMMIT))
     assert (rows, shop.status("m1")) == ([], "discarded")

@@ -56,7 +56,7 @@ def test_successors_wait_while_the_head_backs_off(ordered: Shop) -> None:
     ordered.receive("free")
     ordered.drain()
     assert statuses(ordered, "a1", "a2", "a3", "b1", "b2", "free") == ["retrying", "waiting", "waiting", *["done"] * 3]
-    assert ordered.inbox.stats().waiting == 2
+    assert ordered.inbox.admin.stats().waiting == 2
     receive(ordered, "a4", key="a")
     assert ordered.drain() == 0
     ordered.finish()
@@ -70,7 +70,7 @@ def test_a_dead_head_blocks_its_key_until_it_is_discarded(ordered: Shop) -> None
     receive(ordered, "m1", "m2", "m3")
     ordered.finish()
     assert statuses(ordered, "m1", "m2", "m3") == ["dead", "waiting", "waiting"]
-    assert ordered.inbox.discard(ordered.seqs["m1"], reason="cannot be saved") == 1
+    assert ordered.inbox.admin.discard(ordered.seqs["m1"], reason="cannot be saved") == 1
     ordered.drain()
     assert journal(ordered) == ["m2", "m3"]
     assert statuses(ordered, "m1", "m2", "m3") == ["discarded", "done", "done"]
@@ -89,7 +89,7 @@ def test_a_dead_head_goes_first_when_it_is_redriven(ordered: Shop) -> None:
     receive(ordered, "m1", "m2", "m3")
     ordered.drain()
     deaths.clear()
-    assert ordered.inbox.redrive(ordered.seqs["m1"]) == 1
+    assert ordered.inbox.admin.redrive(ordered.seqs["m1"]) == 1
     receive(ordered, "m4")
     ordered.drain()
     assert journal(ordered) == ["m1", "m2", "m3", "m4"]
@@ -100,7 +100,7 @@ def test_a_message_discarded_in_the_middle_leaves_the_rest_in_order(ordered: Sho
     ordered.handle(key="k", behaviour=moody("m1"))
     receive(ordered, "m1", "m2", "m3")
     ordered.drain()
-    assert ordered.inbox.discard(ordered.seqs["m2"]) == 1
+    assert ordered.inbox.admin.discard(ordered.seqs["m2"]) == 1
     assert ordered.drain() == 0
     ordered.finish()
     assert journal(ordered) == ["m1", "m3"]
@@ -154,7 +154,7 @@ def test_a_key_is_a_field_a_header_or_a_function(ordered: Shop) -> None:
             shop.receive(f"{way} {number}", way, **message)
         shop.drain()
         assert statuses(shop, f"{way} 1", f"{way} 2") == ["retrying", "waiting"]
-        assert [row.id for row in shop.inbox.messages(key="7", type=way)] == [f"{way} 2", f"{way} 1"]
+        assert [row.id for row in shop.inbox.admin.messages(key="7", type=way)] == [f"{way} 2", f"{way} 1"]
         shop.finish()
     assert journal(ordered) == [f"{way} {number}" for way in WAYS_TO_A_KEY for number in (1, 2)]
 

@@ -53,7 +53,7 @@ def test_workers_outlive_the_server(private_postgres: PostgresServer, kind: Kind
             private_postgres.start()
             wait_until(lambda: accepted(shop, "after"))
             wait_until(lambda: shop.effects() == ["after", "before", "in flight"])
-        assert shop.story(shop.inbox.find("stripe", "in flight")[0]).attempts == 0
+        assert shop.story(shop.inbox.admin.find("stripe", "in flight")[0]).attempts == 0
 
 
 def test_stale_connections_are_nobodys_problem(private_postgres: PostgresServer, kind: Kind) -> None:
@@ -67,7 +67,7 @@ def test_stale_connections_are_nobodys_problem(private_postgres: PostgresServer,
         assert shop.process("m6").finished
         private_postgres.restart("immediate")
         assert shop.process("m7").finished
-        assert len(shop.inbox.messages()) == 8
+        assert len(shop.inbox.admin.messages()) == 8
         shop.drain()
         assert shop.effects() == [f"m{number}" for number in range(8)]
 

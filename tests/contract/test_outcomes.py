@@ -50,7 +50,7 @@ def test_a_caller_may_have_the_exception_itself(store_url: str, kind: Kind, *, c
             with shop.visitor(settings=QUICK) as victim:
                 victim.handle("before")
                 victim.process("before", "before")
-                shop.declare_dead(victim.inbox.workers()[0].process)
+                shop.declare_dead(victim.inbox.admin.workers()[0].process)
         raised = Refused(4)
         for consumer in ("first", "second"):  # the second is run all the same
             shop.handle(consumer=consumer, behaviour=raising(lambda: raised, attempts=1))

@@ -123,7 +123,7 @@ def test_a_key_that_is_odd_still_orders(shop: Shop) -> None:
         shop.receive(f"head {number}", data={"k": key})
         shop.receive(f"next {number}", data={"k": key})
     shop.drain()
-    waiting = {row.id for row in shop.inbox.messages(status="waiting")}
+    waiting = {row.id for row in shop.inbox.admin.messages(status="waiting")}
     assert waiting == {f"next {number}" for number in range(len(keys))}
     shop.finish()
     shop.finish()
@@ -163,5 +163,5 @@ def test_each_consumer_keeps_its_own_body(shop: Shop) -> None:
     shop.handle(consumer="keeps")
     shop.receive("m1", body=b'"x"')
     shop.drain()
-    bodies = {row.consumer: shop.story(row.seq).body for row in shop.inbox.messages()}
+    bodies = {row.consumer: shop.story(row.seq).body for row in shop.inbox.admin.messages()}
     assert bodies == {"forgets": None, "keeps": b'"x"'}

@@ -155,7 +155,7 @@ def test_a_caller_s_pipeline_is_refused(postgres_shop: Shop) -> None:
             own.receive("m1")
         postgres_shop.await_(pipeline.aclose()) if isinstance(pipeline, AsyncExitStack) else pipeline.close()
         assert own.receive("m2").status == "accepted"
-    assert [row.id for row in postgres_shop.inbox.messages()] == ["m2"]
+    assert [row.id for row in postgres_shop.inbox.admin.messages()] == ["m2"]
 
 
 def test_a_caller_s_aborted_transaction_is_refused_without_blaming_a_handler(postgres_shop: Shop) -> None:

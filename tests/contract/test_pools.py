@@ -185,7 +185,7 @@ def test_copies_wait_for_the_first_and_learn_its_result(shop: Shop) -> None:
     slow = Slow(shop)
     shop.handle(behaviour=slow)
     with at_work(slow) as first:
-        waiting = shop.inbox._copies._turns[("stripe", "slow")]
+        waiting = shop.inbox._receiver.copies._turns[("stripe", "slow")]
         with ThreadPoolExecutor(1) as pool:
             several = pool.submit(copies, shop, "process", 4)
             wait_until(lambda: len(waiting) == 4)

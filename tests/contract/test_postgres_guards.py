@@ -207,7 +207,7 @@ def test_a_claim_that_is_committed_while_its_worker_ends_is_let_go(postgres_url:
     with Shop(postgres_url, "def") as shop:
         post = Post()
         shop.handle()
-        shop.inbox.sink("default", post.sink("def"))
+        shop.inbox.add_sink("default", post.sink("def"))
         if claim == "claim_outgoing":
             shop.inbox.send("shipped", {"name": "m1"})
         else:

@@ -15,7 +15,7 @@ import pytest
 from onceward import Message, Settings
 from onceward.errors import ConfigurationError, StoreUnavailable
 from onceward.flow import Flow, Query
-from onceward.presence import Presence
+from onceward.runtime.heartbeat import Presence
 from tests.contract.behaviour import Steps, Until, wrote
 from tests.contract.harness import QUICK, Kind, Shop
 from tests.contract.test_claims import die_holding, lease_end
@@ -33,7 +33,7 @@ def quick(store_url: str) -> Iterator[Shop]:
 
 def also(shop: Shop, duty: Callable[[], Flow[int]]) -> None:
     """One more duty for the worker that runs, before the others."""
-    (worker,) = shop.inbox._workers
+    (worker,) = shop.inbox._workers._running
     worker._presence._duties.insert(0, duty)
 
 
@@ -42,7 +42,7 @@ def renewals(shop: Shop) -> Callable[[], int]:
     seen: set[int] = set()
 
     def look() -> int:
-        seen.add(lease_end(shop, shop.inbox.workers()[0].id))
+        seen.add(lease_end(shop, shop.inbox.admin.workers()[0].id))
         return len(seen)
 
     return look
@@ -64,7 +64,7 @@ def test_a_duty_that_fails_stops_nothing(quick: Shop, error: Exception, caplog: 
         also(quick, failing)
         wait_until(lambda: len(calls) > 1 and renewed() > 2)
         gone = die_holding(quick)
-        wait_until(lambda: gone not in [worker.id for worker in quick.inbox.workers()])
+        wait_until(lambda: gone not in [worker.id for worker in quick.inbox.admin.workers()])
     assert "upkeep" in caplog.text
 
 
@@ -102,7 +102,7 @@ def test_a_worker_that_loses_its_heartbeat_stops_loudly(sqlite_url: str, kind: K
 
     def lose() -> None:
         with quick.running():
-            (worker,) = quick.inbox._workers
+            (worker,) = quick.inbox._workers._running
             log.addFilter(breaking)
             try:
                 also(quick, failing)
@@ -136,7 +136,9 @@ def test_a_worker_number_is_never_given_twice(quick: Shop) -> None:
     try:
         assert second.worker != lost
         wait_until(
-            lambda: first.worker != lost and {first.worker, second.worker} == {w.id for w in quick.inbox.workers()}
+            lambda: (
+                first.worker != lost and {first.worker, second.worker} == {w.id for w in quick.inbox.admin.workers()}
+            )
         )
     finally:
         first.stop()
@@ -198,7 +200,7 @@ def test_a_name_that_was_killed_starts_again(quick: Shop) -> None:
     quick.sql(f"UPDATE {quick.prefix}worker SET alive_until = {future}")
     with quick.started(process="worker_0"):
         wait_until(lambda: quick.status("m1") == "done")
-        assert other in [worker.id for worker in quick.inbox.workers()]
+        assert other in [worker.id for worker in quick.inbox.admin.workers()]
     quick.declare_dead("worker-0")
     assert "was replaced by a new one of the same name, worker_0" in quick.story("m1").history[0].error
 
@@ -215,7 +217,7 @@ def test_of_two_processes_with_one_name_the_older_says_so_and_goes_on(quick: Sho
         kept = newer.worker
         renewed = lease_end(quick, kept)
         wait_until(lambda: lease_end(quick, kept) > renewed)
-        assert {worker.id for worker in quick.inbox.workers()} == {older.worker, newer.worker}
+        assert {worker.id for worker in quick.inbox.admin.workers()} == {older.worker, newer.worker}
         assert newer.worker == kept
         assert "has registered under the name of this process, worker-0" in caplog.text
     finally:

@@ -25,7 +25,7 @@ def statuses(receipts: list[Any]) -> list[str]:
 
 def test_many_messages_are_received_in_their_order(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """R04: more than one transaction holds; receipts come in the order of the messages."""
-    monkeypatch.setattr("onceward.gather.SHARED", 50)
+    monkeypatch.setattr("onceward.runtime.group_commit.SHARED", 50)
     shop.handle()
     ids = [f"m{number}" for number in range(110)]
     receipts = shop.receive_many(arguments(message_id) for message_id in ids)
@@ -46,7 +46,7 @@ def test_a_batch_folds_its_own_duplicates(shop: Shop) -> None:
     assert receipts[0].seq == receipts[2].seq == receipts[4].seq
     shop.drain()
     assert shop.effects() == ["a", "b", "known"]
-    assert shop.inbox.stats().duplicates == 2
+    assert shop.inbox.admin.stats().duplicates == 2
 
 
 def test_overlapping_batches_accept_each_message_exactly_once(shop: Shop) -> None:
@@ -62,7 +62,7 @@ def test_overlapping_batches_accept_each_message_exactly_once(shop: Shop) -> Non
     assert accepted == Counter(ids)
     shop.drain()
     assert shop.effects() == sorted(ids)
-    assert shop.inbox.stats().duplicates == 5 * 120
+    assert shop.inbox.admin.stats().duplicates == 5 * 120
 
 
 def test_the_same_message_at_the_same_time_is_accepted_once(shop: Shop) -> None:
@@ -116,7 +116,7 @@ def test_a_message_joins_the_callers_transaction(shop: Shop, *, commit: bool) ->
         assert own.receive("m1", data="other").status == "mismatch"
     assert shop.drain() == (1 if commit else 0)
     assert shop.notes() == ([("caller", "own"), ("m1", "default")] if commit else [])
-    assert len(shop.inbox.quarantine()) == (1 if commit else 0)
+    assert len(shop.inbox.admin.quarantine()) == (1 if commit else 0)
     assert shop.receive("m1").status == ("duplicate" if commit else "accepted")
 
 
@@ -219,9 +219,9 @@ def exercise(shop: Shop) -> None:
     assert not shop.process("moody inline", data={"k": 9}).finished
     shop.finish()
     assert shop.effects() == sorted(["inline", "moody inline", *(call["id"] for call in plain + keyed)])
-    stats = shop.inbox.stats()
+    stats = shop.inbox.admin.stats()
     assert (stats.done, stats.quarantined, stats.failures, stats.due, stats.dead) == (44, 1, 7, 0, 0)
-    assert shop.inbox.resolve(shop.inbox.quarantine()[0].case, "keep-first") is not None
+    assert shop.inbox.admin.resolve(shop.inbox.admin.quarantine()[0].case, "keep-first") is not None
 
 
 def test_everything_works(shop: Shop) -> None:

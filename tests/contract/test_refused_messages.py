@@ -10,8 +10,8 @@ from typing import cast
 import pytest
 
 from onceward import Message, RetryPolicy
-from onceward.doctor import examine
-from onceward.identity import UNIDENTIFIED
+from onceward.admin.doctor import examine
+from onceward.domain.identity import UNIDENTIFIED
 from onceward.sources.envelope import Envelope
 from onceward.sources.intake import Intake, Receiver
 from onceward.sources.protocol import Arrival
@@ -73,10 +73,10 @@ def test_a_message_that_cannot_be_stored_does_not_block_its_source(
     assert broker.accepted == ["m1", "refused", "m2", "m3"]
     shop.drain()
     assert shop.effects() == ["m1", "m2", "m3"]
-    (kept,) = shop.inbox.messages(type=UNIDENTIFIED)
+    (kept,) = shop.inbox.admin.messages(type=UNIDENTIFIED)
     assert "refuse" in shop.story(kept.seq).headers["onceward-reason"]
     assert "'refused' of broker" in caplog.text
-    shop.inbox.discard(kept.seq, reason="test")
+    shop.inbox.admin.discard(kept.seq, reason="test")
 
 
 @pytest.mark.parametrize("part", ["→", "its text could not be stored"])
@@ -96,7 +96,7 @@ def test_a_failure_that_cannot_be_stored_does_not_stop_the_worker(shop: Shop, pa
         shop.receive(name)
     shop.drain()
     assert sorted(shop.effects()) == ["m1", "m2"]
-    (bad,) = shop.inbox.messages(source=SOURCE, type=TYPE)[1:2]
+    (bad,) = shop.inbox.admin.messages(source=SOURCE, type=TYPE)[1:2]
     if part == "→":
         assert (bad.status, bad.error) == ("dead", "RuntimeError: its text could not be stored")
     else:
@@ -126,7 +126,7 @@ def test_an_unhandled_message_that_cannot_be_placed_does_not_stop_the_worker(sho
     worker.handle(consumer="billing")
     worker.drain()
     assert sorted(worker.effects()) == ["m1", "m2"]
-    assert [row.id for row in shop.inbox.messages(status="unhandled")] == ["refused"]
+    assert [row.id for row in shop.inbox.admin.messages(status="unhandled")] == ["refused"]
 
 
 def test_many_that_cannot_be_placed_do_not_keep_those_behind_them(shop: Shop) -> None:
@@ -164,7 +164,7 @@ def test_one_that_cannot_be_placed_holds_up_its_own_key_alone(shop: Shop) -> Non
     (found,) = (one for one in examine(worker.inbox) if "cannot be given to consumers" in one.what)
     assert f"the first is #{shop.seqs['refused']}" in found.what
     assert not [one for one in examine(worker.inbox) if "nobody handles" in one.what]
-    shop.inbox.discard(shop.seqs["refused"], reason="test")
+    shop.inbox.admin.discard(shop.seqs["refused"], reason="test")
     worker.drain()
     assert worker.effects() == ["inline", "other", "same"]
 

@@ -61,7 +61,7 @@ def test_dead_is_a_state_and_not_a_copy(shop: Shop) -> None:
     shop.drain()
     shop.drain()
     assert (shop.count("ledger"), shop.count("queue"), shop.count("body")) == (1, 1, 1)
-    assert (shop.status("m1"), shop.inbox.stats().dead, shop.inbox.stats().done) == ("dead", 1, 0)
+    assert (shop.status("m1"), shop.inbox.admin.stats().dead, shop.inbox.admin.stats().done) == ("dead", 1, 0)
     copy = shop.receive("m1")
     assert (copy.status, copy.finished) == ("duplicate", False)
     assert shop.story("m1").hash
@@ -110,7 +110,7 @@ def test_times_are_exact_and_those_of_the_moment(shop: Shop) -> None:
     shop.receive_many(arguments(f"m{number}") for number in range(20))
     shop.drain()
     after = datetime.now(UTC)
-    times = [row.received_at for row in shop.inbox.messages()]
+    times = [row.received_at for row in shop.inbox.admin.messages()]
     assert before <= min(times) <= max(times) <= after
     assert any(time.microsecond % 1000 for time in times)
 

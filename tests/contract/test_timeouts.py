@@ -106,7 +106,7 @@ def test_one_of_a_group_overruns(shop: Shop) -> None:
     shop.receive_many(arguments(f"m{number}") for number in range(5))
     shop.drain()
     assert shop.effects() == ["m0", "m1", "m3", "m4"]
-    assert [(row.id, row.attempts) for row in shop.inbox.messages(status="retrying")] == [("m2", 1)]
+    assert [(row.id, row.attempts) for row in shop.inbox.admin.messages(status="retrying")] == [("m2", 1)]
     assert shop.count("attempt") == 1
     shop.finish()
     assert shop.effects() == [f"m{number}" for number in range(5)]

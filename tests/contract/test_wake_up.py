@@ -63,12 +63,12 @@ def test_an_operators_action_is_picked_up_at_once(sleepy: Shop) -> None:
             sleepy.receive(message_id, data={"k": 1})
         wait_until(lambda: sleepy.status("m2") == "waiting" and sleepy.status("m1") == "dead")
         refused.clear()
-        operator.inbox.redrive(sleepy.seqs["m1"])
+        operator.inbox.admin.redrive(sleepy.seqs["m1"])
         done(sleepy, "m1", "m2")
         sleepy.receive("m3", data="first")
         done(sleepy, "m3")
         operator.receive("m3", data="other")
-        operator.inbox.resolve(operator.inbox.quarantine()[0].case, "accept-as-new")
+        operator.inbox.admin.resolve(operator.inbox.admin.quarantine()[0].case, "accept-as-new")
         wait_until(lambda: len(sleepy.effects()) == 4)
 
 
@@ -82,7 +82,7 @@ def test_a_released_successor_is_picked_up_at_once(sleepy: Shop) -> None:
         for message_id in ("m1", "m2"):
             sleepy.receive(message_id, data={"k": 1})
         wait_until(lambda: sleepy.status("m2") == "waiting" and sleepy.status("m1") == "dead")
-        operator.inbox.discard(sleepy.seqs["m1"])
+        operator.inbox.admin.discard(sleepy.seqs["m1"])
         done(sleepy, "m2")
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from onceward.runtime.runner import perform
 from onceward.steps.presence import take_over_process
-from onceward.transact import perform
 from tests.crash.program import Job
 from tests.crash.service import Kind
 from tests.waiting import wait_until
@@ -70,5 +70,5 @@ class Fleet:
 
 def take_over(inbox: Inbox, pid: int) -> None:
     """What a supervisor does for a child that it saw die."""
-    for name in [row.process for row in inbox.workers() if row.pid == pid]:
+    for name in [row.process for row in inbox.admin.workers() if row.pid == pid]:
         perform(inbox.store, partial(take_over_process, inbox.context, name, f"process {pid} is dead"))

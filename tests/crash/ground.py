@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from onceward import Inbox
-from onceward.identity import readable_id
+from onceward.domain.identity import readable_id
 from onceward.registry import OUTBOX
 from onceward.stores.statements import load
 from tests.waiting import wait_until

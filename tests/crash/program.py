@@ -137,7 +137,7 @@ def deliver(job: Job) -> None:
     """Receive or process messages, all of them one after another, once the gate is open."""
     with job.service() as service:
         if gate := job.arguments.get("gate"):
-            service.inbox.stats()  # connected before the race begins
+            service.inbox.admin.stats()  # connected before the race begins
             job.say("ready")
             _pass(gate)
         deliver_one = service.process if job.arguments["mode"] == "process" else service.receive

@@ -16,13 +16,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from onceward import ConfigurationError, Inbox, Receipt, Response, identity, payload
-from onceward.presence import Presence
+from onceward import ConfigurationError, Inbox, Receipt, Response
+from onceward.domain import identity, payload
+from onceward.runtime.heartbeat import Presence
+from onceward.runtime.runner import perform
 from onceward.steps.introduce import introduce
 from onceward.steps.lane import Lane
 from onceward.steps.presence import register, take_over_lapsed, take_over_process
 from onceward.steps.suspects import next_batch
-from onceward.transact import perform
 from tests.crash.service import KINDS, SOURCE, Kind, Service, message
 
 if TYPE_CHECKING:
@@ -204,7 +205,7 @@ def _staged(stage: Stage) -> None:
 
 def _redrive_what_came_too_late(service: Service) -> None:
     """Where the new release ran when the old one was gone, it is dead until somebody who knows it redrives it."""
-    service.inbox.redrive(type="staged", actor="operator")
+    service.inbox.admin.redrive(type="staged", actor="operator")
 
 
 def _grown(stage: Stage) -> None:
@@ -340,9 +341,9 @@ def _send_in_own_transaction(service: Service, _: Tell) -> None:
 
 def _say_what_happened(service: Service) -> None:
     """What a person does about an effect whose outcome nobody knows: look at the other side."""
-    for effect in service.inbox.effects():
-        service.inbox.settle_effect(effect.seq, effect.name, happened=service.has_charged(), actor="operator")
-    service.inbox.redrive(type="plain", actor="operator")
+    for effect in service.inbox.admin.effects():
+        service.inbox.admin.settle_effect(effect.seq, effect.name, happened=service.has_charged(), actor="operator")
+    service.inbox.admin.redrive(type="plain", actor="operator")
     service.drain()
 
 
@@ -358,22 +359,22 @@ def _charged_again_perhaps(ground: Ground) -> None:
 def _unknown(stage: Stage) -> None:
     """A call was begun for m1, and nobody knows what became of it."""
     _finished_m1(stage)
-    (seq,) = stage.service.inbox.find(SOURCE, "m1")
+    (seq,) = stage.service.inbox.admin.find(SOURCE, "m1")
     begun = "0" if stage.ground.dialect == "sqlite" else "now()"
     values = f"'{identity.effect_key('default', SOURCE, 'm1', 'charge')}', {seq}, 'charge', 1, {begun}"
     stage.ground.change(f"INSERT INTO onceward_effect (key, seq, name, worker, started_at) VALUES ({values})")
 
 
 def _say_it_happened(service: Service, _: Tell) -> None:
-    (seq,) = service.inbox.find(SOURCE, "m1")
-    service.inbox.settle_effect(seq, "charge", happened=True, reason="a test", actor="operator")
+    (seq,) = service.inbox.admin.find(SOURCE, "m1")
+    service.inbox.admin.settle_effect(seq, "charge", happened=True, reason="a test", actor="operator")
 
 
 # Operators
 
 
 def _release_head(service: Service, _: Tell) -> None:
-    service.inbox.release(type="keyed", reason="a test", actor="operator")
+    service.inbox.admin.unblock(type="keyed", reason="a test", actor="operator")
 
 
 def _dead_m1(stage: Stage) -> None:
@@ -382,20 +383,20 @@ def _dead_m1(stage: Stage) -> None:
 
 
 def _redrive_all(service: Service, _: Tell) -> None:
-    service.inbox.redrive(type="plain", reason="a test", actor="operator")
+    service.inbox.admin.redrive(type="plain", reason="a test", actor="operator")
 
 
 def _discard_all(service: Service, _: Tell) -> None:
-    service.inbox.discard(type="plain", reason="a test", actor="operator")
+    service.inbox.admin.discard(type="plain", reason="a test", actor="operator")
 
 
 def _discard_head(service: Service, _: Tell) -> None:
-    service.inbox.discard(type="keyed", reason="a test", actor="operator")
+    service.inbox.admin.discard(type="keyed", reason="a test", actor="operator")
 
 
 def _unsubscribe(service: Service, _: Tell) -> None:
     inbox = service.inbox
-    inbox.unsubscribe(inbox.context.service, "plain", discard=True, reason="a test", actor="operator")
+    inbox.admin.unsubscribe(inbox.context.service, "plain", discard=True, reason="a test", actor="operator")
 
 
 def _retired(ground: Ground) -> None:
@@ -421,11 +422,11 @@ def _given_up(stage: Stage) -> None:
     """A counted message is dead and its key has gone on without it."""
     stage.service.receive(**message("a1", "counted", account="a", position=1, do={"reject": True}))
     stage.service.drain()
-    assert stage.service.inbox.release(type="counted") == 1
+    assert stage.service.inbox.admin.unblock(type="counted") == 1
 
 
 def _redrive_out_of_order(service: Service, _: Tell) -> None:
-    service.inbox.redrive(type="counted", out_of_order=True, reason="a test", actor="operator")
+    service.inbox.admin.redrive(type="counted", out_of_order=True, reason="a test", actor="operator")
 
 
 def _redriven_out_of_order(ground: Ground) -> None:
@@ -446,13 +447,13 @@ def _renamed(stage: Stage) -> None:
 
 
 def _keep_first(service: Service, _: Tell) -> None:
-    service.inbox.keep_first(source=SOURCE, type="bulk", reason="a test", actor="operator")
+    service.inbox.admin.keep_first(source=SOURCE, type="bulk", reason="a test", actor="operator")
 
 
 def _resolves(resolution: Any) -> Callable[[Service, Tell], None]:
     def act(service: Service, _: Tell) -> None:
-        for case in service.inbox.quarantine():
-            service.inbox.resolve(case.case, resolution, reason="a test", actor="operator")
+        for case in service.inbox.admin.quarantine():
+            service.inbox.admin.resolve(case.case, resolution, reason="a test", actor="operator")
 
     return act
 
@@ -466,7 +467,7 @@ def _accepted(stage: Stage) -> None:
 def _case_is_gone(ground: Ground) -> None:
     _audited(ground)
     with Inbox(ground.url) as inbox:
-        assert [row.status for row in inbox.messages()] == ["done"], "the case was discarded, not the message"
+        assert [row.status for row in inbox.admin.messages()] == ["done"], "the case was discarded, not the message"
 
 
 def _accepted_id() -> str:
@@ -492,9 +493,9 @@ def _poll(service: Service, _: Tell) -> None:
             yield page
 
     with suppress(ConfigurationError):  # played for the second time
-        register = inbox.poll(every=timedelta(hours=1), source="api", type="plain", timeout=timedelta(seconds=0.3))
+        register = inbox.add_poll(every=timedelta(hours=1), source="api", type="plain", timeout=timedelta(seconds=0.3))
         register(pages if service.kind == "sync" else pages_async)
-    while [row.responses for row in inbox.polls()] != [len(PAGES)]:
+    while [row.responses for row in inbox.admin.polls()] != [len(PAGES)]:
         service.poll_now("api")
 
 
@@ -529,7 +530,7 @@ def _take_over(service: Service, _: Tell) -> None:
 
 def _take_over_as_supervisor(service: Service, _: Tell) -> None:
     context = service.inbox.context
-    for worker in service.inbox.workers():
+    for worker in service.inbox.admin.workers():
         perform(service.inbox.store, partial(take_over_process, context, worker.process, "a test"))
 
 

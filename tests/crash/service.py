@@ -117,9 +117,9 @@ class Service:
     def poll_now(self, source: str) -> None:
         """Take a turn at a polled API."""
         if self.kind == "sync":
-            self.inbox.poll_now(source)
+            self.inbox.ingress.poll_now(source)
         else:
-            self._run(self.inbox.apoll_now(source))
+            self._run(self.inbox.ingress.apoll_now(source))
 
     def has_charged(self) -> bool:
         """Whether the effect outside the database has happened, as a person would find out."""
@@ -164,7 +164,7 @@ class Service:
         on("foreign", retry=POLICY, consumer=AUDIT)(handler)
         if self._orders.relay:
             sink = Paper(self._orders.folder) if self.kind == "sync" else AsyncPaper(self._orders.folder)
-            self.inbox.sink("default", sink)
+            self.inbox.add_sink("default", sink)
 
     def _handle(self, message: Message, tx: Any) -> dict[str, str]:
         do = message.data.get("do", {})
@@ -304,7 +304,7 @@ def pause_once(orders: Orders, inbox: Inbox) -> bool:
     except FileExistsError:
         return False
     with ExitStack() as quiet:
-        for worker in inbox._workers:
+        for worker in inbox._workers._running:
             for rounds in worker._presence._rounds:
                 quiet.enter_context(rounds.busy)
         orders.say("pausing")

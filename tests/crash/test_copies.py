@@ -53,7 +53,7 @@ def test_of_many_copies_at_once_one_is_accepted(
         assert all(receipt["result"] == {"name": "m1"} for receipt in receipts)
     with Service(ground.url, kind) as service:
         assert service.drain() == (1 if mode == "receive" else 0)
-        assert service.inbox.stats().duplicates == copies - 1
+        assert service.inbox.admin.stats().duplicates == copies - 1
     ground.check_settled()
     assert ground.statuses() == {"default/m1": "done"}
 

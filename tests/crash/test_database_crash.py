@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from onceward.runtime.runner import perform
 from onceward.steps.presence import take_over_lapsed
-from onceward.transact import perform
 from tests.crash.conftest import TALLY
 from tests.crash.fleet import Fleet
 from tests.crash.ground import Ground

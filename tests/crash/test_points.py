@@ -21,9 +21,9 @@ import pytest
 
 from onceward import Inbox
 from onceward.errors import SchemaMissing, StoreError
+from onceward.runtime.runner import perform
 from onceward.steps.presence import take_over_lapsed, take_over_process
 from onceward.stores.statements import load
-from onceward.transact import perform
 from tests.crash.conftest import TALLY
 from tests.crash.points import FAULTS, Boundary, Fault, Point, boundaries, faults_at, is_first, sample, seed, takes_all
 from tests.crash.program import Job
@@ -328,7 +328,7 @@ def test_anything_may_go_wrong_in_a_migration(
 def _is_whole_or_missing(inbox: Inbox) -> bool:
     """Whoever starts before the next migration finds every table, or is told that there are none."""
     try:
-        return inbox.stats().done == 0
+        return inbox.admin.stats().done == 0
     except SchemaMissing:
         return True
 

@@ -57,7 +57,7 @@ def check_verdict(ground: Ground, innocents: list[Arguments]) -> None:
     assert ground.charges("crash") == {"poison": CRASH_LIMIT}
     assert ground.charges("error") == {}
     with Service(ground.url) as service:
-        (row,) = service.inbox.messages(status="dead")
+        (row,) = service.inbox.admin.messages(status="dead")
         assert (row.crashes, row.attempts) == (CRASH_LIMIT, 0)
         assert row.error is not None
         assert f"crash {CRASH_LIMIT} of {CRASH_LIMIT}" in row.error
@@ -112,7 +112,7 @@ def test_exhausted_memory_is_a_failure_like_any_other(kind: Kind, ground: Ground
     assert ground.charges("error") == {"poison": 3}
     assert ground.charges("crash") == {}
     with Service(ground.url) as service:
-        (row,) = service.inbox.messages(status="dead")
+        (row,) = service.inbox.admin.messages(status="dead")
         assert "MemoryError" in str(row.error)
 
 
@@ -154,7 +154,7 @@ def _await_notice(service: Service, pid: int, *, gone: bool) -> None:
     """Wait until somebody has taken a dead process over, or until its lease is over and somebody could."""
 
     def is_noticed() -> bool:
-        left = [row.lease_seconds for row in service.inbox.workers() if row.pid == pid]
+        left = [row.lease_seconds for row in service.inbox.admin.workers() if row.pid == pid]
         return not left or (not gone and max(left) < 0)
 
     wait_until(is_noticed, message=f"the death of {pid} to be noticed")

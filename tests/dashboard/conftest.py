@@ -14,7 +14,7 @@ import pytest
 from onceward import Inbox
 from onceward.dashboard import Credential, Dashboard
 from onceward.dashboard.access import COOKIE
-from onceward.serve import serving
+from onceward.runtime.http_server import serving
 from tests.dashboard import shop
 
 

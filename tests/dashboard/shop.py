@@ -67,7 +67,7 @@ def fill(inbox: Inbox) -> dict[str, int]:
     seqs["charged"] = receive(63, "card.charged", amount=12)
     inbox.drain()
     seqs["due"] = receive(64, "order.paid", order=5001, amount=5)
-    inbox.redrive(seqs["dead"], reason="the bank is back", actor="ada")
+    inbox.admin.redrive(seqs["dead"], reason="the bank is back", actor="ada")
     inbox.drain()
     receive(65, "order.paid", order=5002, amount=5)
     return seqs

@@ -57,7 +57,7 @@ def test_a_request_from_elsewhere_is_refused(
     fields = {"token": token, "verb": "redrive", "seqs": str(seq), "reason": "x"}
     sent = {name: value.replace("SELF", site.address) for name, value in headers.items()}
     assert site.send("/act", fields, sent).status_code == 403
-    story = filled[0].message(seq)
+    story = filled[0].admin.message(seq)
     assert story is not None
     assert story.status == "dead"
 

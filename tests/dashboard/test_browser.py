@@ -67,7 +67,7 @@ def overflow(browser: Browser) -> int:
 def test_strangers_strings_do_nothing_on_any_page(browser: Browser, sqlite_url: str) -> None:
     with shop.opened(sqlite_url) as inbox:
         poisoned(inbox)
-        seq = inbox.messages(status="dead")[0].seq
+        seq = inbox.admin.messages(status="dead")[0].seq
         with visiting(inbox, credentials=shop.PEOPLE) as visitor:
             browser.resize(WIDE)
             browser.sign_in(visitor.address, shop.OPERATOR)
@@ -137,7 +137,7 @@ def _live(browser: Browser, inbox: Inbox) -> None:
     """The numbers and plots follow without a reload."""
     browser.go("/")
     wait_until(lambda: len(browser.all("svg path.line")) >= 7, message="the plots")
-    before = inbox.stats().due
+    before = inbox.admin.stats().due
     inbox.receive(source="stripe", id="live", type="order.paid", data={"order": 9, "amount": 1})
     wait_until(
         lambda: browser.text("[data-stat=due]") == str(before + 1), message="the number of due messages on the page"
@@ -204,7 +204,9 @@ def test_two_tabs_redrive_the_same_message_and_one_of_them_does(browser: Browser
         assert "Redriven: 1 message" in said[0]
         assert "Redriven: 0 messages" in said[1]
         assert "it is due" in said[1]
-        assert [line.actor for line in inbox.audit() if line.reason == "the account was opened"] == [shop.OPERATOR.name]
+        assert [line.actor for line in inbox.admin.audit() if line.reason == "the account was opened"] == [
+            shop.OPERATOR.name
+        ]
 
 
 def test_a_hundred_thousand_messages_are_shown_page_by_page(browser: Browser, sqlite_url: str) -> None:

@@ -17,7 +17,7 @@ from starlette.routing import Mount
 from onceward import Inbox, Message, Reject
 from onceward.dashboard import Dashboard, actions, asked
 from onceward.dashboard.app import ROUTES
-from onceward.serve import serving
+from onceward.runtime.http_server import serving
 from tests.dashboard import shop
 from tests.dashboard.conftest import Visitor, visiting
 
@@ -32,7 +32,7 @@ def operator(site: Visitor) -> Visitor:
 
 
 def test_the_numbers_are_those_of_everywhere_else(operator: Visitor, filled: tuple[Inbox, dict[str, int]]) -> None:
-    stats = filled[0].stats()
+    stats = filled[0].admin.stats()
     page = operator.get("/").text
     for name in ("due", "dead", "quarantined", "done", "duplicates", "outbox_unsent", "unhandled"):
         assert re.search(rf'data-stat="{name}">{getattr(stats, name):,}<', page), name
@@ -51,7 +51,7 @@ def test_lists_filter_and_page(operator: Visitor, filled: tuple[Inbox, dict[str,
     older = html.unescape(re.findall(r'href="(/messages\?[^"]*before=\d+)"', first.text)[0])
     assert max(map(int, numbers.findall(operator.get(older).text))) < min(seqs)
     dead = [int(seq) for seq in numbers.findall(operator.get("/messages?status=dead&since=1h&source=stripe").text)]
-    assert dead == [row.seq for row in filled[0].messages(status="dead")]
+    assert dead == [row.seq for row in filled[0].admin.messages(status="dead")]
     assert "No messages match" in operator.get("/messages?key=nobody").text
 
 
@@ -99,21 +99,21 @@ def test_a_payload_is_masked_until_asked_for(operator: Visitor, filled: tuple[In
 def test_whoever_sees_a_payload_is_in_the_audit(inbox: Inbox) -> None:
     """D59: a message, both bodies of a case, a trial; written before anything is shown, and for no other request."""
     seqs = shop.fill(inbox)
-    seq, case = seqs["dead"], inbox.quarantine()[0]
+    seq, case = seqs["dead"], inbox.admin.quarantine()[0]
     with visiting(inbox, credentials=shop.PEOPLE) as visitor:
         visitor.sign_in(shop.READER)
         token = visitor.token(f"/messages/{seq}")
-        before = len(inbox.audit())
+        before = len(inbox.admin.audit())
         assert visitor.post(f"/messages/{seq}/payload", token="forged").status_code == 403
         assert visitor.post("/messages/999999/payload", token=token).status_code == 404
-        assert len(inbox.audit()) == before
+        assert len(inbox.admin.audit()) == before
         assert "&#34;amount&#34;: -55" in visitor.post(f"/messages/{seq}/payload", token=token).text
         assert "2700" not in visitor.get(f"/quarantine/{case.case}").text
         assert "2700" in visitor.post(f"/quarantine/{case.case}/payload", token=token).text
         visitor.forget_me()
         visitor.sign_in(shop.OPERATOR)
         visitor.post("/try", token=visitor.token(f"/messages/{seq}"), seq=str(seq))
-    lines = [(line.actor, line.action, line.seq) for line in inbox.audit(limit=3)]
+    lines = [(line.actor, line.action, line.seq) for line in inbox.admin.audit(limit=3)]
     assert lines == [("ada", "read", seq), ("grace", "read", case.seq), ("grace", "read", seq)]
 
 
@@ -128,7 +128,7 @@ def test_a_viewer_sees_nothing_that_may_quote_a_payload(sqlite_url: str) -> None
         inbox.drain()
         paths = ["/", "/messages", "/dead", "/keys", "/quarantine", "/outbox", "/workers", "/live.json", "/metrics"]
         paths += ["/sources", "/audit", "/effects", "/storage", "/search?q=evt_1"]
-        paths += [f"/messages/{row.seq}" for row in inbox.messages()]
+        paths += [f"/messages/{row.seq}" for row in inbox.admin.messages()]
         visitor.sign_in(shop.READER)
         assert sum(secret in visitor.get(path).text for path in paths) >= 7
         visitor.forget_me()
@@ -183,16 +183,16 @@ def test_bulk_actions_are_previewed_reasoned_and_audited(inbox: Inbox) -> None:
     seqs = shop.fill(inbox)
     with visiting(inbox, credentials=shop.PEOPLE) as visitor:
         visitor.sign_in(shop.OPERATOR)
-        (group,) = inbox.dead_groups()
+        (group,) = inbox.admin.dead_groups()
         preview = visitor.get(f"/preview?verb=redrive&error={group.fingerprint}")
         assert "Redrive 6 messages?" in preview.text
-        assert inbox.stats().dead == 6
+        assert inbox.admin.stats().dead == 6
         assert act(visitor, "redrive", f"error={group.fingerprint}", reason=" ").status_code == 400
-        assert inbox.stats().dead == 6
+        assert inbox.admin.stats().dead == 6
         done = act(visitor, "redrive", f"error={group.fingerprint}")
         assert "Redriven: 6 messages" in done.text
-        assert inbox.stats().dead == 0
-        assert {(line.actor, line.action, line.reason) for line in inbox.audit(limit=6)} == {
+        assert inbox.admin.stats().dead == 0
+        assert {(line.actor, line.action, line.reason) for line in inbox.admin.audit(limit=6)} == {
             (shop.OPERATOR.name, "redrive", "looked at it")
         }
         inbox.drain()
@@ -203,7 +203,7 @@ def test_bulk_actions_are_previewed_reasoned_and_audited(inbox: Inbox) -> None:
 
 def test_two_redrives_at_once_change_each_message_once(inbox: Inbox) -> None:
     shop.fill(inbox)
-    seqs = ",".join(str(row.seq) for row in inbox.messages(status="dead"))
+    seqs = ",".join(str(row.seq) for row in inbox.admin.messages(status="dead"))
     changed: list[int] = []
     with visiting(inbox, credentials=shop.PEOPLE) as first, Visitor(first.address) as second:
         tokens = [visitor.sign_in(shop.OPERATOR).token("/preview?verb=redrive") for visitor in (first, second)]
@@ -220,7 +220,7 @@ def test_two_redrives_at_once_change_each_message_once(inbox: Inbox) -> None:
         for thread in threads:
             thread.join()
     assert sum(changed) == 6
-    assert len([line for line in inbox.audit(limit=50) if line.reason == "both"]) == 6
+    assert len([line for line in inbox.admin.audit(limit=50) if line.reason == "both"]) == 6
 
 
 def test_a_case_and_an_open_call_are_decided(inbox: Inbox) -> None:
@@ -233,14 +233,14 @@ def test_a_case_and_an_open_call_are_decided(inbox: Inbox) -> None:
 
     inbox.receive(source="stripe", id="held", type="card.held", data={})
     inbox.drain()
-    (effect,) = inbox.effects()
+    (effect,) = inbox.admin.effects()
     with visiting(inbox, credentials=shop.PEOPLE) as visitor:
         visitor.sign_in(shop.OPERATOR)
         token = visitor.token("/quarantine/1")
         wrong = visitor.post("/resolve", token=token, case="1", resolution="guess", reason="x")
         assert wrong.status_code == 400
         visitor.post("/resolve", token=token, case="1", resolution="keep-first", reason="sender bug")
-        assert inbox.quarantine() == []
+        assert inbox.admin.quarantine() == []
         late = visitor.post("/resolve", token=token, case="1", resolution="accept-as-new", reason="x")
         assert "not open any more" in late.text
         fields = {"token": token, "seq": str(effect.seq), "name": "hold", "reason": "seen at the bank"}
@@ -248,7 +248,7 @@ def test_a_case_and_an_open_call_are_decided(inbox: Inbox) -> None:
             assert visitor.post("/settle", **fields, outcome=outcome, result=result).status_code == 400
         done = visitor.post("/settle", **fields, outcome="happened", result='{"id": 1}')
         assert "Settled: 1 message" in done.text
-        assert inbox.effects() == []
+        assert inbox.admin.effects() == []
         assert visitor.post("/settle", **(fields | {"name": "none"}), outcome="happened").status_code == 404
 
 
@@ -257,7 +257,7 @@ def test_a_trial_is_shown_and_leaves_nothing(inbox: Inbox) -> None:
     with visiting(inbox, credentials=shop.PEOPLE) as visitor:
         visitor.sign_in(shop.OPERATOR)
         token = visitor.token(f"/messages/{seqs['due']}")
-        before = inbox.stats()
+        before = inbox.admin.stats()
         page = visitor.post("/try", token=token, seq=str(seqs["done"])).text
         assert "INSERT INTO orders" in page
         assert "update in orders" in page
@@ -265,9 +265,9 @@ def test_a_trial_is_shown_and_leaves_nothing(inbox: Inbox) -> None:
         failed = visitor.post("/try", token=token, seq=str(seqs["dead"])).text
         assert "has a negative amount" in failed
         assert visitor.post("/try", token=token, seq="99999").status_code == 404
-        (sent, *_) = inbox.messages(outgoing=True)
+        (sent, *_) = inbox.admin.messages(outgoing=True)
         assert visitor.post("/try", token=token, seq=str(sent.seq)).status_code == 409
-        assert inbox.stats().done == before.done
+        assert inbox.admin.stats().done == before.done
 
 
 def poisoned(inbox: Inbox) -> None:
@@ -284,8 +284,8 @@ def poisoned(inbox: Inbox) -> None:
         )
         inbox.receive(source=f"s{NASTY[:100]}", id=f"{number}{NASTY}", type=kind, data={"order": NASTY, NASTY: "other"})
     inbox.drain()
-    (row, *_) = inbox.messages(status="dead")
-    inbox.redrive(row.seq, reason=NASTY, actor=NASTY)
+    (row, *_) = inbox.admin.messages(status="dead")
+    inbox.admin.redrive(row.seq, reason=NASTY, actor=NASTY)
     inbox.drain()
 
 
@@ -299,7 +299,7 @@ def _refuse(message: Message, tx: Any) -> None:
 def test_what_strangers_wrote_is_only_text_on_every_page(sqlite_url: str) -> None:
     with shop.opened(sqlite_url) as inbox:
         poisoned(inbox)
-        seq = inbox.messages(status="dead")[0].seq
+        seq = inbox.admin.messages(status="dead")[0].seq
         with visiting(inbox, credentials=shop.PEOPLE) as visitor:
             visitor.sign_in(shop.OPERATOR)
             shown = 0
@@ -378,7 +378,7 @@ def test_a_database_role_that_may_only_read_is_enough_to_look(postgres_url: str)
                     if allowed.page and path not in {"/search", "/preview"}:
                         assert visitor.get(path).status_code == 200, path
                 assert act(visitor, "redrive", f"seq={seq}").status_code == 503
-            assert inbox.stats().dead == 6
+            assert inbox.admin.stats().dead == 6
         finally:
             with inbox.transaction() as tx:
                 tx.execute(f"DROP OWNED BY {role}")

@@ -116,7 +116,12 @@ def inbox(sqlite_url: str) -> Iterator[Inbox]:
 
 
 def seen(inbox: Inbox) -> Seen:
-    return Seen(inbox.stats().dead, len(inbox.quarantine()), len(inbox.effects()), len(inbox.audit(limit=1000)))
+    return Seen(
+        inbox.admin.stats().dead,
+        len(inbox.admin.quarantine()),
+        len(inbox.admin.effects()),
+        len(inbox.admin.audit(limit=1000)),
+    )
 
 
 def token_of(visitor: Visitor, who: Credential | None) -> str:
@@ -146,7 +151,7 @@ def test_every_route_with_every_role(inbox: Inbox) -> None:
     seqs = shop.fill(inbox)
     held = inbox.receive(source="stripe", id="held", type="card.held", data={}).seq
     inbox.drain()
-    names = {"seq": str(seqs["dead"]), "case": str(inbox.quarantine()[0].case), "held": str(held)}
+    names = {"seq": str(seqs["dead"]), "case": str(inbox.admin.quarantine()[0].case), "held": str(held)}
 
     def named(text: str) -> str:
         for name, value in names.items():

@@ -46,7 +46,7 @@ def test_migrating_again_changes_nothing(store_url: str) -> None:
     with opened(store_url) as inbox:
         inbox.receive(source="s", id="m1", type="t", data=1)
         assert inbox.migrate() == []
-        assert inbox.stats().unhandled == 1
+        assert inbox.admin.stats().unhandled == 1
     assert catalog(store_url) == before
 
 
@@ -122,7 +122,7 @@ def test_the_printed_sql_does_no_harm_where_it_ran_before(store_url: str) -> Non
         with pytest.raises(Exception, match=r"(?i)unique|exists|duplicate"):
             run(store_url, inbox.migration_sql())
         assert (catalog(store_url), versions(store_url)) == before
-        assert inbox.stats().unhandled == 1
+        assert inbox.admin.stats().unhandled == 1
 
 
 @pytest.mark.parametrize("table", ["name", "queue", "audit"])
@@ -157,7 +157,7 @@ def test_another_prefix_is_another_inbox(store_url: str) -> None:
 
         for inbox in (shop, other):
             assert inbox.receive(source="s", id="m1", type="t", data={"k": 1}).status == "accepted"
-        assert (shop.drain(), shop.drain(), other.stats().due) == (1, 0, 1)
+        assert (shop.drain(), shop.drain(), other.admin.stats().due) == (1, 0, 1)
         assert other.drain() == 1
         assert ran == ["shop", "other"]
 

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from onceward import Inbox, Message
+from onceward.admin.doctor import examine
 from onceward.cli.app import application
-from onceward.doctor import examine
 from onceward.errors import SchemaOutdated
 from onceward.stores import migrate, statements
 from tests.migration.catalogs import run

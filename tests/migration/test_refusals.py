@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from onceward import Inbox, Message, RetryPolicy
-from onceward.doctor import examine
+from onceward.admin.doctor import examine
 from onceward.errors import ConfigurationError, OncewardError, SchemaMissing, SchemaOutdated
 from tests.migration.catalogs import run, tables
 from tests.servers import PostgresServer
@@ -34,8 +34,8 @@ ENTRIES: dict[str, Callable[[Inbox], Any]] = {
     "process": lambda inbox: inbox.process(**MESSAGE),
     "drain": lambda inbox: inbox.drain(),
     "run": lambda inbox: inbox.run(),
-    "stats": lambda inbox: inbox.stats(),
-    "redrive": lambda inbox: inbox.redrive(1),
+    "stats": lambda inbox: inbox.admin.stats(),
+    "redrive": lambda inbox: inbox.admin.redrive(1),
     "areceive": lambda inbox: asyncio.run(awaited(inbox, "areceive", **MESSAGE)),
     "aprocess": lambda inbox: asyncio.run(awaited(inbox, "aprocess", **MESSAGE)),
     "adrain": lambda inbox: asyncio.run(awaited(inbox, "adrain")),
@@ -209,5 +209,5 @@ def test_every_text_is_kept(store_url: str, tmp_path: Path) -> None:
         statuses = [inbox.receive(source="s", id="→ 🙂", type="t", data={"é": "→"}).status for _ in range(2)]
         assert statuses == ["accepted", "duplicate"]
         inbox.drain()
-        (dead,) = inbox.messages(status="dead")
+        (dead,) = inbox.admin.messages(status="dead")
         assert (dead.id, "a → b 🙂" in str(dead.error)) == ("→ 🙂", True)

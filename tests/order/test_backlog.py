@@ -170,7 +170,7 @@ def test_other_keys_go_on_and_one_command_resolves_the_chain(crowded: Shop) -> N
     """R18: the crowd is counted, another key is handled, and a release lets the first of them go on."""
     receive(crowded, "free", key="free")
     assert crowded.drain() == 1
-    assert crowded.inbox.stats().waiting == MANY
-    assert crowded.inbox.release(crowded.seqs["head"]) == 1
+    assert crowded.inbox.admin.stats().waiting == MANY
+    assert crowded.inbox.admin.unblock(crowded.seqs["head"]) == 1
     assert crowded.status("pattern") == "due"
-    assert crowded.inbox.stats().waiting == MANY - 1
+    assert crowded.inbox.admin.stats().waiting == MANY - 1

@@ -79,7 +79,7 @@ def test_failures_in_a_row_pause_the_handler(downstream: Downstream) -> None:
     shop.drain()
     assert sum(downstream.burnt().values()) == 3
     assert set(downstream.burnt().values()) == {1}
-    assert shop.inbox.stats().due == 17
+    assert shop.inbox.admin.stats().due == 17
     assert shop.effects() == [f"other {number}" for number in range(5)]
     calls = len(downstream.calls)
     shop.drain()
@@ -134,7 +134,7 @@ def test_only_failures_in_a_row_count(downstream: Downstream) -> None:
         shop.receive(f"m{number}")
         shop.drain()
     assert len(downstream.burnt()) == 6
-    assert shop.inbox.stats().due == 0
+    assert shop.inbox.admin.stats().due == 0
 
 
 def test_a_message_that_keeps_failing_is_not_a_row_by_itself_for_ever(downstream: Downstream) -> None:
@@ -234,4 +234,4 @@ def test_connection_errors_pause_a_handler_that_names_no_circuit(shop: Shop) -> 
         shop.receive(f"unprotected {number}", "unprotected", data={"away": True})
     shop.drain()
     assert shop.count("attempt") == 8 + 5 + 8
-    assert shop.inbox.stats().due == 3
+    assert shop.inbox.admin.stats().due == 3

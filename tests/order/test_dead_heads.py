@@ -43,8 +43,8 @@ def test_a_dead_head_blocks_its_key(shop: Shop, clerk: Clerk, death: dict[str, A
         "m4": "waiting",
         "other": "done",
     }
-    assert (shop.inbox.stats().dead, shop.inbox.stats().waiting) == (1, 3)
-    assert [row.id for row in shop.inbox.messages(status="waiting", key="k")] == ["m4", "m3", "m2"]
+    assert (shop.inbox.admin.stats().dead, shop.inbox.admin.stats().waiting) == (1, 3)
+    assert [row.id for row in shop.inbox.admin.messages(status="waiting", key="k")] == ["m4", "m3", "m2"]
 
 
 def test_a_key_continues_without_a_dead_message(shop: Shop, clerk: Clerk, death: dict[str, Any]) -> None:
@@ -57,7 +57,7 @@ def test_a_key_continues_without_a_dead_message(shop: Shop, clerk: Clerk, death:
     shop.drain()
     assert shop.status("m1") == "dead"
     assert journal(shop) == ["m2", "m3", "m4"]
-    assert shop.inbox.stats().waiting == 0
+    assert shop.inbox.admin.stats().waiting == 0
 
 
 def test_a_key_continues_without_a_message_that_died_inline(shop: Shop, clerk: Clerk, death: dict[str, Any]) -> None:
@@ -110,8 +110,8 @@ def blocked(shop: Shop, clerk: Clerk) -> Shop:
 def test_redriving_the_head_resolves_the_chain(blocked: Shop) -> None:
     """It has a new budget, its old place and its history; a second click changes nothing."""
     blocked.sql(f"UPDATE {blocked.prefix}body SET body = %s WHERE id = 'm1'", b'{"k": "k"}')
-    assert blocked.inbox.redrive(blocked.seqs["m1"], reason="the cause is gone", actor="ann") == 1
-    assert blocked.inbox.redrive(blocked.seqs["m1"]) == 0
+    assert blocked.inbox.admin.redrive(blocked.seqs["m1"], reason="the cause is gone", actor="ann") == 1
+    assert blocked.inbox.admin.redrive(blocked.seqs["m1"]) == 0
     receive(blocked, "m4")
     blocked.drain()
     assert journal(blocked) == ["m1", "m2", "m3", "m4"]
@@ -124,8 +124,8 @@ def test_redriving_the_head_resolves_the_chain(blocked: Shop) -> None:
 
 def test_discarding_the_head_resolves_the_chain(blocked: Shop) -> None:
     """It never runs, and says who decided so."""
-    assert blocked.inbox.discard(blocked.seqs["m1"], reason="order cancelled", actor="ann") == 1
-    assert blocked.inbox.discard(blocked.seqs["m1"]) == 0
+    assert blocked.inbox.admin.discard(blocked.seqs["m1"], reason="order cancelled", actor="ann") == 1
+    assert blocked.inbox.admin.discard(blocked.seqs["m1"]) == 0
     blocked.drain()
     assert journal(blocked) == ["m2", "m3"]
     assert blocked.status("m1") == "discarded"
@@ -134,19 +134,19 @@ def test_discarding_the_head_resolves_the_chain(blocked: Shop) -> None:
 
 def test_releasing_the_head_resolves_the_chain(blocked: Shop) -> None:
     """It stays dead, and its key goes on without it."""
-    assert blocked.inbox.release(blocked.seqs["m1"], reason="fixed by hand", actor="ann") == 1
-    assert blocked.inbox.release(blocked.seqs["m1"]) == 0
+    assert blocked.inbox.admin.unblock(blocked.seqs["m1"], reason="fixed by hand", actor="ann") == 1
+    assert blocked.inbox.admin.unblock(blocked.seqs["m1"]) == 0
     blocked.drain()
     assert journal(blocked) == ["m2", "m3"]
     assert blocked.status("m1") == "dead"
     assert [(entry.action, entry.reason) for entry in blocked.story("m1").actions] == [("release", "fixed by hand")]
 
 
-@pytest.mark.parametrize("command", ["redrive", "discard", "release"])
+@pytest.mark.parametrize("command", ["redrive", "discard", "unblock"])
 def test_a_chain_is_resolved_by_its_key(blocked: Shop, command: str) -> None:
     """One command, without looking up a number."""
-    assert getattr(blocked.inbox, command)(key="other", reason="no such key") == 0
-    assert getattr(blocked.inbox, command)(key="k", reason="all of them") == 1
+    assert getattr(blocked.inbox.admin, command)(key="other", reason="no such key") == 0
+    assert getattr(blocked.inbox.admin, command)(key="k", reason="all of them") == 1
     blocked.finish()
     expected = "waiting" if command == "redrive" else "done"  # redriven, it dies again
     assert statuses(blocked, ["m2", "m3"]) == {"m2": expected, "m3": expected}
@@ -162,8 +162,8 @@ def test_only_a_dead_message_that_holds_a_key_is_released(shop: Shop, clerk: Cle
     shop.receive("keyless", "free", data={"reject": True})
     shop.drain()
     for message_id in ("done", "head", "behind", "keyless"):
-        assert shop.inbox.release(shop.seqs[message_id]) == 0
-    assert shop.inbox.release(999_999) == 0
+        assert shop.inbox.admin.unblock(shop.seqs[message_id]) == 0
+    assert shop.inbox.admin.unblock(999_999) == 0
     assert shop.count("audit") == 0
     shop.finish()
 
@@ -175,17 +175,17 @@ def test_a_message_that_its_key_left_behind_is_redriven_only_out_of_order(shop: 
     receive(shop, "m1", data={"fail": 3})
     receive(shop, "m2")
     shop.finish()
-    shop.inbox.release(shop.seqs["m1"])
+    shop.inbox.admin.unblock(shop.seqs["m1"])
     shop.drain()
     receive(shop, "m3", data={"fail": 1})
     receive(shop, "m4")
     shop.drain()
     assert statuses(shop, ["m1", "m2", "m3", "m4"]) == {"m1": "dead", "m2": "done", "m3": "retrying", "m4": "waiting"}
     with pytest.raises(ConfigurationError, match=r"left behind by its key 'k'.*out_of_order=True"):
-        shop.inbox.redrive(shop.seqs["m1"])
+        shop.inbox.admin.redrive(shop.seqs["m1"])
     assert shop.status("m1") == "dead"
     shop.sql(f"UPDATE {shop.prefix}body SET body = %s WHERE id = 'm1'", b'{"k": "k"}')
-    assert shop.inbox.redrive(shop.seqs["m1"], out_of_order=True) == 1
+    assert shop.inbox.admin.redrive(shop.seqs["m1"], out_of_order=True) == 1
     shop.finish()
     assert journal(shop) == ["m2", "m1", "m3", "m4"]
 
@@ -195,8 +195,8 @@ def test_a_redriven_message_holds_its_key_again(shop: Shop, clerk: Clerk) -> Non
     handle_all(shop, clerk, retry=LATER)
     receive(shop, "m1", data={"fail": 3})
     shop.finish()
-    shop.inbox.release(shop.seqs["m1"])
-    shop.inbox.redrive(shop.seqs["m1"], out_of_order=True)
+    shop.inbox.admin.unblock(shop.seqs["m1"])
+    shop.inbox.admin.redrive(shop.seqs["m1"], out_of_order=True)
     receive(shop, "m2")
     shop.drain()
     assert statuses(shop, ["m1", "m2"]) == {"m1": "retrying", "m2": "waiting"}

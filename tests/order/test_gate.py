@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from onceward import ConfigurationError, Reject
-from onceward.doctor import examine
+from onceward.admin.doctor import examine
 from tests.contract.behaviour import Steps, wrote
 from tests.contract.harness import LATER, Shop, arguments
 from tests.order.background import meanwhile
@@ -98,7 +98,7 @@ def test_a_message_waits_visibly_for_the_number_before_it(counting: Shop) -> Non
     counting.drain()
     assert statuses(counting, ["k1", "k3", "k4"]) == {"k1": "done", "k3": "waiting", "k4": "waiting"}
     assert counting.story("k3").due_at is not None
-    assert (counting.inbox.stats().waiting, counting.count("attempt")) == (2, 0)
+    assert (counting.inbox.admin.stats().waiting, counting.count("attempt")) == (2, 0)
     receive(counting, 2)
     counting.drain()
     assert journal(counting) == ["k1", "k2", "k3", "k4"]
@@ -138,19 +138,19 @@ def test_a_late_predecessor_is_still_applied_and_then_its_successor(counting: Sh
     receive(counting, 1)
     counting.drain()
     assert journal(counting) == ["k1"]
-    assert counting.inbox.redrive(counting.seqs["k2"]) == 1
+    assert counting.inbox.admin.redrive(counting.seqs["k2"]) == 1
     counting.drain()
     assert journal(counting) == ["k1", "k2", "k3"]
 
 
-@pytest.mark.parametrize("command", ["discard", "release"])
+@pytest.mark.parametrize("command", ["discard", "unblock"])
 def test_giving_up_the_holder_of_a_gap_lets_its_key_go_on(counting: Shop, command: str) -> None:
     """It counts as applied: n+1 goes on, and what is missing before it is stale when it comes after all."""
     receive(counting, 2, 3)
     counting.drain()
     let_deadlines_pass(counting)
     counting.drain()
-    assert getattr(counting.inbox, command)(counting.seqs["k2"]) == 1
+    assert getattr(counting.inbox.admin, command)(counting.seqs["k2"]) == 1
     counting.drain()
     assert journal(counting) == ["k3"]
     receive(counting, 1, 4)
@@ -176,7 +176,7 @@ def test_discarding_a_held_message_counts_it_as_applied(counting: Shop) -> None:
     """A person does not wait for the deadline."""
     receive(counting, 1, 3, 4)
     counting.drain()
-    assert counting.inbox.discard(counting.seqs["k3"]) == 1
+    assert counting.inbox.admin.discard(counting.seqs["k3"]) == 1
     counting.drain()
     assert journal(counting) == ["k1", "k4"]
 
@@ -188,7 +188,7 @@ def test_discarding_a_successor_does_not_skip_the_head(counting: Shop) -> None:
     receive(counting, 3)
     counting.drain()
     assert statuses(counting, ["k2", "k3"]) == {"k2": "retrying", "k3": "waiting"}
-    assert counting.inbox.discard(counting.seqs["k3"]) == 0
+    assert counting.inbox.admin.discard(counting.seqs["k3"]) == 0
     counting.finish()
     assert statuses(counting, ["k2", "k3"]) == {"k2": "done", "k3": "done"}
     assert journal(counting) == ["k1", "k2", "k3"]
@@ -207,8 +207,8 @@ def test_a_stale_number_is_skipped_and_never_runs(counting: Shop) -> None:
     (action,) = counting.story("k2-again").actions
     assert (action.action, action.actor) == ("skip", "onceward")
     assert "number 2 came after" in action.reason
-    assert (counting.inbox.stats().skipped, counting.inbox.stats().done) == (2, 3)
-    assert [row.id for row in counting.inbox.messages(status="skipped")] == ["k1-again", "k2-again"]
+    assert (counting.inbox.admin.stats().skipped, counting.inbox.admin.stats().done) == (2, 3)
+    assert [row.id for row in counting.inbox.admin.messages(status="skipped")] == ["k1-again", "k2-again"]
     receipt = counting.receive("k2-again", "opened", data={"k": "k", "n": 2})
     assert (receipt.status, receipt.finished) == ("duplicate", True)
 
@@ -289,7 +289,7 @@ def test_consumers_count_independently(shop: Shop, clerk: Clerk) -> None:
     receive(shop, 1, 2)
     shop.drain()
     assert journal(shop) == ["k1", "k2"]
-    assert shop.inbox.stats().dead == 1
+    assert shop.inbox.admin.stats().dead == 1
 
 
 def test_a_failure_does_not_advance_its_key(counting: Shop) -> None:
@@ -315,9 +315,9 @@ def test_a_dead_number_blocks_and_its_redrive_is_applied(counting: Shop) -> None
     counting.finish()
     assert statuses(counting, ["k1", "k2", "k3"]) == {"k1": "dead", "k2": "waiting", "k3": "waiting"}
     counting.sql(f"UPDATE {counting.prefix}body SET body = %s WHERE id = 'k1'", b'{"k": "k", "n": 1}')
-    counting.inbox.redrive(counting.seqs["k1"])
+    counting.inbox.admin.redrive(counting.seqs["k1"])
     counting.finish()
-    counting.inbox.discard(counting.seqs["k2"])
+    counting.inbox.admin.discard(counting.seqs["k2"])
     counting.finish()
     assert journal(counting) == ["k1", "k3"]
 
@@ -328,7 +328,7 @@ def test_a_message_that_was_taken_over_is_not_counted_as_given_up(shop: Shop, cl
 
     def behaviour(message: Any) -> Steps:
         if message.id == "k1" and not processes:
-            (worker,) = shop.inbox.workers()
+            (worker,) = shop.inbox.admin.workers()
             processes.append(worker.process)
             shop.declare_dead(worker.process)
             raise Reject("what a worker thinks that is dead itself")

@@ -41,7 +41,7 @@ def test_behind_an_unfinished_message_it_is_queued(
     shop.drain()
     assert statuses(shop, ["m1", "m2"]) == {"m1": status, "m2": "waiting"}
     if status == "dead":
-        shop.inbox.discard(shop.seqs["m1"])
+        shop.inbox.admin.discard(shop.seqs["m1"])
     shop.finish()
     assert journal(shop, "k") == (["m2"] if status == "dead" else ["m1", "m2"])
     assert shop.process("m2", "changed", data={"k": "k"}).finished

@@ -61,7 +61,7 @@ class Workers:
         """Kill it, and do for it what a supervisor does."""
         child.kill()
         self._marks.died(child.pid)
-        for row in self._shop.inbox.workers():
+        for row in self._shop.inbox.admin.workers():
             if row.pid == child.pid:
                 self._shop.declare_dead(row.process)
 
@@ -248,7 +248,7 @@ def test_a_blocked_key_hides_nobody(shop: Shop, clerk: Clerk) -> None:
     receive(shop, "free", key="free")
     shop.drain()
     assert shop.status("free") == "done"
-    assert shop.inbox.stats().waiting == 60
+    assert shop.inbox.admin.stats().waiting == 60
 
 
 def test_a_key_that_is_handled_inline_hides_nobody(

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from onceward import ConfigurationError, Message, identity
-from onceward.doctor import examine
+from onceward import ConfigurationError, Message
+from onceward.admin.doctor import examine
+from onceward.domain import identity
 from tests.contract.behaviour import Steps, wrote
 from tests.contract.harness import LATER, TYPE, Shop
 from tests.order.ledger import Clerk, journal
@@ -19,7 +20,7 @@ GAP = timedelta(hours=1)
 
 def statuses(shop: Shop) -> dict[str, str]:
     """What became of each message."""
-    return {row.id: row.status for row in shop.inbox.messages()}
+    return {row.id: row.status for row in shop.inbox.admin.messages()}
 
 
 def test_two_keys_with_one_hash_only_wait_for_each_other(
@@ -32,13 +33,13 @@ def test_two_keys_with_one_hash_only_wait_for_each_other(
         shop.receive(f"{key}{number}", "opened", data={"k": key, "n": number})
     shop.drain()
     assert [journal(shop, key) for key in "ab"] == [["a1", "a2"], ["b1", "b2"]]
-    assert shop.inbox.stats().skipped == 0
+    assert shop.inbox.admin.stats().skipped == 0
     for key in "ab":
         shop.receive(f"{key}3", "opened", data={"k": key, "n": 3, "reject": True})
     shop.drain()
     assert (shop.status("a3"), shop.status("b3")) == ("dead", "waiting")
-    assert shop.inbox.discard(shop.seqs["b3"]) == 1  # the first of its own key
-    assert shop.inbox.discard(shop.seqs["a3"]) == 1
+    assert shop.inbox.admin.discard(shop.seqs["b3"]) == 1  # the first of its own key
+    assert shop.inbox.admin.discard(shop.seqs["a3"]) == 1
 
 
 def test_types_share_their_keys_unless_they_have_an_aggregate(shop: Shop, clerk: Clerk) -> None:
@@ -59,7 +60,7 @@ def test_types_share_their_keys_unless_they_have_an_aggregate(shop: Shop, clerk:
         "third": "waiting",
         "same": "waiting",
     }
-    explained = shop.inbox.explain(shop.seqs["same"])
+    explained = shop.inbox.admin.explain(shop.seqs["same"])
     assert explained is not None
     assert [one.what for one in explained.events if one.kind == "next"] == [
         "waits behind an earlier message of its key (opened), which is dead:"
@@ -67,8 +68,8 @@ def test_types_share_their_keys_unless_they_have_an_aggregate(shop: Shop, clerk:
     assert shop.process("before third", "closed", data={"k": "3", "n": 3}).seq
     shop.drain()
     assert shop.status("third") == "dead"
-    assert shop.inbox.redrive(shop.seqs["third"]) == 1  # it stands in its own key still
-    assert shop.inbox.discard(shop.seqs["third"], shop.seqs["order"]) == 2
+    assert shop.inbox.admin.redrive(shop.seqs["third"]) == 1  # it stands in its own key still
+    assert shop.inbox.admin.discard(shop.seqs["third"], shop.seqs["order"]) == 2
 
 
 def test_the_doctor_lists_types_that_share_keys_under_different_paths(shop: Shop, clerk: Clerk) -> None:
@@ -97,10 +98,10 @@ def test_keys_are_looked_for_in_the_data_that_the_handler_sees(shop: Shop, key: 
     handle_newest(shop, key)
     shop.receive("old", data={"order_id": 7, "fail": True}, version=1)
     shop.receive("new", data={"order": {"id": 7}}, version=2)
-    assert [row.key for row in shop.inbox.messages()] == ["7", "7"]
+    assert [row.key for row in shop.inbox.admin.messages()] == ["7", "7"]
     shop.drain()
     assert statuses(shop) == {"old": "retrying", "new": "waiting"}
-    shop.inbox.discard(shop.seqs["old"])
+    shop.inbox.admin.discard(shop.seqs["old"])
     shop.drain()
     assert shop.effects() == ["new"]
 
@@ -113,13 +114,13 @@ def test_a_worker_moves_a_message_to_the_key_that_its_handler_finds(shop: Shop) 
     receiver.receive("old", data={"order_id": 7, "fail": True}, version=1)
     receiver.receive("new", data={"order": {"id": 7}}, version=2)
     receiver.receive("given", data={"order_id": 8}, version=1, key="mine")
-    assert [row.key for row in shop.inbox.messages()] == ["mine", "7", None]
+    assert [row.key for row in shop.inbox.admin.messages()] == ["mine", "7", None]
     shop.seqs |= receiver.seqs
     shop.drain()
     assert statuses(shop) == {"old": "retrying", "new": "waiting", "given": "done"}
     story = shop.story("old")
     assert (story.key, [action.action for action in story.actions]) == ("7", ["move"])
-    shop.inbox.discard(shop.seqs["old"])
+    shop.inbox.admin.discard(shop.seqs["old"])
     shop.drain()
     assert shop.effects() == ["given", "new"]
 
@@ -148,7 +149,7 @@ def test_a_message_without_its_key_is_dead_until_that_is_corrected(shop: Shop, s
         assert "it has no key: nothing is at 'order_id'" in shop.error(message_id)
     with shop.visitor() as corrected:
         corrected.handle(key="order", sequence=sequence)
-        assert corrected.inbox.redrive(*shop.seqs.values()) == 2
+        assert corrected.inbox.admin.redrive(*shop.seqs.values()) == 2
         corrected.drain()
     assert (statuses(shop), shop.story("m1").key) == ({"m1": "done", "m2": "done"}, "7")
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from onceward import ConfigurationError, Message, one_row
-from onceward.presence import Presence
+from onceward.runtime.heartbeat import Presence
 from tests.contract.behaviour import Steps, wrote
 from tests.contract.harness import LATER, TYPE, Shop
 from tests.order.conftest import everywhere
@@ -113,7 +113,7 @@ def test_a_release_that_knows_the_version_takes_it_up(shop: Shop) -> None:
     shop.sql(f"UPDATE {shop.prefix}queue SET due_at = {past} WHERE seq = {shop.seqs['m1']}")
     shop.drain()
     assert statuses(shop, ["m1", "m2"]) == {"m1": "dead", "m2": "retrying"}
-    assert newer.inbox.redrive(shop.seqs["m1"]) == 1
+    assert newer.inbox.admin.redrive(shop.seqs["m1"]) == 1
     shop.hurry()
     newer.drain()
     assert shop.notes() == [("m1", "handler 2"), ("m2", "handler 2")]

@@ -23,5 +23,5 @@ def shop(request: pytest.FixtureRequest) -> Iterator[Shop]:
 def post(shop: Shop) -> Post:
     """The shop's default sink, of the shop's kind."""
     post = Post()
-    shop.inbox.sink("default", post.sink(shop.kind), retry=LATER)
+    shop.inbox.add_sink("default", post.sink(shop.kind), retry=LATER)
     return post

@@ -122,7 +122,7 @@ def send(shop: Shop, *names: str, **options: Any) -> list[str]:
 def outgoing(shop: Shop) -> dict[str, str]:
     """The status of each outgoing message, by its name."""
     found = {}
-    for row in reversed(shop.inbox.messages(outgoing=True)):
+    for row in reversed(shop.inbox.admin.messages(outgoing=True)):
         body = shop.story(row.seq).body
         assert body is not None
         found[json.loads(body)["name"]] = row.status
@@ -131,7 +131,7 @@ def outgoing(shop: Shop) -> dict[str, str]:
 
 def number_of(shop: Shop, name: str) -> int:
     """The sequence number of an outgoing message."""
-    for row in shop.inbox.messages(outgoing=True):
+    for row in shop.inbox.admin.messages(outgoing=True):
         body = shop.story(row.seq).body
         if body is not None and json.loads(body)["name"] == name:
             return row.seq

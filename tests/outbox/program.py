@@ -25,7 +25,7 @@ def relay(job: Job) -> None:
     with Inbox(given["url"], settings=settings()) as inbox:
         for name in given["sinks"]:
             sink = FileSink(given["path"], deadly=given.get("deadly", ()), every=given.get("every", 0))
-            inbox.sink(name, sink, retry=AT_ONCE)
+            inbox.add_sink(name, sink, retry=AT_ONCE)
         job.say("ready")
         inbox.run(process=given.get("process", ""))
 
@@ -38,7 +38,7 @@ def forward(job: Job) -> None:
     other = None
     if given.get("next"):
         other = Inbox(given["next"]["url"], prefix=given["next"]["prefix"], settings=settings())
-        shop.inbox.sink("default", into(other, source="loop"), retry=AT_ONCE)
+        shop.inbox.add_sink("default", into(other, source="loop"), retry=AT_ONCE)
     job.say("ready")
     shop.inbox.run(process=given.get("process", ""), concurrency=2)
     if other is not None:

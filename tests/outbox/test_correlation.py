@@ -24,10 +24,10 @@ def test_they_flow_through_two_hops(shop: Shop, post: Post, headers: dict[str, s
     """Inbox, outbox, inbox, outbox: who started it stays, what caused each changes, the trace goes on as it came."""
     second = shop.another(prefix="second_")
     second.inbox.migrate()
-    shop.inbox.sink("second", into(second.inbox, source="first"))
+    shop.inbox.add_sink("second", into(second.inbox, source="first"))
     shop.handle(behaviour=sending("hop 1", to="second"))
     second.handle("shipped", sending("hop 2"))
-    second.inbox.sink("default", post.sink(second.kind))
+    second.inbox.add_sink("default", post.sink(second.kind))
     shop.receive("m1", headers={**headers, **TRACE, "x-private": "stays"})
     shop.drain()
     second.drain()

@@ -66,10 +66,10 @@ def test_three_of_ten_destinations_hang(impatient: Shop) -> None:
     shop, hanging = impatient, [Hanging() for _ in range(3)]
     well = {f"well-{number}": Post() for number in range(7)}
     for number, place in enumerate(hanging):
-        shop.inbox.sink(f"hangs-{number}", place.sink(shop.kind))
+        shop.inbox.add_sink(f"hangs-{number}", place.sink(shop.kind))
         send(shop, f"h{number}a", f"h{number}b", to=f"hangs-{number}", key="k")
     for name, post in well.items():
-        shop.inbox.sink(name, post.sink(shop.kind))
+        shop.inbox.add_sink(name, post.sink(shop.kind))
         send(shop, "a", "b", to=name, key="k")
     with shop.running():
         wait_until(lambda: all(place.asked.is_set() for place in hanging), message="three calls that hang")
@@ -91,7 +91,7 @@ def test_an_outage_opens_the_circuit_of_its_destination_and_its_end_wakes_the_re
     What was told when to come again still comes then.
     """
     away, now = Post(), [1000.0]
-    shop.inbox.sink("away", away.sink(shop.kind), retry=LATER)
+    shop.inbox.add_sink("away", away.sink(shop.kind), retry=LATER)
     breaker = shop.inbox.context.registry.find("onceward.outbox", "away", 1)[0].breaker
     assert breaker is not None
     breaker.clock = lambda: now[0]
@@ -124,7 +124,7 @@ def test_an_unknown_destination_waits_for_a_process_that_has_it(shop: Shop, post
     assert shop.story(number_of(shop, "a")).history == ()
     with shop.visitor() as other:
         elsewhere = Post()
-        other.inbox.sink("elsewhere", elsewhere.sink(shop.kind))
+        other.inbox.add_sink("elsewhere", elsewhere.sink(shop.kind))
         other.drain()
         assert elsewhere.names == ["a"]
     assert post.names == ["b"]

@@ -39,7 +39,7 @@ def connect(shop: Shop) -> Iterator[Callable[..., HttpSink]]:
     def make(url: str, *, name: str = "default", secrets: list[str] | None = None, **options: Any) -> HttpSink:
         sink = HttpSink(url, secrets=secrets or SECRETS[:1], **{"allow_private": True, **options})
         sinks.append(sink)
-        shop.inbox.sink(name, sink, retry=LATER)
+        shop.inbox.add_sink(name, sink, retry=LATER)
         return sink
 
     yield make

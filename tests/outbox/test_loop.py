@@ -53,7 +53,7 @@ class Loop:
             for key in KEYS:
                 assert [name for name, its in rows if its == key] == [name for name in names if name[0] == key], which
         for shop in (self.first, self.second):
-            stats = shop.inbox.stats()
+            stats = shop.inbox.admin.stats()
             assert (stats.dead, stats.outbox_dead, stats.outbox_unsent, stats.waiting, stats.due) == (0, 0, 0, 0, 0)
             assert_healthy(shop.inbox)
 
@@ -94,11 +94,11 @@ def test_on_one_database(request: pytest.FixtureRequest, where: str) -> None:
         register(loop.first, "first_rows", sends=True)
         register(loop.second, "second_rows", sends=False)
         sink = into(loop.second.inbox, source="loop")
-        loop.first.inbox.sink("default", sink)
+        loop.first.inbox.add_sink("default", sink)
         names = named(30)
         loop.first.receive_many([*deliveries(names), *deliveries(names)])
         loop.first.drain()
-        for row in loop.first.inbox.messages(outgoing=True, limit=5):
+        for row in loop.first.inbox.admin.messages(outgoing=True, limit=5):
             story = loop.first.story(row.seq)
             receipt = loop.second.receive(row.id, row.type, "loop", body=story.body, key=row.key)
             assert receipt.status == "duplicate"
@@ -112,7 +112,7 @@ def test_on_two_databases(sqlite_url: str, postgres_url: str, kind: Any) -> None
     with two_databases(sqlite_url, postgres_url, kind) as loop:
         register(loop.first, "first_rows", sends=True)
         register(loop.second, "second_rows", sends=False)
-        loop.first.inbox.sink("default", into(loop.second.inbox, source="loop"))
+        loop.first.inbox.add_sink("default", into(loop.second.inbox, source="loop"))
         names = named(30)
         loop.first.receive_many(deliveries(names))
         loop.first.drain()
@@ -125,24 +125,24 @@ def test_a_receiver_that_is_away_is_waited_for(sqlite_url: str, tmp_path: Path) 
     with Shop(sqlite_url, "def") as first:
         away = Shop(f"sqlite:///{tmp_path / 'other.db'}", "def", prefix="second_", migrate=False)
         first.handle("step", lambda message: iter(message.send("step", message.data) and ()), key="k")  # type: ignore[arg-type, return-value]
-        first.inbox.sink("default", into(away.inbox, source="loop"))
+        first.inbox.add_sink("default", into(away.inbox, source="loop"))
         first.receive("a0", "step", data={"k": "a", "name": "a0"})
         first.drain()
-        assert first.inbox.stats().outbox_unsent == 1
+        assert first.inbox.admin.stats().outbox_unsent == 1
         away.inbox.migrate()
         first.hurry()
         first.drain()
-        assert [row.id for row in away.inbox.messages()] == [first.story("a0").sent[0].id]
+        assert [row.id for row in away.inbox.admin.messages()] == [first.story("a0").sent[0].id]
         away.close()
 
 
 def test_all_that_a_message_is_goes_over(sqlite_url: str) -> None:
     """Id, type, version, key, bytes and headers: what the other side keeps it apart and in order by."""
     with two_prefixes(sqlite_url, "def") as loop:
-        loop.first.inbox.sink("default", into(loop.second.inbox, source="loop"))
+        loop.first.inbox.add_sink("default", into(loop.second.inbox, source="loop"))
         name = loop.first.inbox.send("step", {"n": 1}, key="a", version=3, headers={"x-note": "kept"})
         loop.first.drain()
-        (row,) = loop.second.inbox.messages(source="loop")
+        (row,) = loop.second.inbox.admin.messages(source="loop")
         assert (row.id, row.type, row.version, row.key) == (name, "step", 3, "a")
         story = loop.second.story(row.seq)
         assert (story.body, story.headers["x-note"]) == (b'{"n":1}', "kept")
@@ -177,7 +177,7 @@ class Sides:
         child.kill()
         self.killed += 1
         shop = self._loop.first if which == "first" else self._loop.second
-        for row in shop.inbox.workers():
+        for row in shop.inbox.admin.workers():
             if row.pid == child.pid:
                 shop.step(take_over_process(shop.inbox.context, row.process, "killed"))
 
@@ -212,7 +212,7 @@ def test_both_sides_are_killed_at_random(
             sides.kill(which)
             sides.start(which)
         wait_until(lambda: len(loop.rows("second")) >= 120, timeout=60, message="everything through the loop")
-        wait_until(lambda: loop.first.inbox.stats().outbox_unsent == 0, message="an empty outbox")
+        wait_until(lambda: loop.first.inbox.admin.stats().outbox_unsent == 0, message="an empty outbox")
         wait_until(lambda: loop.second.count("queue") == 0, message="an empty inbox")
         sides.stop()
         assert sides.killed == 4

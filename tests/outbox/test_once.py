@@ -80,7 +80,7 @@ def test_a_call_is_made_once_however_often_the_handler_fails(shop: Shop, provide
     (effect,) = shop.story("m1").effects
     assert (effect.name, effect.done, effect.result, effect.key) == ("charge", True, provider.answer, provider.keys[0])
     assert effect.finished_at is not None
-    assert shop.inbox.effects() == []
+    assert shop.inbox.admin.effects() == []
 
 
 @pytest.mark.parametrize("shop", ["sqlite-async", "postgres-async"], indirect=True)
@@ -122,10 +122,10 @@ def test_a_result_that_cannot_be_recorded(shop: Shop, provider: Provider) -> Non
     shop.finish()
     assert shop.status("m1") == "dead"
     assert "once('charge') returned object, which cannot be recorded" in shop.error("m1")
-    shop.inbox.redrive(shop.seqs["m1"])
+    shop.inbox.admin.redrive(shop.seqs["m1"])
     shop.finish()
     assert provider.calls == ["m1 charge"]
-    assert shop.inbox.effects() == []
+    assert shop.inbox.admin.effects() == []
 
 
 @everywhere
@@ -144,7 +144,7 @@ def test_a_call_that_raises_has_an_unknown_outcome(shop: Shop, provider: Provide
     assert "'charge' of message 'm1' was begun by an earlier attempt, and nobody knows" in shop.error("m1")
     assert "settle_effect" in shop.error("m1")
     assert provider.calls == ["m1 charge"]
-    (effect,) = shop.inbox.effects()
+    (effect,) = shop.inbox.admin.effects()
     assert (effect.seq, effect.name, effect.done) == (shop.seqs["m1"], "charge", False)
 
 
@@ -163,11 +163,13 @@ def unknown(shop: Shop, provider: Provider) -> Provider:
 def test_a_person_says_that_it_happened(shop: Shop, unknown: Provider) -> None:
     """The handler gets the result that the person gave; the call is not made again."""
     seq = shop.seqs["m1"]
-    assert shop.inbox.settle_effect(seq, "charge", happened=True, result={"charge": "seen"}, actor="ann", reason="log")
-    assert not shop.inbox.settle_effect(seq, "charge", happened=True, result={"charge": "other"})
-    assert not shop.inbox.settle_effect(seq, "charge", happened=False)
-    assert shop.inbox.effects() == []
-    assert shop.inbox.redrive(seq) == 1
+    assert shop.inbox.admin.settle_effect(
+        seq, "charge", happened=True, result={"charge": "seen"}, actor="ann", reason="log"
+    )
+    assert not shop.inbox.admin.settle_effect(seq, "charge", happened=True, result={"charge": "other"})
+    assert not shop.inbox.admin.settle_effect(seq, "charge", happened=False)
+    assert shop.inbox.admin.effects() == []
+    assert shop.inbox.admin.redrive(seq) == 1
     shop.drain()
     assert shop.notes() == [("m1", "{'charge': 'seen'}")]
     assert unknown.calls == ["m1 charge"]
@@ -179,9 +181,9 @@ def test_a_person_says_that_it_happened(shop: Shop, unknown: Provider) -> None:
 def test_a_person_says_that_it_did_not_happen(shop: Shop, unknown: Provider) -> None:
     """The call is made again."""
     seq = shop.seqs["m1"]
-    assert shop.inbox.settle_effect(seq, "charge", happened=False)
-    assert shop.inbox.effects() == []
-    shop.inbox.redrive(seq)
+    assert shop.inbox.admin.settle_effect(seq, "charge", happened=False)
+    assert shop.inbox.admin.effects() == []
+    shop.inbox.admin.redrive(seq)
     shop.drain()
     assert unknown.calls == ["m1 charge"] * 2
     assert len(set(unknown.keys)) == 1
@@ -190,7 +192,7 @@ def test_a_person_says_that_it_did_not_happen(shop: Shop, unknown: Provider) -> 
 
 def test_a_redrive_without_a_word_changes_nothing(shop: Shop, unknown: Provider) -> None:
     """Whoever redrives first and looks later is stopped again."""
-    shop.inbox.redrive(shop.seqs["m1"])
+    shop.inbox.admin.redrive(shop.seqs["m1"])
     shop.drain()
     assert shop.status("m1") == "dead"
     assert unknown.calls == ["m1 charge"]
@@ -201,7 +203,7 @@ def test_there_is_nothing_to_say_about_an_effect_that_is_not_there(shop: Shop, u
     assert unknown.calls
     for seq, name in ((shop.seqs["m1"], "refund"), (999_999, "charge")):
         with pytest.raises(LookupError, match="has no effect named"):
-            shop.inbox.settle_effect(seq, name, happened=True)
+            shop.inbox.admin.settle_effect(seq, name, happened=True)
 
 
 @everywhere
@@ -227,7 +229,7 @@ def redriven_late(shop: Shop, provider: Provider, memory: bool | timedelta) -> N
     provider.error = None
     late = "started_at - interval '25 hours'" if shop.dialect == "postgres" else "started_at - 25 * 3600 * 1000000"
     shop.sql(f"UPDATE {shop.prefix}effect SET started_at = {late}")
-    shop.inbox.redrive(shop.seqs["m1"])
+    shop.inbox.admin.redrive(shop.seqs["m1"])
     shop.drain()
 
 
@@ -242,8 +244,8 @@ def test_a_late_redrive_does_not_trust_a_key_that_may_be_forgotten(
     redriven_late(shop, provider, memory)
     assert (shop.status("m1"), provider.calls) == ("dead", ["m1 charge"])
     assert "settle_effect" in shop.error("m1")
-    assert shop.inbox.settle_effect(shop.seqs["m1"], "charge", happened=False)
-    shop.inbox.redrive(shop.seqs["m1"])
+    assert shop.inbox.admin.settle_effect(shop.seqs["m1"], "charge", happened=False)
+    shop.inbox.admin.redrive(shop.seqs["m1"])
     shop.drain()
     assert (shop.status("m1"), provider.calls) == ("done", ["m1 charge"] * 2)
 
@@ -279,7 +281,7 @@ def test_a_rejected_call_is_dead_at_once(shop: Shop, provider: Provider) -> None
     assert shop.status("m1") == "dead"
     assert "card refused" in shop.error("m1")
     provider.error = None
-    shop.inbox.redrive(shop.seqs["m1"])
+    shop.inbox.admin.redrive(shop.seqs["m1"])
     shop.drain()
     assert provider.calls == ["m1 charge"]
 
@@ -382,9 +384,9 @@ def test_several_calls_of_one_message_are_recorded_by_name(shop: Shop, provider:
     shop.handle(behaviour=behaviour)
     shop.receive("m1")
     shop.finish()
-    assert [effect.name for effect in shop.inbox.effects()] == ["second"]
-    shop.inbox.settle_effect(shop.seqs["m1"], "second", happened=False)
-    shop.inbox.redrive(shop.seqs["m1"])
+    assert [effect.name for effect in shop.inbox.admin.effects()] == ["second"]
+    shop.inbox.admin.settle_effect(shop.seqs["m1"], "second", happened=False)
+    shop.inbox.admin.redrive(shop.seqs["m1"])
     shop.drain()
     assert provider.calls == ["m1 first", "m1 second", "m1 second"]
     assert shop.status("m1") == "done"
@@ -464,9 +466,9 @@ def test_inline_on_postgresql_an_unknown_outcome_can_be_settled(postgres_url: st
         provider.error = None
         shop.finish()
         assert shop.status("m1") == "dead"
-        assert [effect.seq for effect in shop.inbox.effects()] == [shop.seqs["m1"]]
-        assert shop.inbox.settle_effect(shop.seqs["m1"], "charge", happened=True, result="seen")
-        shop.inbox.redrive(shop.seqs["m1"])
+        assert [effect.seq for effect in shop.inbox.admin.effects()] == [shop.seqs["m1"]]
+        assert shop.inbox.admin.settle_effect(shop.seqs["m1"], "charge", happened=True, result="seen")
+        shop.inbox.admin.redrive(shop.seqs["m1"])
         shop.drain()
         assert shop.notes() == [("m1", "seen")]
         assert provider.calls == ["m1 charge"]

@@ -41,7 +41,7 @@ class Scene:
             **arguments,
         )
         assert child.end() == -signal.SIGKILL, child.errors
-        for row in self.shop.inbox.workers():
+        for row in self.shop.inbox.admin.workers():
             if row.pid == child.pid:
                 self.shop.declare_dead(row.process)
 
@@ -70,12 +70,12 @@ def test_a_death_between_intent_and_result_leaves_an_unknown_outcome(scene: Scen
     assert shop.status("m1") == "dead"
     assert "nobody knows whether it happened" in shop.error("m1")
     assert len(scene.calls) == made
-    (effect,) = shop.inbox.effects()
+    (effect,) = shop.inbox.admin.effects()
     assert (effect.seq, effect.name) == (shop.seqs["m1"], "charge")
     happened = moment == "in"
     result = {"charge": "found"} if happened else None
-    assert shop.inbox.settle_effect(shop.seqs["m1"], "charge", happened=happened, result=result)
-    shop.inbox.redrive(shop.seqs["m1"])
+    assert shop.inbox.admin.settle_effect(shop.seqs["m1"], "charge", happened=happened, result=result)
+    shop.inbox.admin.redrive(shop.seqs["m1"])
     shop.finish()
     assert shop.notes() == [("m1", "found" if happened else "ch_m1")]
     assert len(scene.calls) == 1
@@ -90,7 +90,7 @@ def test_a_death_after_the_result_is_recorded_repeats_nothing(scene: Scene) -> N
     scene.go_on()
     assert shop.notes() == [("m1", "ch_m1")]
     assert len(scene.calls) == 1
-    assert shop.inbox.effects() == []
+    assert shop.inbox.admin.effects() == []
 
 
 def test_an_idempotent_call_is_repeated_after_a_death(scene: Scene) -> None:
@@ -110,7 +110,7 @@ def test_a_running_call_is_not_listed_as_unknown(scene: Scene) -> None:
     listed: list[int] = []
 
     def behaviour(message: Any) -> Any:
-        yield Do(lambda _: message.once("charge", lambda: listed.append(len(shop.inbox.effects()))))
+        yield Do(lambda _: message.once("charge", lambda: listed.append(len(shop.inbox.admin.effects()))))
         yield wrote(message)
 
     shop.handle("charge", behaviour)
@@ -135,9 +135,9 @@ def test_a_death_inline_leaves_an_unknown_outcome(inline: Scene) -> None:
     shop.finish()
     assert shop.status("m1") == "dead"
     assert len(inline.calls) == 1
-    assert [effect.seq for effect in shop.inbox.effects()] == [shop.seqs["m1"]]
-    assert shop.inbox.settle_effect(shop.seqs["m1"], "charge", happened=True, result={"charge": "found"})
-    shop.inbox.redrive(shop.seqs["m1"])
+    assert [effect.seq for effect in shop.inbox.admin.effects()] == [shop.seqs["m1"]]
+    assert shop.inbox.admin.settle_effect(shop.seqs["m1"], "charge", happened=True, result={"charge": "found"})
+    shop.inbox.admin.redrive(shop.seqs["m1"])
     shop.finish()
     assert shop.notes() == [("m1", "found")]
 
@@ -147,13 +147,13 @@ def test_a_call_whose_message_never_comes_again_can_be_settled(inline: Scene, *,
     """D32: nothing of the message is there; a person settles the call, and the retention takes what is left of it."""
     shop = inline.shop
     inline.die("in", inline="m1")
-    (effect,) = shop.inbox.effects()
-    assert shop.inbox.message(effect.seq) is None
-    assert shop.inbox.settle_effect(effect.seq, "charge", happened=happened, reason="seen at the bank")
-    assert shop.inbox.effects() == []
-    assert not shop.inbox.settle_effect(effect.seq, "charge", happened=True) if happened else True
+    (effect,) = shop.inbox.admin.effects()
+    assert shop.inbox.admin.message(effect.seq) is None
+    assert shop.inbox.admin.settle_effect(effect.seq, "charge", happened=happened, reason="seen at the bank")
+    assert shop.inbox.admin.effects() == []
+    assert not shop.inbox.admin.settle_effect(effect.seq, "charge", happened=True) if happened else True
     shop.sql(f"UPDATE {shop.prefix}effect SET finished_at = finished_at - interval '1 year'")
-    shop.inbox.prune()
+    shop.inbox.retention.prune()
     assert shop.count("effect") == 0
     if happened:
         assert shop.count("audit") == 0
@@ -169,7 +169,7 @@ def test_a_call_that_is_being_made_inline_cannot_be_settled(inline: Scene) -> No
         yield wrote(message)
 
     def settle(message: Any) -> bool:
-        return shop.inbox.settle_effect(message.seq, "charge", happened=False)
+        return shop.inbox.admin.settle_effect(message.seq, "charge", happened=False)
 
     shop.handle("charge", behaviour)
     assert shop.process("m1", "charge").finished

@@ -23,7 +23,7 @@ from tests.waiting import wait_until
 def test_what_is_sent_is_published_and_done(shop: Shop, post: Post) -> None:
     """By the sink of its name, or the default one; with everything the sender said; and it can be seen."""
     warehouse = Post()
-    shop.inbox.sink("warehouse", warehouse.sink(shop.kind))
+    shop.inbox.add_sink("warehouse", warehouse.sink(shop.kind))
     shop.handle(behaviour=sending("a", to="warehouse", key={"order": 7}, version=3, headers={"x": "y"}))
     shop.receive("m1")
     send(shop, "b")
@@ -34,7 +34,7 @@ def test_what_is_sent_is_published_and_done(shop: Shop, post: Post) -> None:
     assert (message.body, message.headers["x"], message.attempt) == (b'{"name":"a"}', "y", 1)
     assert message.id == shop.story("m1").sent[0].id
     assert outgoing(shop) == {"a": "done", "b": "done"}
-    stats = shop.inbox.stats()
+    stats = shop.inbox.admin.stats()
     assert (stats.outbox_unsent, stats.outbox_dead, stats.outbox_sent, stats.done) == (0, 0, 2, 1)
     shop.drain()
     assert (warehouse.names, post.names) == (["a"], ["b"])
@@ -52,7 +52,7 @@ def test_a_body_of_bytes_is_published_as_it_is(shop: Shop, post: Post) -> None:
 def test_messages_of_a_key_go_out_in_order(shop: Shop, post: Post) -> None:
     """R25: while the head backs off its successors wait; the same key to another place, and other keys, do not."""
     other = Post()
-    shop.inbox.sink("other", other.sink(shop.kind), retry=LATER)
+    shop.inbox.add_sink("other", other.sink(shop.kind), retry=LATER)
     post.trouble["a1"] = lambda: ConnectionError("away")
     send(shop, "a1", "a2", key="a")
     send(shop, "o1", "o2", key="a", to="other")
@@ -61,8 +61,8 @@ def test_messages_of_a_key_go_out_in_order(shop: Shop, post: Post) -> None:
     shop.drain()
     assert (post.names, other.names) == (["b1", "free"], ["o1", "o2"])
     assert {name: outgoing(shop)[name] for name in ("a1", "a2")} == {"a1": "retrying", "a2": "waiting"}
-    assert shop.inbox.stats().outbox_unsent == 2
-    assert shop.inbox.stats().waiting == 0, "an outgoing message is not counted as an incoming one"
+    assert shop.inbox.admin.stats().outbox_unsent == 2
+    assert shop.inbox.admin.stats().waiting == 0, "an outgoing message is not counted as an incoming one"
     post.trouble.clear()
     shop.finish()
     assert post.names == ["b1", "free", "a1", "a2"]
@@ -77,7 +77,7 @@ def test_a_failure_is_an_attempt_with_its_story(shop: Shop, post: Post) -> None:
     story = shop.story(number_of(shop, "a"))
     assert story.status == "dead"
     assert [entry.error.partition(" (")[0] for entry in story.history] == ["ConnectionError: refused"] * 3
-    stats = shop.inbox.stats()
+    stats = shop.inbox.admin.stats()
     assert (stats.outbox_unsent, stats.outbox_dead, stats.outbox_sent, stats.dead) == (0, 1, 0, 0)
 
 
@@ -136,8 +136,8 @@ def test_a_sink_names_the_time_of_the_next_attempt(shop: Shop, post: Post) -> No
 def test_sinks_of_both_kinds_side_by_side(shop: Shop, first: Kind, second: Kind) -> None:
     """An `async def` sink and a `def` one, in one relay, whatever the handlers are."""
     posts = {"one": Post(), "two": Post()}
-    shop.inbox.sink("one", posts["one"].sink(first))
-    shop.inbox.sink("two", posts["two"].sink(second))
+    shop.inbox.add_sink("one", posts["one"].sink(first))
+    shop.inbox.add_sink("two", posts["two"].sink(second))
     shop.handle(behaviour=sending(to="one", key="k"))
     for number in range(4):
         shop.receive(f"m{number}")
@@ -160,29 +160,29 @@ def stuck(shop: Shop, post: Post) -> Post:
 def test_redriving_an_outgoing_message(shop: Shop, stuck: Post) -> None:
     """R18, R25: published first, under its id, and its successors after it."""
     stuck.trouble.clear()
-    assert shop.inbox.redrive(number_of(shop, "a1"), reason="fixed over there") == 1
+    assert shop.inbox.admin.redrive(number_of(shop, "a1"), reason="fixed over there") == 1
     shop.drain()
     assert stuck.names == ["a1", "a2", "a3"]
 
 
 def test_discarding_an_outgoing_message(shop: Shop, stuck: Post) -> None:
     """R18, R25: it never goes out."""
-    assert shop.inbox.discard(number_of(shop, "a1"), reason="obsolete") == 1
+    assert shop.inbox.admin.discard(number_of(shop, "a1"), reason="obsolete") == 1
     shop.drain()
     assert stuck.names == ["a2", "a3"]
     assert outgoing(shop)["a1"] == "discarded"
-    assert shop.inbox.stats().outbox_dead == 0
+    assert shop.inbox.admin.stats().outbox_dead == 0
 
 
 def test_releasing_an_outgoing_message(shop: Shop, stuck: Post) -> None:
     """R18, R25: its key goes on without it; redriven out of order, it holds its old key again."""
-    assert shop.inbox.release(number_of(shop, "a1")) == 1
+    assert shop.inbox.admin.unblock(number_of(shop, "a1")) == 1
     shop.drain()
     assert stuck.names == ["a2", "a3"]
     with pytest.raises(ConfigurationError, match="left behind by its key 'a'"):
-        shop.inbox.redrive(number_of(shop, "a1"))
+        shop.inbox.admin.redrive(number_of(shop, "a1"))
     stuck.trouble["a1"] = lambda: ConnectionError("away")
-    assert shop.inbox.redrive(number_of(shop, "a1"), out_of_order=True) == 1
+    assert shop.inbox.admin.redrive(number_of(shop, "a1"), out_of_order=True) == 1
     send(shop, "a4", key="a")
     shop.drain()
     assert outgoing(shop)["a4"] == "waiting"
@@ -191,18 +191,18 @@ def test_releasing_an_outgoing_message(shop: Shop, stuck: Post) -> None:
     assert stuck.names == ["a2", "a3", "a1", "a4"]
 
 
-@pytest.mark.parametrize("command", ["redrive", "discard", "release"])
+@pytest.mark.parametrize("command", ["redrive", "discard", "unblock"])
 def test_the_outbox_in_bulk(shop: Shop, stuck: Post, command: str) -> None:
     """R18: by `outgoing=True`; a command for incoming messages leaves it alone."""
-    assert getattr(shop.inbox, command)(key="a") == 0
-    assert getattr(shop.inbox, command)(outgoing=True, key="a") == 1
+    assert getattr(shop.inbox.admin, command)(key="a") == 0
+    assert getattr(shop.inbox.admin, command)(outgoing=True, key="a") == 1
     shop.drain()
     assert stuck.names == ([] if command == "redrive" else ["a2", "a3"])
 
 
 def test_a_sink_needs_a_name_of_its_own(shop: Shop, post: Post) -> None:
     with pytest.raises(ConfigurationError, match="a sink named 'default' already"):
-        shop.inbox.sink("default", post.sink("def"))
+        shop.inbox.add_sink("default", post.sink("def"))
 
 
 def test_the_budget_of_a_sink_is_its_own(shop: Shop) -> None:
@@ -210,12 +210,12 @@ def test_the_budget_of_a_sink_is_its_own(shop: Shop) -> None:
     hasty, patient = Post(), Post()
     for post in (hasty, patient):
         post.trouble = {"a": lambda: ConnectionError("away")}
-    shop.inbox.sink("hasty", hasty.sink(shop.kind), retry=RetryPolicy(attempts=1))
-    shop.inbox.sink("patient", patient.sink(shop.kind), retry=LATER)
+    shop.inbox.add_sink("hasty", hasty.sink(shop.kind), retry=RetryPolicy(attempts=1))
+    shop.inbox.add_sink("patient", patient.sink(shop.kind), retry=LATER)
     for name in ("hasty", "patient"):
         send(shop, "a", to=name)
     shop.drain()
-    statuses = {row.seq: row.status for row in shop.inbox.messages(outgoing=True)}
+    statuses = {row.seq: row.status for row in shop.inbox.admin.messages(outgoing=True)}
     assert [statuses[seq] for seq in sorted(statuses)] == ["dead", "retrying"]
 
 
@@ -235,7 +235,7 @@ def test_a_waiting_relay_is_woken(store_url: str, way: str) -> None:
     """R22, R25: published at once, not when the relay looks by itself, which here is in an hour."""
     with Shop(store_url, "def", settings=Settings(poll=timedelta(hours=1))) as shop:
         sink: Sink = Waking()
-        shop.inbox.sink("default", sink)
+        shop.inbox.add_sink("default", sink)
         shop.handle(behaviour=sending("a"))
         send(shop, "first")
         with shop.running():
@@ -270,7 +270,7 @@ class Relays:
     def bury(self, child: Child) -> None:
         """See it die of SIGKILL, and do for it what a supervisor does."""
         assert child.end() == -signal.SIGKILL, child.errors
-        for row in self._shop.inbox.workers():
+        for row in self._shop.inbox.admin.workers():
             if row.pid == child.pid:
                 self._shop.declare_dead(row.process)
 
@@ -288,7 +288,7 @@ def test_two_relays_keep_the_order(shop: Shop, relays: Relays) -> None:
     for number in range(25):
         for to, key in places:
             send(shop, f"{to}.{key}.{number}", to=to, key=key)
-    wait_until(lambda: shop.inbox.stats().outbox_sent == 150, timeout=60, message="everything published")
+    wait_until(lambda: shop.inbox.admin.stats().outbox_sent == 150, timeout=60, message="everything published")
     for child in children:
         child.stop()
     lines = published(relays.path)
@@ -303,7 +303,7 @@ def test_a_relay_killed_after_publishing_publishes_again_under_the_same_id(shop:
     relays.bury(relays.start(deadly=["a2"]))
     assert [line["name"] for line in published(relays.path)][-1] == "a2"
     child = relays.start()
-    wait_until(lambda: shop.inbox.stats().outbox_sent == 3, message="everything published")
+    wait_until(lambda: shop.inbox.admin.stats().outbox_sent == 3, message="everything published")
     child.stop()
     lines = published(relays.path)
     assert all(line["id"] == ids[line["name"]] for line in lines)
@@ -322,7 +322,7 @@ def test_relays_killed_again_and_again_lose_nothing(shop: Shop, relays: Relays) 
     for _ in range(5):
         relays.bury(relays.start(every=5))
     child = relays.start()
-    wait_until(lambda: shop.inbox.stats().outbox_sent == 24, message="everything published")
+    wait_until(lambda: shop.inbox.admin.stats().outbox_sent == 24, message="everything published")
     child.stop()
     lines = published(relays.path)
     assert {line["name"]: line["id"] for line in lines} == ids
@@ -340,9 +340,9 @@ def test_a_message_whose_publication_kills_the_relay_is_dead_after_three(shop: S
     child = relays.start(deadly=["killer"])
     send(shop, "behind", key="k")
     send(shop, "a", "b")
-    wait_until(lambda: shop.inbox.stats().outbox_sent == 2, message="the others published")
+    wait_until(lambda: shop.inbox.admin.stats().outbox_sent == 2, message="the others published")
     child.stop()
-    shop.inbox.sink("default", Post().sink(shop.kind))
+    shop.inbox.add_sink("default", Post().sink(shop.kind))
     shop.drain()
     assert outgoing(shop) == {"killer": "dead", "behind": "waiting", "a": "done", "b": "done"}
     assert [line["name"] for line in published(relays.path)].count("killer") == 3

@@ -175,7 +175,7 @@ def test_a_worker_that_lost_its_claim_sends_nothing(shop: Shop, post: Post) -> N
     def behaviour(message: Message) -> Steps:
         message.send("shipped", {"name": "m1"})
         if not shop.story("m1").history:
-            for worker in shop.inbox.workers():
+            for worker in shop.inbox.admin.workers():
                 shop.declare_dead(worker.process)
         yield wrote(message)
 
@@ -250,13 +250,13 @@ def test_one_id_is_one_message(shop: Shop, post: Post) -> None:
         send(shop, "a", id="mine", tx=own.connection)
     shop.drain()
     assert post.ids == ["mine"]
-    assert shop.inbox.stats().outbox_sent == 1
+    assert shop.inbox.admin.stats().outbox_sent == 1
 
 
 @everywhere
 def test_one_id_goes_to_each_destination_and_never_with_other_content(shop: Shop, post: Post) -> None:
     """D03: the destination is part of the identity; other content under a known id is said, and sends nothing."""
-    shop.inbox.sink("warehouse", post.sink(shop.kind))
+    shop.inbox.add_sink("warehouse", post.sink(shop.kind))
     for destination in (None, "default", "warehouse", "warehouse"):
         assert send(shop, "a", id="mine", to=destination) == ["mine"]
     for kind, name, version in (("returned", "a", 1), ("shipped", "a", 2), ("shipped", "b", 1)):
@@ -272,8 +272,8 @@ def test_one_id_goes_to_each_destination_and_never_with_other_content(shop: Shop
         ("", "other"),
         ("warehouse", "mine"),
     ]
-    assert len(shop.inbox.find(shop.inbox.context.service, "mine")) == 2
-    assert len(shop.inbox.find_anywhere("mine")) == 2
+    assert len(shop.inbox.admin.find(shop.inbox.context.service, "mine")) == 2
+    assert len(shop.inbox.admin.find_anywhere("mine")) == 2
 
 
 def test_outgoing_and_incoming_do_not_mix(shop: Shop, post: Post) -> None:
@@ -282,10 +282,10 @@ def test_outgoing_and_incoming_do_not_mix(shop: Shop, post: Post) -> None:
     shop.handle("shipped")
     send(shop, "a", id="same")
     assert shop.receive("same", "shipped", service, data={"name": "a"}).status == "accepted"
-    assert [row.id for row in shop.inbox.messages()] == ["same"]
-    assert [row.id for row in shop.inbox.messages(outgoing=True)] == ["same"]
-    assert shop.inbox.stats().due == 1
-    assert shop.inbox.stats().outbox_unsent == 1
+    assert [row.id for row in shop.inbox.admin.messages()] == ["same"]
+    assert [row.id for row in shop.inbox.admin.messages(outgoing=True)] == ["same"]
+    assert shop.inbox.admin.stats().due == 1
+    assert shop.inbox.admin.stats().outbox_unsent == 1
     shop.drain()
     assert (post.names, shop.effects()) == (["a"], ["same"])
 

@@ -16,10 +16,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from onceward import Inbox, Message, Reject, Settings
-from onceward.alerts import Alert, Rules
+from onceward.admin.alerts import Alert, Rules
 from onceward.cli.app import COMMANDS, application
 from onceward.message import Arguments
-from onceward.metrics import exposition
+from onceward.observability.prometheus import exposition
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Desk:
         self.inbox = inbox
         self.store = ("--store", inbox.url, "--service", "shop")
         self.told: list[Alert] = []
-        self.alerts = inbox.alert(self.told.append, rules=Rules(quiet=timedelta(0)))
+        self.alerts = inbox.admin.alert(self.told.append, rules=Rules(quiet=timedelta(0)))
 
     def receive(self, suffix: int | str, kind: str = "paid", **data: Any) -> int:
         """A message arrives."""
@@ -92,7 +92,7 @@ def test_the_database_is_down(private_postgres: PostgresServer, tmp_path: Path) 
         assert receipt.status == "spooled"
         private_postgres.start()
         wait_until(lambda: ran == ["evt_1", "evt_2"], timeout=60, message="the worker and the spool, by themselves")
-        wait_until(lambda: not inbox.spooled, message="the spool to forget what is stored")
+        wait_until(lambda: not inbox.retention.spooled, message="the spool to forget what is stored")
         inbox.stop()
         worker.join()
 
@@ -143,9 +143,9 @@ def test_a_duplicate_storm(desk: Desk) -> None:
     assert desk.status()["duplicates"] == 200
     assert ran == ["evt_1"]
     assert "latest of 200 copies suppressed" in answer("explain", *desk.store, "--source", SOURCE, "--id", "evt_1")
-    (source,) = desk.inbox.sources()
+    (source,) = desk.inbox.admin.sources()
     assert (source.name, source.duplicates) == (SOURCE, 200)
-    desk.inbox.declare_source(SOURCE, redelivers_for=timedelta(days=3))
+    desk.inbox.retention.declare_source(SOURCE, redelivers_for=timedelta(days=3))
     desk.receive(2, order=2)
     assert "stripe redelivers latest, for up to 3 days" in answer("doctor", *desk.store)
 
@@ -204,7 +204,7 @@ def test_events_out_of_order(desk: Desk) -> None:
     late = desk.inbox.receive(source=SOURCE, id="late", type="moved", data={"order": 7, "number": 2}).seq
     desk.inbox.drain()
     assert applied == [1, 2, 3]
-    assert (late, "skip") in [(line.seq, line.action) for line in desk.inbox.audit()]
+    assert (late, "skip") in [(line.seq, line.action) for line in desk.inbox.admin.audit()]
     assert first < third < late
 
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from standardwebhooks import Webhook
 
 from onceward import Inbox, Message, Retry, RetryPolicy, Settings
-from onceward.alerts import Alert, Alerts, Rules, http_hook, log_hook
+from onceward.admin.alerts import Alert, Alerts, Rules, http_hook, log_hook
+from onceward.admin.overview import Failing
 from onceward.cli.processes import _JsonLines
 from onceward.steps.settle import OFTEN
-from onceward.survey import Failing
 from tests.seeing.conftest import SOURCE, deliver, pay
 from tests.waiting import wait_until
 
@@ -31,7 +31,7 @@ RULES = Rules(quiet=timedelta(seconds=60), again=timedelta(seconds=600), backlog
 
 def watched(inbox: Inbox, told: list[Alert]) -> Alerts:
     """Alerts that are told to a list."""
-    return inbox.alert(told.append, rules=RULES)
+    return inbox.admin.alert(told.append, rules=RULES)
 
 
 def kinds(alerts: list[Alert]) -> dict[str, str]:
@@ -54,7 +54,7 @@ def test_what_needs_a_person_is_told_and_told_when_it_is_over(inbox: Inbox) -> N
     assert kinds(alerts.look(100)) == dict.fromkeys(began, "began")
     assert kinds(alerts.look(170)) == {"stuck": "began"}  # due since the last look, and nobody runs
     assert alerts.look(200) == []  # it goes on, and that is known
-    inbox.discard(seq, reason="x")
+    inbox.admin.discard(seq, reason="x")
     # What waited behind it is due now: twice as many as were told about.
     assert kinds(alerts.look(210)) == {"dead": "over", "blocked": "over", "backlog": "goes on"}
     assert {alert.kind for alert in told} >= began
@@ -76,7 +76,7 @@ def test_what_comes_and_goes_is_not_told_each_time(inbox: Inbox) -> None:
         seq = deliver(inbox, turn, amount=-1)
         inbox.drain()
         found += [alert.state for alert in alerts.look(turn * 20.0) if alert.kind == "dead"]
-        inbox.discard(seq, reason="x")
+        inbox.admin.discard(seq, reason="x")
         found += [alert.state for alert in alerts.look(turn * 20.0 + 10) if alert.kind == "dead"]
     assert found == ["began", "over", "began", "over"]  # at 0 and 10, at 60 and 70: once a minute at most
 
@@ -106,30 +106,30 @@ def test_what_keeps_failing_is_told_before_it_is_dead(inbox: Inbox, caplog: pyte
         del tx
         raise Retry("not yet", after=0 if message.attempt < OFTEN else 3600)
 
-    alerts = inbox.alert(rules=replace(RULES, held=timedelta(0), backlog=timedelta(hours=1)))
+    alerts = inbox.admin.alert(rules=replace(RULES, held=timedelta(0), backlog=timedelta(hours=1)))
     seq = deliver(inbox, 1)
     assert alerts.look(0) == []
     inbox.drain()
     assert kinds(alerts.look(1)) == {"failing": "began"}
     deliver(inbox, 2)
     assert kinds(alerts.look(2)) == {"held": "began"}
-    assert inbox.failing() == Failing(messages=1, held_keys=0)  # ten minutes are not over
-    assert inbox.failing(times=OFTEN + 1, held_for=timedelta(0)) == Failing(messages=0, held_keys=1)
+    assert inbox.admin.failing() == Failing(messages=1, held_keys=0)  # ten minutes are not over
+    assert inbox.admin.failing(times=OFTEN + 1, held_for=timedelta(0)) == Failing(messages=0, held_keys=1)
     failures = [record.levelname for record in caplog.records if "failed: Retry" in record.getMessage()]
     assert failures == ["WARNING"] * (OFTEN - 1) + ["ERROR"]
-    inbox.discard(seq, reason="x")
+    inbox.admin.discard(seq, reason="x")
     assert kinds(alerts.look(3)) == {"failing": "over", "held": "over"}
 
 
 def test_retention_that_is_too_short_is_told(store_url: str) -> None:
     with Inbox(store_url) as inbox:
         inbox.migrate()
-        inbox.declare_source(SOURCE, redelivers_for=timedelta(days=20))
+        inbox.retention.declare_source(SOURCE, redelivers_for=timedelta(days=20))
         pay(inbox)
         deliver(inbox, 1)
     short = Settings(dedupe_retention=timedelta(days=10))
     with Inbox(store_url, settings=short) as inbox:
-        (alert,) = [one for one in inbox.alert(rules=RULES).look(0) if one.kind == "retention"]
+        (alert,) = [one for one in inbox.admin.alert(rules=RULES).look(0) if one.kind == "retention"]
         assert "redelivers for longer than ids are remembered" in alert.what
 
 
@@ -140,13 +140,13 @@ def test_a_running_inbox_tells_by_itself_and_a_broken_hook_harms_nothing(inbox: 
     def broken(alert: Alert) -> None:
         raise RuntimeError(alert.kind)
 
-    inbox.alert(broken, told.append, rules=Rules(every=timedelta(milliseconds=50)))
+    inbox.admin.alert(broken, told.append, rules=Rules(every=timedelta(milliseconds=50)))
     deliver(inbox, 1, amount=-1)
     worker = Thread(target=inbox.run)
     worker.start()
     wait_until(lambda: "dead" in kinds(told), message="the alert about the dead message")
     deliver(inbox, 2, account="b")
-    wait_until(lambda: inbox.stats().done == 1, message="the handler, which goes on")
+    wait_until(lambda: inbox.admin.stats().done == 1, message="the handler, which goes on")
     inbox.stop()
     worker.join()
 
@@ -181,7 +181,7 @@ def test_a_url_is_told_under_a_signature(inbox: Inbox) -> None:
     deliver(inbox, 1, amount=-1)
     inbox.drain()
     with listening() as (url, got):
-        inbox.alert(http_hook(url, secrets=[SECRET], allow_private=True), rules=RULES).look(0)
+        inbox.admin.alert(http_hook(url, secrets=[SECRET], allow_private=True), rules=RULES).look(0)
         headers, body = got[0]
         Webhook(SECRET).verify(body, {name.lower(): value for name, value in headers.items()})
         assert json.loads(body)["kind"] == "dead"
@@ -201,7 +201,7 @@ def test_the_log_names_the_message_and_never_its_content(inbox: Inbox, caplog: p
     inbox.receive(**arguments, id="evt-1")
     inbox.drain()
     inbox.process(**{**arguments, "data": {**data, "key": "another"}}, id="evt-2")
-    inbox.alert(log_hook, rules=RULES).look(0)
+    inbox.admin.alert(log_hook, rules=RULES).look(0)
     formatted = [json.loads(_JsonLines().format(record)) for record in caplog.records if record.name == "onceward"]
     failed = [line for line in formatted if "attempt" in line]
     for line, message_id in zip(failed, ("evt-1", "evt-2"), strict=True):

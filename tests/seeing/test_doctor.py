@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from onceward import ConfigurationError, Inbox, Settings
-from onceward.doctor import Finding, examine
+from onceward.admin.doctor import Finding, examine
 from onceward.sinks.inbox import InboxSink
 from tests.servers.ports import free_port
 
@@ -43,7 +43,7 @@ def test_the_size_of_the_pool_is_a_setting(postgres_url: str) -> None:
         (found,) = about(inbox, "connections")
         assert found.what.startswith("1 process may open up to 8 connections")
         for name in ("one", "two"):
-            inbox.sink(name, InboxSink(inbox, source="here"))
+            inbox.add_sink(name, InboxSink(inbox, source="here"))
         (found,) = about(inbox, "connections")
         assert found.what.startswith("1 process may open up to 11 connections")
         assert inbox.store._pools.of_threads().max_size == 3  # type: ignore[attr-defined]
@@ -68,8 +68,8 @@ def test_a_pooler_stands_between_our_connections_and_the_servers(pgbouncer_url: 
 def test_a_broker_that_is_away_is_a_finding(sqlite_url: str) -> None:
     with Inbox(sqlite_url) as inbox:
         inbox.migrate()
-        inbox.source(f"kafka://shop:canary@127.0.0.1:{free_port()}?topic=orders", source="broker")
-        inbox.source(f"redis://127.0.0.1:{free_port()}/0?stream=orders", source="stream")  # read by any number
+        inbox.add_source(f"kafka://shop:canary@127.0.0.1:{free_port()}?topic=orders", source="broker")
+        inbox.add_source(f"redis://127.0.0.1:{free_port()}/0?stream=orders", source="stream")  # read by any number
         (found,) = about(inbox, "cannot be asked")
         assert found.level == "error"
         assert "topic orders" in found.what

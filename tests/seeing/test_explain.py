@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from onceward import Inbox
 from onceward.cli.app import application
 from onceward.cli.target import MOMENT
-from onceward.fingerprint import fingerprint
+from onceward.domain.fingerprint import fingerprint
 from tests.seeing.conftest import SOURCE, deliver, pay
 
 
@@ -29,9 +29,9 @@ def test_a_timeline_has_every_delivery_attempt_and_decision(inbox: Inbox) -> Non
         deliver(inbox, 1, amount=-3)
     deliver(inbox, 1, amount=-4)  # the same id with other bytes
     inbox.drain()
-    inbox.redrive(seq, reason="looked at it", actor="ada")
+    inbox.admin.redrive(seq, reason="looked at it", actor="ada")
     inbox.drain()
-    told = inbox.explain(seq)
+    told = inbox.admin.explain(seq)
     assert told is not None
     kinds = [event.kind for event in told.events]
     assert kinds[0] == "delivery"
@@ -41,15 +41,15 @@ def test_a_timeline_has_every_delivery_attempt_and_decision(inbox: Inbox) -> Non
         assert part in text
     moments = [event.at for event in told.events if event.at]
     assert moments == sorted(moments)
-    assert inbox.explain(999) is None
+    assert inbox.admin.explain(999) is None
 
 
 def test_cause_and_consequence_are_linked(inbox: Inbox) -> None:
     pay(inbox)
     seq = deliver(inbox, 1)
     inbox.drain()
-    (sent,) = inbox.messages(outgoing=True)
-    told, other = inbox.explain(seq), inbox.explain(sent.seq)
+    (sent,) = inbox.admin.messages(outgoing=True)
+    told, other = inbox.admin.explain(seq), inbox.admin.explain(sent.seq)
     assert told is not None
     assert other is not None
     assert [event.seq for event in told.events if event.kind == "sent"] == [sent.seq]
@@ -66,21 +66,21 @@ def test_errors_are_grouped_by_kind_and_chosen_by_it(inbox: Inbox) -> None:
     other = inbox.receive(source=SOURCE, id="evt-9", type="paid", data={"account": "z"}).seq  # no amount: KeyError
     inbox.receive(source=SOURCE, id="evt-10", type="paid", data={"account": "k1", "amount": 1})
     inbox.drain()
-    (group,) = inbox.dead_groups()
+    (group,) = inbox.admin.dead_groups()
     assert (group.messages, group.first_seq, group.last_seq, group.type) == (3, seqs[0], seqs[-1], "paid")
     assert group.fingerprint == fingerprint("Reject: amount -9 of evt-77 is negative")
-    assert [row.seq for row in inbox.messages(fingerprint=group.fingerprint)] == seqs[::-1]
-    assert other not in [row.seq for row in inbox.messages(fingerprint=group.fingerprint)]
-    waiting = inbox.messages(status="waiting")[0].seq
-    told = inbox.explain(waiting)
+    assert [row.seq for row in inbox.admin.messages(fingerprint=group.fingerprint)] == seqs[::-1]
+    assert other not in [row.seq for row in inbox.admin.messages(fingerprint=group.fingerprint)]
+    waiting = inbox.admin.messages(status="waiting")[0].seq
+    told = inbox.admin.explain(waiting)
     assert told is not None
     assert (told.events[-1].kind, told.events[-1].seq) == ("next", seqs[0])
     assert "which is dead" in told.events[-1].what
-    blocked = inbox.blocked_keys()
+    blocked = inbox.admin.blocked_keys()
     assert {(one.key, one.behind) for one in blocked} == {("k1", 1), ("k2", 0), ("k3", 0)}
     words = ("redrive", "--store", inbox.url, "--error", group.fingerprint, "--yes", "--reason", "x", "--json")
     assert json.loads(command(*words)) == {"changed": 3, "unchanged": {}}
-    assert [line.action for line in inbox.audit()] == ["redrive"] * 3
+    assert [line.action for line in inbox.admin.audit()] == ["redrive"] * 3
 
 
 def test_an_unhandled_message_that_holds_its_key_is_shown(inbox: Inbox) -> None:
@@ -90,11 +90,11 @@ def test_an_unhandled_message_that_holds_its_key_is_shown(inbox: Inbox) -> None:
     inbox.receive(source=SOURCE, id="odd-2", type="odd", key="k2", data={})  # holds up nobody
     behind = deliver(inbox, 1, account="k1")
     inbox.drain()
-    assert [(one.seq, one.state, one.behind, one.next_seq) for one in inbox.blocked_keys()] == [
+    assert [(one.seq, one.state, one.behind, one.next_seq) for one in inbox.admin.blocked_keys()] == [
         (odd, "unhandled", 1, behind)
     ]
-    inbox.discard(odd, reason="nobody wants it")
-    assert inbox.blocked_keys() == []
+    inbox.admin.discard(odd, reason="nobody wants it")
+    assert inbox.admin.blocked_keys() == []
     assert inbox.drain() == 1
 
 
@@ -102,9 +102,9 @@ def test_messages_are_chosen_by_time(inbox: Inbox) -> None:
     seq = deliver(inbox, 1)
     now = datetime.now(UTC)
     hour = timedelta(hours=1)
-    assert [row.seq for row in inbox.messages(since=now - hour, until=now + hour)] == [seq]
-    assert inbox.messages(since=now + hour) == []
-    assert inbox.messages(until=now - hour) == []
+    assert [row.seq for row in inbox.admin.messages(since=now - hour, until=now + hour)] == [seq]
+    assert inbox.admin.messages(since=now + hour) == []
+    assert inbox.admin.messages(until=now - hour) == []
     assert json.loads(command("list", "--store", inbox.url, "--json", "--until", "1h")) == []
     assert len(json.loads(command("list", "--store", inbox.url, "--json", "--since", "2000-01-01"))) == 1
 
@@ -125,20 +125,20 @@ def test_moments_are_utc_unless_they_say_otherwise() -> None:
 
 def test_the_survey_counts_what_is_there(inbox: Inbox) -> None:
     pay(inbox)
-    inbox.declare_source(SOURCE, redelivers_for=timedelta(days=3))
+    inbox.retention.declare_source(SOURCE, redelivers_for=timedelta(days=3))
     for number in range(4):
         deliver(inbox, number)
     deliver(inbox, 0)
     inbox.drain()
-    (source,) = [row for row in inbox.sources() if row.name == SOURCE]
+    (source,) = [row for row in inbox.admin.sources() if row.name == SOURCE]
     assert (source.recent, source.duplicates, source.redelivers_for) == (4, 1, timedelta(days=3))
     assert source.last_at is not None
-    now = inbox.traffic()[-2:]  # the minute may have turned
+    now = inbox.admin.traffic()[-2:]  # the minute may have turned
     assert sum(minute.received for minute in now) == 4  # not what they sent
     assert sum(minute.done for minute in now) == 4
-    storage = inbox.storage()
+    storage = inbox.admin.storage()
     assert {"ledger", "queue", "body"} <= {table.name for table in storage.tables}
     assert any(table.bytes for table in storage.tables)
     assert storage.ledger_since is not None
-    assert inbox.running() == []
-    assert inbox.find_anywhere("evt-2") == [row.seq for row in inbox.messages() if row.id == "evt-2"]
+    assert inbox.admin.running() == []
+    assert inbox.admin.find_anywhere("evt-2") == [row.seq for row in inbox.admin.messages() if row.id == "evt-2"]

@@ -66,7 +66,7 @@ def test_a_key_function_that_raises_is_named(inbox: Inbox, caplog: pytest.LogCap
     receipt = inbox.process(**message) if how == "process" else inbox.receive(**message)
     inbox.drain()
     assert failures(caplog)[0].startswith(f"order.cancelled #{receipt.seq} (evt_2 from shop) failed: KeyError, attempt")
-    story = inbox.message(receipt.seq)
+    story = inbox.admin.message(receipt.seq)
     assert story is not None
     assert story.history[0].error.startswith("KeyError: 'order'; raised by the key function of ")
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from onceward import Inbox, Message
-from onceward.doctor import examine
-from onceward.guarantees import in_force
+from onceward.admin.doctor import examine
+from onceward.admin.guarantees import in_force
+from onceward.runtime.runner import perform
 from onceward.steps.prune import save_uses
-from onceward.transact import perform
 
 EVERY = ("tx", "apart", "sends", "calls", "ignores")
 
@@ -48,7 +48,7 @@ def program(store_url: str) -> Inbox:
 
 
 def levels(inbox: Inbox) -> dict[str, str]:
-    return {one.type: one.level for one in in_force(inbox) if one.type in EVERY}
+    return {one.type: one.level for one in in_force(inbox.context, inbox.store) if one.type in EVERY}
 
 
 @pytest.mark.parametrize("how", ["drain", "process"])
@@ -56,7 +56,7 @@ def test_a_handler_that_never_uses_tx_is_at_least_once(
     store_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """D48: the log warns once, and the doctor of another process says so; who sends, calls or ignores is not meant."""
-    monkeypatch.setattr("onceward.guarantees._store", lambda _: ())  # the server of the tests keeps nothing
+    monkeypatch.setattr("onceward.admin.guarantees._store", lambda _: ())  # the server of the tests keeps nothing
     with program(store_url) as inbox, program(store_url) as other:
         assert set(levels(inbox).values()) == {"exactly-once"}
         for number in range(4):

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from onceward import Inbox, Settings, guarantees
-from onceward.doctor import examine
+from onceward import Inbox, Settings
+from onceward.admin import guarantees
+from onceward.admin.doctor import examine
 from onceward.errors import ConfigurationError
 from onceward.sinks.inbox import InboxSink
 from tests.waiting import wait_until
@@ -27,7 +28,7 @@ def nothing(message: Message, tx: Any) -> None:
 
 def levels(inbox: Inbox) -> dict[str, str]:
     """What is in force, by type."""
-    return {one.type: one.level for one in guarantees.in_force(inbox)}
+    return {one.type: one.level for one in guarantees.in_force(inbox.context, inbox.store)}
 
 
 def test_what_is_in_force_is_said_per_handler(sqlite_url: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -35,7 +36,7 @@ def test_what_is_in_force_is_said_per_handler(sqlite_url: str, caplog: pytest.Lo
     with Inbox(sqlite_url) as inbox:
         inbox.migrate()
         inbox.on("paid", guarantee="exactly-once")(nothing)
-        inbox.sink("default", InboxSink(inbox, source="self"))
+        inbox.add_sink("default", InboxSink(inbox, source="self"))
         assert levels(inbox) == {"paid": "exactly-once", "default": "at-least-once"}
         found = {finding.what.partition(":")[0]: finding.level for finding in examine(inbox)}
         assert found["nothing (paid for default)"] == "ok"
@@ -60,12 +61,12 @@ def test_a_store_in_memory_is_weaker_and_declaring_more_is_refused() -> None:
 def test_ids_that_are_forgotten_too_soon_are_weaker(sqlite_url: str) -> None:
     with Inbox(sqlite_url) as inbox:
         inbox.migrate()
-        inbox.declare_source("shop", redelivers_for=timedelta(days=20))
+        inbox.retention.declare_source("shop", redelivers_for=timedelta(days=20))
         inbox.on("paid")(nothing)
         inbox.receive(source="shop", id="1", type="paid", data={})
     with Inbox(sqlite_url, settings=Settings(dedupe_retention=timedelta(days=8))) as inbox:
         inbox.on("paid", guarantee="at-least-once")(nothing)
-        (one,) = guarantees.in_force(inbox)
+        (one,) = guarantees.in_force(inbox.context, inbox.store)
         assert (one.level, one.is_broken) == ("weaker", True)
         assert "redelivers for up to 20 days" in one.reasons[0]
 

@@ -20,14 +20,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import onceward
 from onceward import Inbox, Message
-from onceward.metrics import InboxCollector, exposition, watch_handlers
-from onceward.telemetry import instrument
+from onceward.observability.opentelemetry import instrument
+from onceward.observability.prometheus import InboxCollector, exposition, watch_handlers
 from tests.seeing.conftest import deliver, pay
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-OPS = Path(onceward.__file__).parent / "ops"
+OPS = Path(onceward.__file__).parent / "observability" / "ops"
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 SECRETS = ("evt-1", "secret-key")
 
@@ -44,7 +44,7 @@ def test_prometheus_has_the_numbers_of_everywhere_else(inbox: Inbox) -> None:
         deliver(inbox, number, amount=-1, account="secret-key")
     deliver(inbox, 1, amount=-1, account="secret-key")
     inbox.drain()
-    stats = inbox.stats()
+    stats = inbox.admin.stats()
     found = samples(exposition(inbox))
     assert found["onceward_messages", "dead"] == stats.dead == 1
     assert found["onceward_messages", "waiting"] == stats.waiting == 2
@@ -184,6 +184,6 @@ def test_a_watcher_can_neither_fail_nor_save_a_message(
     inbox.watch(lambda *_: nullcontext())
     good, bad = deliver(inbox, 1), deliver(inbox, 2, amount=-1, account="b")
     assert inbox.drain() == 1
-    stories = [inbox.message(seq) for seq in (good, bad)]
+    stories = [inbox.admin.message(seq) for seq in (good, bad)]
     assert [story.status for story in stories if story] == ["done", "dead"]
     assert ("a watcher of handlers failed" in caplog.text) == (fault != "swallow")

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from onceward import Inbox, Message, Settings
 from onceward.cli.app import application
-from onceward.replay import chosen, replay
+from onceward.retention.replay import chosen, replay
 from tests.seeing.conftest import SOURCE, balances, deliver, pay
 
 
@@ -82,7 +82,7 @@ def test_a_new_consumer_finds_its_own_keys_and_keeps_positions(
     if from_files:
         folder, at_once = tmp_path, Settings(body_retention=timedelta(0))
         with Inbox(inbox.url, service="shop", settings=at_once) as other:
-            assert other.archive(folder) >= 3
+            assert other.retention.archive(folder) >= 3
     inbox.on("paid", consumer="places", key="customer.id")(lambda message, tx: None)  # noqa: ARG005 - its signature
     inbox.on("paid", consumer="numbers", key="customer.id", sequence="n")(lambda message, tx: None)  # noqa: ARG005
     assert replay(inbox, folder) == {"accepted": 3}
@@ -99,4 +99,4 @@ def test_a_new_consumer_finds_its_own_keys_and_keeps_positions(
     ]
     assert [place for name, _, _, own, place in rows if not own] == [1, 1, 1, 900, 800]
     inbox.drain()
-    assert inbox.stats().dead == 0
+    assert inbox.admin.stats().dead == 0

@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from onceward import Inbox, Message
+from onceward.admin.dry_run import StoppedHere
 from onceward.cli.app import application
 from onceward.errors import ConfigurationError
-from onceward.trial import StoppedHere
 from tests.seeing.conftest import balances, deliver, pay, sign
 
 
@@ -30,7 +30,7 @@ def test_outcome_statements_and_rows_are_shown_and_nothing_stays(inbox: Inbox, s
     if state != "due":
         inbox.drain()
     before = everything(inbox)
-    trial = inbox.try_(seq)
+    trial = inbox.admin.dry_run(seq)
     assert everything(inbox) == before
     if state == "dead":
         assert (trial.ended, trial.decision.partition(":")[0]) == ("raised", "dead")
@@ -46,7 +46,7 @@ def test_outcome_statements_and_rows_are_shown_and_nothing_stays(inbox: Inbox, s
     assert "UPDATE account" in statement.sql
     assert "[5, 'a']" in statement.parameters
     assert [(one.type, one.to, json.loads(one.body)) for one in trial.sent] == [("booked", "default", {"amount": 5})]
-    assert inbox.stats().outbox_unsent == (0 if state == "due" else 1)
+    assert inbox.admin.stats().outbox_unsent == (0 if state == "due" else 1)
 
 
 def test_inserts_and_deletes_and_savepoints_are_seen(inbox: Inbox) -> None:
@@ -59,7 +59,7 @@ def test_inserts_and_deletes_and_savepoints_are_seen(inbox: Inbox) -> None:
         tx.execute("RELEASE SAVEPOINT inner_part")
         tx.execute(f"INSERT INTO account (id, balance) VALUES ({mark}, 1)", [message.id])
 
-    trial = inbox.try_(deliver(inbox, 1, kind="moved"))
+    trial = inbox.admin.dry_run(deliver(inbox, 1, kind="moved"))
     found = {change.kind: change for change in trial.changes}
     assert found.keys() == {"insert", "delete"}
     assert (found["delete"].before, found["delete"].after) == ({"id": "b", "balance": 7}, None)
@@ -73,7 +73,7 @@ def test_an_async_handler_is_tried_too(inbox: Inbox) -> None:
         await tx.execute("UPDATE account SET balance = 0 WHERE id = 'a'")
         return message.id
 
-    trial = inbox.try_(deliver(inbox, 1, kind="moved"))
+    trial = inbox.admin.dry_run(deliver(inbox, 1, kind="moved"))
     assert (trial.ended, trial.result) == ("returned", "evt-1")
     assert [change.after for change in trial.changes] == [{"id": "a", "balance": 0}]
     assert balances(inbox)["a"] == 100
@@ -97,13 +97,13 @@ def test_external_calls_are_stopped_and_shown(inbox: Inbox) -> None:
         return first
 
     seq = deliver(inbox, 1, kind="charged")
-    trial = inbox.try_(seq)
+    trial = inbox.admin.dry_run(seq)
     assert made == []
     assert (trial.ended, [(call.name, call.recorded) for call in trial.calls]) == ("stopped", [("first", False)])
     assert "stopped at the external call 'first'" in trial.decision
     inbox.drain()
     assert made == ["first", "second"]
-    again = inbox.try_(seq)
+    again = inbox.admin.dry_run(seq)
     assert (again.ended, again.result) == ("returned", {"id": 1})  # what is on record is given, as to a retry
     assert made == ["first", "second"]
     assert all(call.recorded for call in again.calls)
@@ -114,11 +114,11 @@ def test_what_cannot_be_tried_is_refused_with_the_reason(inbox: Inbox) -> None:
     pay(inbox)
     deliver(inbox, 1)
     inbox.drain()
-    (sent,) = inbox.messages(outgoing=True)
+    (sent,) = inbox.admin.messages(outgoing=True)
     with pytest.raises(ConfigurationError, match="publishing it cannot be rolled back"):
-        inbox.try_(sent.seq)
+        inbox.admin.dry_run(sent.seq)
     with pytest.raises(LookupError, match="no message with number 999"):
-        inbox.try_(999)
+        inbox.admin.dry_run(999)
 
 
 def test_a_database_error_of_the_handler_is_its_outcome(inbox: Inbox) -> None:
@@ -128,7 +128,7 @@ def test_a_database_error_of_the_handler_is_its_outcome(inbox: Inbox) -> None:
         tx.execute("UPDATE account SET balance = 1")
         tx.execute("SELECT * FROM no_such_table")
 
-    trial = inbox.try_(deliver(inbox, 1, kind="broken"))
+    trial = inbox.admin.dry_run(deliver(inbox, 1, kind="broken"))
     assert trial.ended == "raised"
     assert "no_such_table" in trial.error
     assert len(trial.statements) == 2

@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import Any
 
-from onceward.identity import stored_id
+from onceward.domain.identity import stored_id
 from onceward.registry import OUTBOX
 from simulation.history import Action, ExternalCall, History, Holders, Publication, Reception, Run
 

@@ -32,7 +32,7 @@ def relay(job: Job) -> None:
     given = job.arguments
     with Inbox(given["url"], settings=QUICK) as inbox:
         sink = open_sink(given["sink"])
-        inbox.sink("default", Deadly(sink, Path(given["marker"])), retry=AT_ONCE)
+        inbox.add_sink("default", Deadly(sink, Path(given["marker"])), retry=AT_ONCE)
         job.say("ready")
         inbox.run()
         sink.close()

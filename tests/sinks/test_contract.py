@@ -38,18 +38,18 @@ def test_the_promises_of_a_sink(outlet: Outlet) -> None:
 def test_a_source_reads_what_was_sent(shop: Shop, outlet: Outlet, tmp_path: Path) -> None:
     """Id, type, very bytes and headers; twice sent is once received."""
     outlet.close()  # the source takes its place
-    shop.inbox.sink("default", outlet.url())
+    shop.inbox.add_sink("default", outlet.url())
     body = '{"name": "ä€😀"}'.encode()
     for _ in range(2):
         shop.inbox.send("order.paid", body=body, id="o-1", headers={"correlation-id": "c-1", "x-note": "100% ok"})
         shop.drain()
     with Shop(f"sqlite:///{tmp_path / 'other.db'}", "def", settings=QUICK) as other:
         other.handle()
-        other.inbox.source(outlet.broker.url(), source="shop")
+        other.inbox.add_source(outlet.broker.url(), source="shop")
         with reading(other):
             wait_until(lambda: other.effects() == ["o-1"])
             wait_until(lambda: outlet.broker.unsettled() == 0)
-        story = other.story(other.inbox.find("shop", "o-1")[0])
+        story = other.story(other.inbox.admin.find("shop", "o-1")[0])
         assert (story.type, story.body) == ("order.paid", body)
         assert (story.headers["correlation-id"], story.headers["x-note"]) == ("c-1", "100% ok")
         assert story.headers["content-type"] == "application/json"
@@ -63,9 +63,9 @@ def test_killed_between_confirmation_and_mark(shop: Shop, outlet: Outlet, nurser
     first = [name for name, _, _ in outlet.received()]
     assert set(first) == {ids[0]}
     with Inbox(shop.url) as inbox:
-        assert inbox.stats().outbox_sent == 0
+        assert inbox.admin.stats().outbox_sent == 0
     second = nursery.start("tests.sinks.program:relay", tmp_path, **words)
-    wait_until(lambda: shop.inbox.stats().outbox_sent == 3)
+    wait_until(lambda: shop.inbox.admin.stats().outbox_sent == 3)
     second.stop()
     arrived = [name for name, _, _ in outlet.received()]
     assert list(dict.fromkeys(arrived)) == ids
@@ -74,7 +74,7 @@ def test_killed_between_confirmation_and_mark(shop: Shop, outlet: Outlet, nurser
 
 @pytest.mark.needs("proxy")
 def test_while_the_broker_is_away_messages_wait_in_order(shop: Shop, outlet: Outlet) -> None:
-    shop.inbox.sink("default", outlet.url(proxied=True), retry=LATER)
+    shop.inbox.add_sink("default", outlet.url(proxied=True), retry=LATER)
     ids = send(shop, "a1", "a2", "a3", key="a")
     outlet.broker.proxy.cut()
     shop.drain()
@@ -88,7 +88,7 @@ def test_while_the_broker_is_away_messages_wait_in_order(shop: Shop, outlet: Out
 @pytest.mark.needs("proxy")
 def test_a_connection_lost_between_publication_and_confirmation(shop: Shop, outlet: Outlet) -> None:
     """Nobody can know whether it arrived: it is published again, under the same id, and before its successors."""
-    shop.inbox.sink("default", outlet.url(proxied=True), retry=LATER)
+    shop.inbox.add_sink("default", outlet.url(proxied=True), retry=LATER)
     send(shop, "first")
     shop.drain()  # connected
     ids = send(shop, "a1", "a2", key="a")
@@ -105,8 +105,8 @@ def test_a_connection_lost_between_publication_and_confirmation(shop: Shop, outl
 @pytest.mark.needs("refusal")
 def test_what_can_never_be_published_is_dead_with_the_reason(shop: Shop, outlet: Outlet) -> None:
     """And blocks nobody else (HZ-81)."""
-    shop.inbox.sink("default", outlet.url())
-    shop.inbox.sink("nowhere", outlet.nowhere())
+    shop.inbox.add_sink("default", outlet.url())
+    shop.inbox.add_sink("nowhere", outlet.nowhere())
     send(shop, "lost", to="nowhere")
     (arrived,) = send(shop, "b")
     shop.drain()

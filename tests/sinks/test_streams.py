@@ -39,12 +39,12 @@ def test_the_key_goes_along(
     for name, outlet in outlets.items():
         with closing(open_sink(outlet.url())) as sink:
             sink.publish(message(key=f"customer {name}"))
-        shop.inbox.source(outlet.broker.url(), source=name)
+        shop.inbox.add_source(outlet.broker.url(), source=name)
     shop.handle("contract.sent")
     with reading(shop):
         wait_until(lambda: len(shop.effects()) == 3)
     for name, header in keys.items():
-        (row,) = shop.inbox.messages(source=name)
+        (row,) = shop.inbox.admin.messages(source=name)
         found = shop.story(row.seq).headers[header]
         # A group of SQS has no spaces.
         assert found == f"customer {name}" or (name == "sqs" and len(found) == 64)
@@ -72,10 +72,10 @@ def test_what_sqs_cannot_carry_as_it_is_arrives_all_the_same(
         sink.publish(sent)
     with Shop(sqlite_url, "def", settings=QUICK) as other:
         other.handle("contract.sent", raw=True)
-        other.inbox.source(sqs_broker.url(), source="shop")
+        other.inbox.add_source(sqs_broker.url(), source="shop")
         with reading(other):
             wait_until(lambda: len(other.effects()) == 1)
-        story = other.story(other.inbox.messages(source="shop")[0].seq)
+        story = other.story(other.inbox.admin.messages(source="shop")[0].seq)
     assert (story.body, story.id) == (body, "%C3%A4 1")
     assert {name: story.headers[name] for name in headers} == headers
 

@@ -91,7 +91,7 @@ def test_both_killed_at_random_and_one_effect_in_each(services: Services) -> Non
     for name, inbox in services.inboxes.items():
         bury(inbox, alive=services.processes[name].pid)
     wait_until(lambda: services.effects("billing") == expected, timeout=120)
-    wait_until(lambda: services.inboxes["orders"].stats().outbox_unsent == 0, timeout=60)
+    wait_until(lambda: services.inboxes["orders"].admin.stats().outbox_unsent == 0, timeout=60)
     wait_until(lambda: services.broker.unsettled() == 0, timeout=60)
     for process in services.processes.values():
         process.terminate()
@@ -100,5 +100,5 @@ def test_both_killed_at_random_and_one_effect_in_each(services: Services) -> Non
     assert services.effects("orders") == expected
     assert services.effects("billing") == expected
     for name, inbox in services.inboxes.items():
-        stats = inbox.stats()
+        stats = inbox.admin.stats()
         assert (stats.dead, stats.due, stats.waiting, stats.outbox_dead) == (0, 0, 0, 0), name

@@ -14,7 +14,7 @@ from tests.sources.api import ask
 inbox = Inbox(os.environ["SOURCE_STORE"], settings=Settings(lease=timedelta(seconds=1), poll=timedelta(seconds=0.05)))
 
 
-@inbox.poll(every=timedelta(seconds=0.05), source="api", timeout=timedelta(seconds=1))
+@inbox.add_poll(every=timedelta(seconds=0.05), source="api", timeout=timedelta(seconds=1))
 def pages(cursor: int | None) -> Iterator[Response]:
     """Every page there is."""
     while True:

@@ -11,7 +11,7 @@ from typing import Any
 from onceward import Inbox, Message, Settings
 
 inbox = Inbox(os.environ["SOURCE_STORE"], settings=Settings(lease=timedelta(seconds=1), poll=timedelta(seconds=0.05)))
-inbox.source(os.environ["SOURCE_URL"], source="broker", batch=10)
+inbox.add_source(os.environ["SOURCE_URL"], source="broker", batch=10)
 
 
 @inbox.on("order.paid")
@@ -23,7 +23,7 @@ def handle(message: Message, tx: Any) -> None:
 
 def die_instead_of_accepting(marker: Path) -> None:
     """The first batch is committed, and then the process is gone before the broker hears of it."""
-    source: Any = inbox._intakes[0].source
+    source: Any = inbox.ingress.intakes[0].source
     accepted = source.accept
 
     def accept(arrivals: Any) -> Any:

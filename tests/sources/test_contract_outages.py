@@ -29,13 +29,13 @@ def test_while_the_database_is_away_nothing_is_settled(
     """Reading pauses with a batch in hand; when the database is back, all of it is there, once."""
     inbox = Inbox(proxied_postgres_url)
     inbox.migrate()
-    inbox.source(broker.url(), source="broker", batch=5)
+    inbox.add_source(broker.url(), source="broker", batch=5)
     inbox.receive(source="x", id="x", type="x", data=1)
-    (intake,) = inbox._intakes
+    (intake,) = inbox.ingress.intakes
     publish(broker, *names(20))
     stopping, thread = _reading_alone(inbox)
     settled(broker)
-    wait_until(lambda: all(inbox.find("broker", one) for one in names(20)))  # nothing is in hand any more
+    wait_until(lambda: all(inbox.admin.find("broker", one) for one in names(20)))  # nothing is in hand any more
     postgres_proxy.cut()
     tried = _tried(inbox, monkeypatch)
     publish(broker, *names(20, "n"))
@@ -46,7 +46,7 @@ def test_while_the_database_is_away_nothing_is_settled(
     stopping()
     thread.join(20)
     assert intake.batch == 5
-    assert sum(len(inbox.find("broker", one)) for one in names(20, "n")) == 20
+    assert sum(len(inbox.admin.find("broker", one)) for one in names(20, "n")) == 20
     inbox.close()
 
 
@@ -55,7 +55,7 @@ def test_a_stop_while_the_database_is_away_leaves_the_batch_to_the_broker(
 ) -> None:
     inbox = Inbox(proxied_postgres_url)
     inbox.migrate()
-    inbox.source(broker.url(), source="broker")
+    inbox.add_source(broker.url(), source="broker")
     inbox.receive(source="x", id="x", type="x", data=1)
     postgres_proxy.cut()
     publish(broker, *names(5))
@@ -71,7 +71,7 @@ def test_a_stop_while_the_database_is_away_leaves_the_batch_to_the_broker(
     settled(broker)
     stopping()
     thread.join(20)
-    assert all(inbox.find("broker", one) for one in names(5))
+    assert all(inbox.admin.find("broker", one) for one in names(5))
     inbox.close()
 
 
@@ -107,7 +107,7 @@ def test_a_wrong_set_up_stops_the_worker_loudly(shop: Shop, broker: Broker, monk
         raise ConfigurationError("on purpose")
 
     monkeypatch.setattr(shop.inbox, "receive_many", wrong)
-    shop.inbox.source(broker.url(), source="broker")
+    shop.inbox.add_source(broker.url(), source="broker")
     publish(broker, "m-1")
     with pytest.raises(ConfigurationError, match="on purpose"):
         shop.inbox.run()
@@ -144,7 +144,7 @@ def test_killed_between_commit_and_acceptance(environment: dict[str, str], broke
     assert first.wait(60) == -signal.SIGKILL
     assert broker.unsettled() == 10
     with Inbox(store_url) as inbox:
-        committed = sum(bool(inbox.find("broker", one)) for one in names(10))
+        committed = sum(bool(inbox.admin.find("broker", one)) for one in names(10))
     assert committed > 0
     second = started(environment)
     try:
@@ -154,7 +154,7 @@ def test_killed_between_commit_and_acceptance(environment: dict[str, str], broke
         second.terminate()
         assert second.wait(60) == 0
     with Inbox(store_url) as inbox:
-        assert inbox.stats().duplicates == committed
+        assert inbox.admin.stats().duplicates == committed
 
 
 def test_killed_again_and_again(environment: dict[str, str], broker: Broker, store_url: str) -> None:

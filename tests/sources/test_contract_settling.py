@@ -128,8 +128,8 @@ def test_a_connection_lost_with_a_committed_batch_in_hand(
     shop: Shop, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Committed, not settled: it comes again, is known, and is settled then."""
-    shop.inbox.source(broker.url(proxied=True), source="broker", batch=5)
-    (intake,) = shop.inbox._intakes
+    shop.inbox.add_source(broker.url(proxied=True), source="broker", batch=5)
+    (intake,) = shop.inbox.ingress.intakes
     accept = intake.source.accept
     cuts: list[list[str | None]] = []
 
@@ -152,7 +152,7 @@ def test_a_connection_lost_with_a_committed_batch_in_hand(
 
 @pytest.mark.needs("proxy")
 def test_a_connection_that_stalls_goes_on(shop: Shop, broker: Broker) -> None:
-    shop.inbox.source(broker.url(proxied=True), source="broker")
+    shop.inbox.add_source(broker.url(proxied=True), source="broker")
     with reading(shop):
         publish(broker, "m-1")
         wait_until(lambda: shop.effects() == ["m-1"])
@@ -176,7 +176,7 @@ def test_one_batch_at_a_time_while_the_store_is_slow(
         return real(messages)
 
     monkeypatch.setattr(shop.inbox, "receive_many", receive_many)
-    shop.inbox.source(broker.url(), source="broker", batch=5)
+    shop.inbox.add_source(broker.url(), source="broker", batch=5)
     publish(broker, *names(70))
     with reading(shop):
         wait_until(lambda: sizes)
@@ -188,11 +188,11 @@ def test_one_batch_at_a_time_while_the_store_is_slow(
 
 
 def test_a_stop_in_the_middle_settles_what_is_stored_and_nothing_else(shop: Shop, broker: Broker) -> None:
-    shop.inbox.source(broker.url(), source="broker", batch=3)
+    shop.inbox.add_source(broker.url(), source="broker", batch=3)
     publish(broker, *names(60))
     with reading(shop):
         wait_until(lambda: len(shop.effects()) >= 6)
-    stored = sum(bool(shop.inbox.find("broker", one)) for one in names(60))
+    stored = sum(bool(shop.inbox.admin.find("broker", one)) for one in names(60))
     wait_until(lambda: broker.unsettled() == 60 - stored)
     with reading(shop):
         settled(broker)
@@ -215,7 +215,7 @@ def test_an_inline_source_that_stops_half_way_settles_what_it_has_handled(
         return real(**message)
 
     publish(broker, *names(6), key="k")  # some brokers keep an order within a key alone
-    shop.inbox.source(broker.url(), source="broker", inline=True)
+    shop.inbox.add_source(broker.url(), source="broker", inline=True)
     with monkeypatch.context() as patched, reading(shop):
         patched.setattr(shop.inbox, "process", process)
         wait_until(away.is_set)
@@ -236,38 +236,38 @@ def test_a_handler_that_fails_is_not_the_brokers_matter(shop: Shop, broker: Brok
         raise RuntimeError("always")
 
     shop.inbox.on("poison")(fail)
-    shop.inbox.source(broker.url(), source="broker")
+    shop.inbox.add_source(broker.url(), source="broker")
     broker.publish(b"{}", id="bad", type="poison")
     publish(broker, *names(5))
     with reading(shop):
         settled(broker)
         wait_until(lambda: failures and len(shop.effects()) == 5)
     assert broker.unsettled() == 0
-    (seq,) = shop.inbox.find("broker", "bad")
+    (seq,) = shop.inbox.admin.find("broker", "bad")
     assert shop.story(seq).status in ("retrying", "due")
-    shop.inbox.discard(seq, reason="test")
+    shop.inbox.admin.discard(seq, reason="test")
 
 
 def test_bodies_arrive_byte_for_byte(shop: Shop, broker: Broker) -> None:
     """Nothing, every byte there is, and half a megabyte."""
     bodies = {"empty": b"", "bytes": bytes(range(256)), "large": b'{"text": "' + b"x" * 500_000 + b'"}'}
     shop.handle("raw", raw=True)
-    shop.inbox.source(broker.url(), source="broker")
+    shop.inbox.add_source(broker.url(), source="broker")
     for name, body in bodies.items():
         broker.publish(body, id=name, type="raw")
     with reading(shop):
         settled(broker)
         wait_until(lambda: len(shop.effects()) == 3)
-    assert {name: shop.story(shop.inbox.find("broker", name)[0]).body for name in bodies} == bodies
+    assert {name: shop.story(shop.inbox.admin.find("broker", name)[0]).body for name in bodies} == bodies
 
 
 def test_headers_come_along(shop: Shop, broker: Broker) -> None:
     """Correlation and trace of the sender, which the outbox passes on."""
-    shop.inbox.source(broker.url(), source="broker")
+    shop.inbox.add_source(broker.url(), source="broker")
     broker.publish(b"{}", id="m-1", type=PAID, correlation_id="c-1", traceparent="00-" + "a" * 32, X_Note="a b=c; d")
     with reading(shop):
         settled(broker)
-    headers = shop.story(shop.inbox.find("broker", "m-1")[0]).headers
+    headers = shop.story(shop.inbox.admin.find("broker", "m-1")[0]).headers
     assert {name: headers[name] for name in ("correlation-id", "traceparent", "x-note")} == {
         "correlation-id": "c-1",
         "traceparent": "00-" + "a" * 32,
@@ -285,8 +285,8 @@ def test_the_same_id_of_two_sources_is_two_messages(shop: Shop, broker: Broker) 
 
     shop.inbox.on("kept")(keep)
     try:
-        shop.inbox.source(broker.url(), source="one")
-        shop.inbox.source(other.url(), source="two")
+        shop.inbox.add_source(broker.url(), source="one")
+        shop.inbox.add_source(other.url(), source="two")
         for name in names(5):
             broker.publish(b"{}", id=name, type="kept")
             other.publish(b"{}", id=name, type="kept")
@@ -309,7 +309,7 @@ def test_an_inline_message_waits_with_its_handler(shop: Shop, broker: Broker) ->
         go_on.wait(30)
 
     shop.inbox.on("slow")(slow)
-    shop.inbox.source(broker.url(), source="broker", inline=True)
+    shop.inbox.add_source(broker.url(), source="broker", inline=True)
     broker.publish(b'{"key": "k"}', id="s-1", type="slow")
     publish(broker, *names(3), key="k")  # some brokers keep an order within a key alone
     with reading(shop):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from onceward import ConfigurationError, Message
-from onceward.doctor import Finding, examine
+from onceward.admin.doctor import Finding, examine
 from onceward.sources.kafka import KafkaTopic
 from onceward.sources.protocol import Arrival, open_source
 from tests.contract.harness import QUICK, Shop
@@ -32,7 +32,7 @@ def test_partitions_that_move_lose_and_double_nothing_and_keep_the_order(shop: S
     shops = [shop, *(shop.another(settings=QUICK) for _ in range(2))]
     for one in shops:
         one.inbox.on("numbered", key="header:kafka-key")(keep)
-        one.inbox.source(kafka_broker.url(), source="broker", batch=4)
+        one.inbox.add_source(kafka_broker.url(), source="broker", batch=4)
 
     def produce(first: int) -> None:
         for number in range(first, first + 60):
@@ -102,7 +102,7 @@ def test_what_is_released_is_read_again_by_the_same_reader(kafka_broker: KafkaBr
 def test_a_topic_that_is_not_there_yet_is_waited_for_and_one_made_again_begins_anew(
     shop: Shop, kafka_broker: KafkaBroker
 ) -> None:
-    shop.inbox.source(kafka_broker.url(), source="broker", id="position", type=f"={PAID}")
+    shop.inbox.add_source(kafka_broker.url(), source="broker", id="position", type=f"={PAID}")
     kafka_broker.delete_topic()
     with reading(shop):
         kafka_broker.make_topic()
@@ -115,12 +115,12 @@ def test_a_topic_that_is_not_there_yet_is_waited_for_and_one_made_again_begins_a
     with reading(shop):
         wait_until(lambda: len(shop.effects()) == 2)
     assert len(set(shop.effects())) == 2
-    assert shop.inbox.quarantine() == []
+    assert shop.inbox.admin.quarantine() == []
 
 
 def test_what_a_producer_takes_back_is_never_read(shop: Shop, kafka_broker: KafkaBroker) -> None:
     """A record of a transaction is a message when that is committed, and what comes after it waits for that."""
-    shop.inbox.source(kafka_broker.url(), source="broker")
+    shop.inbox.add_source(kafka_broker.url(), source="broker")
     for name, end in (("aborted", "abort_transaction"), ("committed", "commit_transaction")):
         producer = kafka_broker.transaction(f"{kafka_broker.topic}-{name}")
         producer.produce(kafka_broker.topic, b"{}", headers={"id": name, "type": PAID}, partition=0)
@@ -133,7 +133,7 @@ def test_what_a_producer_takes_back_is_never_read(shop: Shop, kafka_broker: Kafk
 
 
 def test_the_offset_is_the_place_within_a_key_where_asked_for(shop: Shop, kafka_broker: KafkaBroker) -> None:
-    shop.inbox.source(f"{kafka_broker.url()}&order=offset", source="broker", type="=nobody handles it")
+    shop.inbox.add_source(f"{kafka_broker.url()}&order=offset", source="broker", type="=nobody handles it")
     for number in range(3):
         kafka_broker.produce(b"{}", headers={"id": f"n-{number}"})
     with reading(shop):
@@ -143,13 +143,13 @@ def test_the_offset_is_the_place_within_a_key_where_asked_for(shop: Shop, kafka_
 
 def test_keys_topics_and_tombstones_are_headers(shop: Shop, kafka_broker: KafkaBroker) -> None:
     shop.handle(kafka_broker.topic, raw=True, key="header:kafka-key")
-    shop.inbox.source(kafka_broker.url(), source="broker", type="header:kafka-topic")
+    shop.inbox.add_source(kafka_broker.url(), source="broker", type="header:kafka-topic")
     kafka_broker.produce(None, key="customer-7", headers={"id": "m-1"})
     kafka_broker.produce(b"\xff", key=b"\xfe", headers={"id": "m-2", "Odd": b"\xfd"})
     with reading(shop):
         settled(kafka_broker)
         wait_until(lambda: shop.effects() == ["m-1", "m-2"])
-    gone, odd = (shop.story(shop.inbox.find("broker", one)[0]) for one in ("m-1", "m-2"))
+    gone, odd = (shop.story(shop.inbox.admin.find("broker", one)[0]) for one in ("m-1", "m-2"))
     assert (gone.body, gone.key, gone.headers["kafka-tombstone"]) == (b"", "customer-7", "true")
     assert (odd.body, odd.key, odd.headers["odd"]) == (b"\xff", "\\xfe", "\\xfd")
 
@@ -157,8 +157,8 @@ def test_keys_topics_and_tombstones_are_headers(shop: Shop, kafka_broker: KafkaB
 def test_a_reader_that_was_silent_for_too_long_reads_again(shop: Shop, kafka_broker: KafkaBroker) -> None:
     """The group has given its partitions away; what it then stores is known to whoever has them, and the reverse."""
     publish(kafka_broker, *names(4))
-    shop.inbox.source(kafka_broker.url(), source="broker", batch=2)
-    source: Any = shop.inbox._intakes[0].source
+    shop.inbox.add_source(kafka_broker.url(), source="broker", batch=2)
+    source: Any = shop.inbox.ingress.intakes[0].source
     source._settings |= {"max.poll.interval.ms": 2000}
     receive, silent = shop.inbox.receive_many, [3.0]
 
@@ -177,7 +177,7 @@ def test_a_reader_that_was_silent_for_too_long_reads_again(shop: Shop, kafka_bro
 @pytest.mark.parametrize("inline", [False, True])
 def test_the_doctor_counts_readers_and_partitions(shop: Shop, kafka_server: KafkaServer, *, inline: bool) -> None:
     broker = KafkaBroker(kafka_server, partitions=1)
-    shop.inbox.source(broker.url(), source="broker", inline=inline)
+    shop.inbox.add_source(broker.url(), source="broker", inline=inline)
 
     def found() -> list[Finding]:
         return [finding for finding in examine(shop.inbox) if broker.topic in finding.what]
@@ -215,8 +215,8 @@ def test_users_and_passwords(shop: Shop, kafka_broker: KafkaBroker, kafka_server
     """A wrong one is waited out like a broker that is away; both are in no name."""
     query = kafka_broker.url().partition("?")[2]
     url = f"kafka://shop:{password}@127.0.0.1:{kafka_server.sasl_port}?{query}"
-    shop.inbox.source(url, source="broker")
-    assert password not in shop.inbox._intakes[0].source.name
+    shop.inbox.add_source(url, source="broker")
+    assert password not in shop.inbox.ingress.intakes[0].source.name
     publish(kafka_broker, "m-1")
     with reading(shop):
         if password == "wrong":

@@ -61,7 +61,7 @@ def test_a_session_that_the_broker_forgot_is_made_again_and_said(
     shop: Shop, mqtt_broker: MqttBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What was sent meanwhile is lost, and MQTT has no way to have it back; nobody shall be left to guess."""
-    shop.inbox.source(mqtt_broker.url(proxied=True), source="broker")
+    shop.inbox.add_source(mqtt_broker.url(proxied=True), source="broker")
     with reading(shop):
         publish(mqtt_broker, "m-1")
         wait_until(lambda: shop.effects() == ["m-1"])
@@ -102,7 +102,7 @@ def test_retained_messages_and_those_of_qos_0_are_messages_too(shop: Shop, mqtt_
     shop.handle(topic)
     mqtt_broker.forget_session()
     mqtt_broker.publish_to(topic, b"{}", id="m-1", retain="yes")
-    shop.inbox.source(mqtt_broker.url(), source="broker", type="header:mqtt-topic")
+    shop.inbox.add_source(mqtt_broker.url(), source="broker", type="header:mqtt-topic")
     with reading(shop):
         wait_until(lambda: shop.effects() == ["m-1"])
         mqtt_broker.publish_to(topic, b"{}", id="m-2", qos="0")
@@ -113,7 +113,7 @@ def test_retained_messages_and_those_of_qos_0_are_messages_too(shop: Shop, mqtt_
 
 def test_cloud_events_carry_their_attributes_without_a_prefix(shop: Shop, mqtt_broker: MqttBroker) -> None:
     """As its binding to MQTT says."""
-    shop.inbox.source(mqtt_broker.url(), source="broker")
+    shop.inbox.add_source(mqtt_broker.url(), source="broker")
     mqtt_broker.publish(b"{}", specversion="1.0", id="c-1", type=PAID, source="/x", content_type="application/json")
     with reading(shop):
         wait_until(lambda: shop.effects() == ["c-1"])

@@ -19,7 +19,7 @@ from tests.waiting import wait_until
 
 def test_its_own_message_id_is_the_id_and_the_subject_may_be_the_type(shop: Shop, nats_broker: NatsBroker) -> None:
     shop.handle(nats_broker.subject)
-    shop.inbox.source(nats_broker.url(), source="broker", type="header:nats-subject")
+    shop.inbox.add_source(nats_broker.url(), source="broker", type="header:nats-subject")
     nats_broker.publish(b"{}", nats_msg_id="m-1")
     with reading(shop):
         settled(nats_broker)
@@ -37,14 +37,14 @@ def test_what_a_dead_reader_was_given_comes_again(shop: Shop, nats_broker: NatsB
         return len(given)
 
     assert asyncio.run(die()) == 10
-    shop.inbox.source(nats_broker.url(), source="broker", batch=4)
+    shop.inbox.add_source(nats_broker.url(), source="broker", batch=4)
     with reading(shop):
         settled(nats_broker)
         wait_until(lambda: Counter(shop.effects()) == Counter(names(10)))
 
 
 def test_a_stream_that_is_not_there_yet_is_waited_for(shop: Shop, nats_broker: NatsBroker) -> None:
-    shop.inbox.source(nats_broker.url(), source="broker")
+    shop.inbox.add_source(nats_broker.url(), source="broker")
     nats_broker.delete_stream()
     with reading(shop):
         nats_broker.make_stream()

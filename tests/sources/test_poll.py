@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from onceward import ConfigurationError, Inbox, InvalidMessage, Message, PollFailed, Response, RetryPolicy
-from onceward.doctor import examine
-from onceward.identity import UNIDENTIFIED
+from onceward.admin.doctor import examine
+from onceward.domain.identity import UNIDENTIFIED
 from tests.contract.harness import QUICK, Kind, Shop
 from tests.contract.test_refused_messages import refuse
 from tests.servers import FaultProxy
@@ -68,7 +68,7 @@ def watch(shop: Shop, api: Api, *, kind: Kind = "def", every: timedelta = NEVER,
         for order in message.data["orders"]:
             shop.inbox.receive(source="orders", id=order["id"], type="order.paid", data=order, tx=tx)
 
-    shop.inbox.poll(every=every, source="api", **options)(pages if kind == "def" else pages_async)
+    shop.inbox.add_poll(every=every, source="api", **options)(pages if kind == "def" else pages_async)
     shop.inbox.on("api.response")(split)
 
 
@@ -80,17 +80,17 @@ def test_responses_are_stored_as_they_came_and_overlap_is_known(shop: Shop, api:
     """Each page has the last order of the page before; each order takes effect once."""
     api.orders = 7
     watch(shop, api, kind=kind)
-    shop.inbox.poll_now("api")
-    stored = [shop.story(row.seq) for row in reversed(shop.inbox.messages(source="api"))]
+    shop.inbox.ingress.poll_now("api")
+    stored = [shop.story(row.seq) for row in reversed(shop.inbox.admin.messages(source="api"))]
     assert [row.id for row in stored] == ["response 1", "response 2", "response 3", "response 4"]
     assert [row.body for row in stored] == [json.dumps(api.page(after)).encode() for after in (0, 3, 6, 7)]
     shop.drain()
     assert shop.effects() == orders(7)
     api.orders = 8
-    shop.inbox.poll_now("api")
+    shop.inbox.ingress.poll_now("api")
     shop.drain()
     assert shop.effects() == orders(8)
-    (poll,) = shop.inbox.polls()
+    (poll,) = shop.inbox.admin.polls()
     assert (poll.cursor, poll.failures, poll.running) == (8, 0, False)
 
 
@@ -100,7 +100,7 @@ def test_it_polls_while_the_worker_runs(shop: Shop, api: Api, kind: Kind) -> Non
         for count in (4, 9):
             api.orders = count
             wait_until(lambda count=count: shop.effects() == orders(count))  # type: ignore[misc]
-    assert shop.inbox.polls()[0].due_seconds < 1  # whoever stops leaves the turn to others
+    assert shop.inbox.admin.polls()[0].due_seconds < 1  # whoever stops leaves the turn to others
 
 
 def test_one_at_a_time_however_many_run(shop: Shop, api: Api) -> None:
@@ -123,15 +123,15 @@ def test_nobody_else_has_the_turn_while_it_runs(shop: Shop, api: Api) -> None:
     for one in (shop, other):
         watch(one, api)
     api.gate.clear()
-    first = threading.Thread(target=shop.inbox.poll_now, args=["api"])
+    first = threading.Thread(target=shop.inbox.ingress.poll_now, args=["api"])
     first.start()
     wait_until(lambda: api.at_once == 1)
-    other.inbox.poll_now("api")  # comes back at once, with nothing done
-    (poll,) = shop.inbox.polls()
+    other.inbox.ingress.poll_now("api")  # comes back at once, with nothing done
+    (poll,) = shop.inbox.admin.polls()
     assert (poll.running, poll.responses, len(api.asked)) == (True, 0, 1)
     api.gate.set()
     first.join()
-    assert shop.inbox.polls()[0].running is False
+    assert shop.inbox.admin.polls()[0].running is False
 
 
 def test_one_that_took_too_long_stores_nothing_more(shop: Shop, api: Api) -> None:
@@ -141,17 +141,17 @@ def test_one_that_took_too_long_stores_nothing_more(shop: Shop, api: Api) -> Non
     for one in (shop, other):
         watch(one, api, timeout=timedelta(seconds=0.2))
     api.gate.clear()
-    first = threading.Thread(target=shop.inbox.poll_now, args=["api"])
+    first = threading.Thread(target=shop.inbox.ingress.poll_now, args=["api"])
     first.start()
     wait_until(lambda: api.at_once == 1)
-    wait_until(lambda: shop.inbox.polls()[0].due_seconds < 0)
-    second = threading.Thread(target=other.inbox.poll_now, args=["api"])
+    wait_until(lambda: shop.inbox.admin.polls()[0].due_seconds < 0)
+    second = threading.Thread(target=other.inbox.ingress.poll_now, args=["api"])
     second.start()
     wait_until(lambda: api.at_once == 2)
     api.gate.set()
     first.join()
     second.join()
-    assert [row.id for row in shop.inbox.messages(source="api")] == ["response 2", "response 1"]
+    assert [row.id for row in shop.inbox.admin.messages(source="api")] == ["response 2", "response 1"]
     shop.drain()
     assert shop.effects() == orders(2)
 
@@ -171,23 +171,23 @@ def test_a_failure_keeps_what_was_stored_backs_off_and_shows(shop: Shop, kind: K
             yield page
 
     hourly = RetryPolicy(first=timedelta(hours=1), cap=timedelta(days=1), jitter=0)
-    register = shop.inbox.poll(every=timedelta(minutes=1), source="api", type="order.paid", retry=hourly)
+    register = shop.inbox.add_poll(every=timedelta(minutes=1), source="api", type="order.paid", retry=hourly)
     register(pages if kind == "def" else pages_async)
     for number, hours in ((1, 1), (2, 2)):
         with pytest.raises(PollFailed, match="OSError: the API is away") as failed:
-            shop.inbox.poll_now("api")
+            shop.inbox.ingress.poll_now("api")
         assert failed.value.left == hours * 3600
-        (poll,) = shop.inbox.polls()
+        (poll,) = shop.inbox.admin.polls()
         assert (poll.failures, poll.cursor, poll.error) == (number, number, "OSError: the API is away")
         assert poll.due_seconds == pytest.approx(hours * 3600, abs=60)
-    assert shop.inbox.stats().polls_failing == 1
+    assert shop.inbox.admin.stats().polls_failing == 1
     assert any(
         finding.level == "warning" and "api failed 2 times in a row: OSError: the API is away" in finding.what
         for finding in examine(shop.inbox)
     )
-    shop.inbox.poll_now("api")
+    shop.inbox.ingress.poll_now("api")
     assert asked == [None, 1, 2]
-    assert shop.inbox.stats().polls_failing == 0
+    assert shop.inbox.admin.stats().polls_failing == 0
     assert any("the poll of api goes well, 3 responses" in finding.what for finding in examine(shop.inbox))
     shop.drain()
     assert shop.effects() == ["response 1", "response 2", "response 3"]
@@ -197,10 +197,10 @@ def test_a_running_worker_tries_a_failed_poll_again(shop: Shop, api: Api) -> Non
     api.orders, api.broken = 4, True
     watch(shop, api, every=SOON, retry=RetryPolicy(first=SOON))
     with reading(shop):
-        wait_until(lambda: shop.inbox.stats().polls_failing == 1)
+        wait_until(lambda: shop.inbox.admin.stats().polls_failing == 1)
         api.broken = False
         wait_until(lambda: shop.effects() == orders(4))
-        wait_until(lambda: shop.inbox.stats().polls_failing == 0)
+        wait_until(lambda: shop.inbox.admin.stats().polls_failing == 0)
 
 
 def test_the_same_answer_to_the_same_question_is_no_news(shop: Shop) -> None:
@@ -211,11 +211,11 @@ def test_the_same_answer_to_the_same_question_is_no_news(shop: Shop) -> None:
         assert cursor is None
         yield Response(next(answers))
 
-    shop.inbox.poll(every=NEVER, source="api", type="order.paid")(state)
+    shop.inbox.add_poll(every=NEVER, source="api", type="order.paid")(state)
     for _ in range(5):
-        shop.inbox.poll_now("api")
+        shop.inbox.ingress.poll_now("api")
     shop.drain()
-    bodies = [shop.story(row.seq).body for row in shop.inbox.messages(source="api")]
+    bodies = [shop.story(row.seq).body for row in shop.inbox.admin.messages(source="api")]
     assert bodies == [b"1", b"2", b"1"]
 
 
@@ -226,12 +226,12 @@ def test_a_response_that_has_a_name_is_known_by_it(shop: Shop) -> None:
         yield Response(b"2", id="batch-2")
         yield Response(b"1", id="batch-1")
 
-    shop.inbox.poll(every=NEVER, source="api", type="order.paid")(batches)
+    shop.inbox.add_poll(every=NEVER, source="api", type="order.paid")(batches)
     for _ in range(2):
-        shop.inbox.poll_now("api")
+        shop.inbox.ingress.poll_now("api")
     shop.drain()
     assert shop.effects() == ["batch-1", "batch-2"]
-    assert shop.inbox.stats().duplicates == 4
+    assert shop.inbox.admin.stats().duplicates == 4
 
 
 def test_wrong_set_ups_and_wrong_responses_say_what_is_right(shop: Shop) -> None:
@@ -242,16 +242,16 @@ def test_wrong_set_ups_and_wrong_responses_say_what_is_right(shop: Shop) -> None
         return []
 
     with pytest.raises(ConfigurationError, match="must yield its responses"):
-        shop.inbox.poll(every=NEVER, source="api")(not_a_generator)
+        shop.inbox.add_poll(every=NEVER, source="api")(not_a_generator)
     with pytest.raises(ConfigurationError, match="longer than nothing"):
-        shop.inbox.poll(every=timedelta(0), source="api")(pages)
-    shop.inbox.poll(every=NEVER, source="api")(pages)
+        shop.inbox.add_poll(every=timedelta(0), source="api")(pages)
+    shop.inbox.add_poll(every=NEVER, source="api")(pages)
     with pytest.raises(ConfigurationError, match="a poll of 'api' already"):
-        shop.inbox.poll(every=NEVER, source="api")(pages)
+        shop.inbox.add_poll(every=NEVER, source="api")(pages)
     with pytest.raises(ConfigurationError, match="no poll of 'other'"):
-        shop.inbox.poll_now("other")
+        shop.inbox.ingress.poll_now("other")
     with pytest.raises(PollFailed, match="yielded bytes, not a Response"):
-        shop.inbox.poll_now("api")
+        shop.inbox.ingress.poll_now("api")
     with pytest.raises(InvalidMessage, match="cannot be written as JSON"):
         Response(b"", cursor=object())
 
@@ -267,34 +267,34 @@ def test_a_response_that_the_database_refuses_does_not_hold_up_the_next(shop: Sh
         for response in numbered(cursor):
             yield response
 
-    shop.inbox.poll(every=NEVER, source="api")(numbered if kind == "def" else numbered_async)
+    shop.inbox.add_poll(every=NEVER, source="api")(numbered if kind == "def" else numbered_async)
     shop.handle("api.response")
     refuse(shop, "body", "id", "refused")
-    shop.inbox.poll_now("api")
-    assert [(row.id, row.type) for row in reversed(shop.inbox.messages())] == [
+    shop.inbox.ingress.poll_now("api")
+    assert [(row.id, row.type) for row in reversed(shop.inbox.admin.messages())] == [
         ("r1", "api.response"),
         ("response 2", UNIDENTIFIED),
         ("r3", "api.response"),
     ]
-    (poll,) = shop.inbox.polls()
+    (poll,) = shop.inbox.admin.polls()
     assert (poll.responses, poll.failures) == (3, 0)
-    (kept,) = shop.inbox.messages(type=UNIDENTIFIED)
+    (kept,) = shop.inbox.admin.messages(type=UNIDENTIFIED)
     assert "refuse" in shop.story(kept.seq).headers["onceward-reason"]
-    shop.inbox.discard(kept.seq, reason="test")
+    shop.inbox.admin.discard(kept.seq, reason="test")
     shop.drain()
 
 
 def test_a_poll_whose_responses_cannot_be_stored_at_all_fails_and_shows(shop: Shop) -> None:
     """D20: not repeated at once, for ever, by the process that has the turn."""
 
-    @shop.inbox.poll(every=NEVER, source="api")
+    @shop.inbox.add_poll(every=NEVER, source="api")
     def one(cursor: int | None) -> Iterator[Response]:
         yield Response(b"1", cursor=cursor)
 
     refuse(shop, "body", "type", "e")
     with pytest.raises(PollFailed, match="refuse"):
-        shop.inbox.poll_now("api")
-    (poll,) = shop.inbox.polls()
+        shop.inbox.ingress.poll_now("api")
+    (poll,) = shop.inbox.admin.polls()
     assert (poll.responses, poll.failures) == (0, 1)
     assert any("failed 1 time in a row" in finding.what for finding in examine(shop.inbox))
 
@@ -307,7 +307,7 @@ def test_while_the_database_is_away_the_response_in_hand_waits(
         shop.handle()
         watch(shop, api)
         api.gate.clear()
-        polling = threading.Thread(target=shop.inbox.poll_now, args=["api"])
+        polling = threading.Thread(target=shop.inbox.ingress.poll_now, args=["api"])
         polling.start()
         wait_until(lambda: api.at_once == 1)
         postgres_proxy.cut()
@@ -349,7 +349,7 @@ def test_killed_again_and_again(store_url: str, api: Api) -> None:
     with Inbox(store_url) as inbox:
         cursors = [json.loads(story.body or b"")["next"] for story in _responses(inbox)]
         assert cursors == sorted(cursors)
-        (poll,) = inbox.polls()
+        (poll,) = inbox.admin.polls()
         assert poll.responses == len(cursors)
 
 
@@ -359,4 +359,4 @@ def effects(url: str) -> Counter[str]:
 
 
 def _responses(inbox: Inbox) -> list[Any]:
-    return [inbox.message(row.seq) for row in reversed(inbox.messages(source="api", limit=1000))]
+    return [inbox.admin.message(row.seq) for row in reversed(inbox.admin.messages(source="api", limit=1000))]

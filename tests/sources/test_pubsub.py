@@ -17,20 +17,20 @@ from tests.waiting import wait_until
 
 
 def test_its_own_message_id_is_the_place_and_the_ordering_key_a_header(shop: Shop, pubsub_broker: PubsubBroker) -> None:
-    shop.inbox.source(pubsub_broker.url(), source="broker", id="position", type=f"={PAID}")
+    shop.inbox.add_source(pubsub_broker.url(), source="broker", id="position", type=f"={PAID}")
     for _ in range(2):
         pubsub_broker.publish(b'{"key": "k"}')
     with reading(shop):
         settled(pubsub_broker)
         wait_until(lambda: len(shop.effects()) == 2)
     assert all(effect.startswith(f"pubsub:{pubsub_broker.subscription}/") for effect in shop.effects())
-    story = shop.story(shop.inbox.find("broker", shop.effects()[0])[0])
+    story = shop.story(shop.inbox.admin.find("broker", shop.effects()[0])[0])
     assert story.headers["pubsub-ordering-key"] == "k"
 
 
 def test_a_subscription_that_is_not_there_yet_is_waited_for(shop: Shop, pubsub_broker: PubsubBroker) -> None:
     pubsub_broker.delete_subscription()
-    shop.inbox.source(pubsub_broker.url(), source="broker")
+    shop.inbox.add_source(pubsub_broker.url(), source="broker")
     with reading(shop):
         pubsub_broker.make_subscription()
         publish(pubsub_broker, "m-1")

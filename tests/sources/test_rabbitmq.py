@@ -66,7 +66,7 @@ def test_no_more_is_in_hand_than_prefetch(rabbit_broker: RabbitBroker) -> None:
 def test_a_queue_that_is_not_there_is_made_and_made_again(shop: Shop, rabbit_broker: RabbitBroker) -> None:
     """As a quorum queue; also when it is deleted while it is read."""
     rabbit_broker.delete_queue()
-    shop.inbox.source(rabbit_broker.url(), source="broker")
+    shop.inbox.add_source(rabbit_broker.url(), source="broker")
     with reading(shop):
         for name in ("m-1", "m-2"):
             wait_until(rabbit_broker.has_queue)
@@ -80,11 +80,11 @@ def test_a_queue_that_is_not_there_is_made_and_made_again(shop: Shop, rabbit_bro
 
 def test_headers_of_every_kind_and_the_routing_key(shop: Shop, rabbit_broker: RabbitBroker) -> None:
     shop.handle(rabbit_broker.queue)
-    shop.inbox.source(rabbit_broker.url(), source="broker", type="header:rabbitmq-routing-key")
+    shop.inbox.add_source(rabbit_broker.url(), source="broker", type="header:rabbitmq-routing-key")
     rabbit_broker.publish(b"\x00\xff", id="m-1", number=7, flag=True, raw=b"\xff", nested={"a": [1]}, nothing=None)
     with reading(shop):
         settled(rabbit_broker)
-    story = shop.story(shop.inbox.find("broker", "m-1")[0])
+    story = shop.story(shop.inbox.admin.find("broker", "m-1")[0])
     assert (story.type, story.body) == (rabbit_broker.queue, b"\x00\xff")
     assert dict(story.headers) == {
         "number": "7",

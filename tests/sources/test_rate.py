@@ -19,7 +19,7 @@ RATE = 20
 def test_no_more_are_taken_than_the_rate_allows(shop: Shop, redis_broker: RedisBroker) -> None:
     """The broker keeps the others. However slow the machine, there are never more."""
     publish(redis_broker, *names(50))
-    shop.inbox.source(redis_broker.url(), source="broker", rate=RATE)
+    shop.inbox.add_source(redis_broker.url(), source="broker", rate=RATE)
     begun = time.monotonic()
     with reading(shop):
         while redis_broker.unsettled():
@@ -31,4 +31,4 @@ def test_no_more_are_taken_than_the_rate_allows(shop: Shop, redis_broker: RedisB
 
 def test_a_rate_that_is_none(shop: Shop, redis_broker: RedisBroker) -> None:
     with pytest.raises(ConfigurationError, match="one a minute at least"):
-        shop.inbox.source(redis_broker.url(), source="broker", rate=0)
+        shop.inbox.add_source(redis_broker.url(), source="broker", rate=0)

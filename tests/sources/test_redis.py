@@ -29,7 +29,7 @@ def test_what_a_dead_consumer_was_given_is_taken_over(shop: Shop, redis_broker: 
         return len(given)
 
     assert asyncio.run(die()) == 10
-    shop.inbox.source(redis_broker.url(), source="broker", batch=4)
+    shop.inbox.add_source(redis_broker.url(), source="broker", batch=4)
     with reading(shop):
         settled(redis_broker)
         wait_until(lambda: Counter(shop.effects()) == Counter(names(10)))
@@ -68,14 +68,14 @@ def test_entries_that_were_trimmed_away_while_pending_do_not_stop_the_rest(
     asyncio.run(die())
     redis_broker.trim()
     publish(redis_broker, "after")
-    shop.inbox.source(redis_broker.url(), source="broker")
+    shop.inbox.add_source(redis_broker.url(), source="broker")
     with reading(shop):
         settled(redis_broker)
         wait_until(lambda: shop.effects() == ["after"])
 
 
 def test_a_redis_that_came_back_without_its_data_gets_its_group_again(shop: Shop, redis_broker: RedisBroker) -> None:
-    shop.inbox.source(redis_broker.url(), source="broker")
+    shop.inbox.add_source(redis_broker.url(), source="broker")
     publish(redis_broker, "m-1")
     with reading(shop):
         wait_until(lambda: shop.effects() == ["m-1"])
@@ -85,12 +85,12 @@ def test_a_redis_that_came_back_without_its_data_gets_its_group_again(shop: Shop
 
 
 def test_without_a_body_the_fields_are_the_data(shop: Shop, redis_broker: RedisBroker) -> None:
-    shop.inbox.source(redis_broker.url(), source="broker")
+    shop.inbox.add_source(redis_broker.url(), source="broker")
     redis_broker.publish_fields({"id": "m-1", "type": "order.paid", "amount": "7"})
     with reading(shop):
         settled(redis_broker)
         wait_until(lambda: shop.effects() == ["m-1"])
-    story = shop.story(shop.inbox.find("broker", "m-1")[0])
+    story = shop.story(shop.inbox.admin.find("broker", "m-1")[0])
     assert (story.body, dict(story.headers)) == (b'{"id": "m-1", "type": "order.paid", "amount": "7"}', {})
 
 

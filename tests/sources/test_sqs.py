@@ -39,7 +39,7 @@ def test_a_standard_queue_and_its_own_ids(shop: Shop, sqs_broker: SqsBroker) -> 
     """Its message id is the place, and an id only where asked for: a producer that sends twice gets two of them."""
     name = f"plain-{uuid.uuid4().hex[:8]}"
     queue = sqs_broker.client.create_queue(QueueName=name)["QueueUrl"]
-    shop.inbox.source(sqs_broker.url(queue=name), source="broker", id="position", type=f"={PAID}")
+    shop.inbox.add_source(sqs_broker.url(queue=name), source="broker", id="position", type=f"={PAID}")
     for _ in range(2):
         sqs_broker.send("{}", {}, QueueUrl=queue)
     with reading(shop):
@@ -50,29 +50,29 @@ def test_a_standard_queue_and_its_own_ids(shop: Shop, sqs_broker: SqsBroker) -> 
 
 def test_the_dedupe_id_of_a_fifo_queue_is_an_id_where_asked_for(shop: Shop, sqs_broker: SqsBroker) -> None:
     """The queue forgets it after five minutes; the ledger does not."""
-    shop.inbox.source(sqs_broker.url(), source="broker", id="header:sqs-deduplication-id", type=f"={PAID}")
+    shop.inbox.add_source(sqs_broker.url(), source="broker", id="header:sqs-deduplication-id", type=f"={PAID}")
     sqs_broker.send("{}", {}, MessageGroupId="g", MessageDeduplicationId="d-1")
     with reading(shop):
         settled(sqs_broker)
         wait_until(lambda: shop.effects() == ["d-1"])
-    assert shop.story(shop.inbox.find("broker", "d-1")[0]).headers["sqs-group-id"] == "g"
+    assert shop.story(shop.inbox.admin.find("broker", "d-1")[0]).headers["sqs-group-id"] == "g"
 
 
 def test_bodies_that_are_bytes(shop: Shop, sqs_broker: SqsBroker) -> None:
     shop.handle("raw", raw=True)
-    shop.inbox.source(sqs_broker.url(), source="broker")
+    shop.inbox.add_source(sqs_broker.url(), source="broker")
     sqs_broker.publish(b"\xff\x00", id="m-1", type="raw")
     attributes: dict[str, Any] = {"id": "m-2", "type": "raw", "onceward-base64": "true"}
     sqs_broker.send("not base64!", attributes, MessageGroupId="g", MessageDeduplicationId="d")
     with reading(shop):
         settled(sqs_broker)
-    stories = [shop.story(shop.inbox.find("broker", one)[0]) for one in ("m-1", "m-2")]
+    stories = [shop.story(shop.inbox.admin.find("broker", one)[0]) for one in ("m-1", "m-2")]
     assert [story.body for story in stories] == [b"\xff\x00", b"not base64!"]
 
 
 def test_a_queue_that_is_not_there_yet_is_waited_for(shop: Shop, sqs_broker: SqsBroker) -> None:
     sqs_broker.client.delete_queue(QueueUrl=sqs_broker.queue_url)
-    shop.inbox.source(sqs_broker.url(), source="broker")
+    shop.inbox.add_source(sqs_broker.url(), source="broker")
     with reading(shop):
         sqs_broker.make_queue()
         publish(sqs_broker, "m-1")

@@ -105,8 +105,8 @@ def door(request: pytest.FixtureRequest) -> Door:
 @pytest.mark.needs("passwords")
 @pytest.mark.usefixtures("root")
 def test_what_is_sent_comes_in_again(shop: Shop, door: Door) -> None:
-    shop.inbox.sink("default", door.url(door.sink, door.password))
-    shop.inbox.source(door.url(door.source, door.password), source="broker")
+    shop.inbox.add_sink("default", door.url(door.sink, door.password))
+    shop.inbox.add_source(door.url(door.source, door.password), source="broker")
     shop.inbox.send(PAID, {"name": "o-1"}, id="o-1")
     with reading(shop):
         wait_until(lambda: shop.effects() == ["o-1"])
@@ -120,12 +120,12 @@ def test_a_connection_that_is_refused_says_why_and_no_secret(
 ) -> None:
     if wrong == "root":
         monkeypatch.delenv(ROOTS)
-    shop.inbox.sink("default", door.url(door.sink, CANARY))
-    shop.inbox.source(door.url(door.source, CANARY), source="broker")
+    shop.inbox.add_sink("default", door.url(door.sink, CANARY))
+    shop.inbox.add_source(door.url(door.source, CANARY), source="broker")
     shop.inbox.send(PAID, {"name": "o-1"}, id="o-1")
 
     def outcome() -> str:
-        (row,) = shop.inbox.messages(outgoing=True)
+        (row,) = shop.inbox.admin.messages(outgoing=True)
         history = shop.story(row.seq).history
         return history[-1].error if history else ""
 
@@ -138,6 +138,6 @@ def test_a_connection_that_is_refused_says_why_and_no_secret(
         assert where in sentence
         assert reason in sentence
     assert CANARY not in caplog.text + outcome()
-    (row,) = shop.inbox.messages(outgoing=True)
+    (row,) = shop.inbox.admin.messages(outgoing=True)
     assert row.status in ("retrying", "due")  # whoever mends it must not also have to redrive
-    shop.inbox.discard(row.seq, reason="test")
+    shop.inbox.admin.discard(row.seq, reason="test")

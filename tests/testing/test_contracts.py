@@ -68,7 +68,7 @@ def test_an_inbox_is_a_sink(store_url: str) -> None:
         other.migrate()
 
         def received() -> list[tuple[str, str, bytes]]:
-            stories = [other.message(row.seq) for row in reversed(other.messages())]
+            stories = [other.admin.message(row.seq) for row in reversed(other.admin.messages())]
             return [(story.id, story.type or "", story.body or b"") for story in stories if story]
 
         assert len(sink_contract(InboxSink(other, source="shop"), received=received)) == 4

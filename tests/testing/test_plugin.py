@@ -48,7 +48,7 @@ def test_inbox_is_new_and_drains(shop, drain, deliver_twice):
         assert paid(tx) == [(7,)]
 
 def test_the_next_one_is_new_too(inbox):
-    assert inbox.stats().done == 0
+    assert inbox.admin.stats().done == 0
 
 def test_a_retry_is_due_when_the_clock_says_so(shop, drain, fixed_clock):
     from onceward import Retry

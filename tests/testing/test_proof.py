@@ -248,7 +248,7 @@ def test_the_database_is_put_back(shop: Shop) -> None:
     assert prove_exactly_once(shop.inbox, ORDER, check=shop.effect, modes=ONE_MODE).ok
     with shop.inbox.transaction() as tx:
         assert shop.effect(tx) == before
-    assert shop.inbox.stats().done == 1
+    assert shop.inbox.admin.stats().done == 1
     assert shop.inbox.receive(**{**ORDER, "id": "evt_0"}).status == "duplicate"  # type: ignore[arg-type]
     assert shop.inbox.receive(**ORDER).status == "accepted"  # type: ignore[arg-type]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from onceward import ConfigurationError
-from onceward.address import Address
+from onceward.domain.address import Address
 
 FORM = "redis://host:6379/0?stream=NAME&group=onceward&filter=&wait=30"
 

@@ -15,7 +15,7 @@ import redis
 import requests
 import urllib3
 
-from onceward.breaker import CONNECTIONS, Breaker, Circuit, is_connection_error
+from onceward.domain.breaker import CONNECTIONS, Breaker, Circuit, is_connection_error
 from onceward.errors import ConfigurationError
 from tests.unit.builders import Clock
 

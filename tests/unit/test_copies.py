@@ -10,8 +10,8 @@ from datetime import timedelta
 
 import pytest
 
-from onceward.copies import Copies
 from onceward.errors import StoreBusy
+from onceward.runtime.copies import Copies
 from tests.unit.builders import delivery
 from tests.waiting import wait_until, wait_until_async
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from onceward.domain.identity import UNIDENTIFIED
 from onceward.errors import ConfigurationError
-from onceward.identity import UNIDENTIFIED
 from onceward.sources.envelope import Envelope
 from onceward.sources.protocol import Arrival
 from onceward.webhooks.generic import Hmac

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from onceward.errors import StoreUnavailable
-from onceward.gather import CROWD, SHARED, AsyncGathering, Gathering, _Place
 from onceward.message import Receipt
+from onceward.runtime.group_commit import CROWD, SHARED, AsyncGathering, Gathering, _Place
 from tests.unit.builders import delivery
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def others(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> l
     """Who comes while one is being stored: a few behind a slow one, or a crowd behind one that counts as quick."""
     if request.param == "slow":
         return names(8)[1:]
-    monkeypatch.setattr("onceward.gather.SLOW", 60.0)
+    monkeypatch.setattr("onceward.runtime.group_commit.SLOW", 60.0)
     return names(CROWD + 1)[1:]
 
 

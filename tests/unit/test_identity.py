@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from onceward import identity
+from onceward.domain import identity
 from onceward.errors import ConfigurationError, InvalidMessage
 
 SAFE = st.characters(exclude_categories=["Cs", "Cc"])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from onceward import identity
+from onceward.domain import identity
 from onceward.errors import ContractViolation, InvalidMessage
 from onceward.message import Delivery, Draft, Failure, Message, Receipt, moment, passed_on
 from tests.unit.builders import NOW, delivery, message

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onceward import ConfigurationError
-from onceward.pace import Pace
+from onceward.domain.rate_limit import Pace
 
 
 class Clock:

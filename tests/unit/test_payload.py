@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from onceward import payload
+from onceward.domain import payload
 from onceward.errors import InvalidMessage
 
 # What every database can keep in a text column: no NUL, no half characters.

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from onceward.breaker import Breaker, Circuit
+from onceward.domain.breaker import Breaker, Circuit
 from onceward.errors import StoreConflict, StoreUnavailable
 from onceward.flow import Begin, Query
 from onceward.retry import VersionGap

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from onceward.breaker import Breaker, Circuit
+from onceward.domain.breaker import Breaker, Circuit
 from onceward.errors import (
     ContractViolation,
     GuardFailed,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from onceward import identity
+from onceward.domain import identity
 from onceward.errors import ConfigurationError, StoreConflict, StoreUnavailable
 from onceward.flow import Each, Flow
 from onceward.registry import Handler

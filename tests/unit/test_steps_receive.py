@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from onceward import identity
+from onceward.domain import identity
 from onceward.errors import InvalidMessage, StoreConflict, StoreUnavailable
 from onceward.flow import Begin
 from onceward.message import Delivery, Failure, Message, Receipt

@@ -37,13 +37,13 @@ from onceward import (
     StoreUnavailable,
     one_row,
 )
-from onceward.alerts import Alerts, Rules
+from onceward.admin.alerts import Alerts, Rules
+from onceward.admin.dry_run import Trial
+from onceward.admin.overview import AuditLine, BlockedKey, DeadGroup, Failing, Minute, Running, SourceRow, Storage
+from onceward.admin.timeline import Explanation
 from onceward.message import Arguments
 from onceward.steps.prune import Pruned
 from onceward.steps.unsubscribe import Subscribed
-from onceward.survey import AuditLine, BlockedKey, DeadGroup, Failing, Minute, Running, SourceRow, Storage
-from onceward.timeline import Explanation
-from onceward.trial import Trial
 from onceward.webhooks import Limits, Stripe, Webhooks
 
 
@@ -136,27 +136,27 @@ def receive(inbox: Inbox) -> None:
     ]
     assert_type(inbox.receive_many(some), list[Receipt])
     assert_type(inbox.process(source="shop", id="e5", type="order.paid", data=None, raise_on_failure=True), Receipt)
-    inbox.sink("default", Queue())
-    inbox.sink("warehouse", AwaitedQueue(), retry=RetryPolicy.classic())
+    inbox.add_sink("default", Queue())
+    inbox.add_sink("warehouse", AwaitedQueue(), retry=RetryPolicy.classic())
     assert_type(inbox.webhooks({"/stripe": Stripe("secret")}, limits=Limits(body=1000, memory=10_000)), Webhooks)
-    inbox.source("redis://localhost/0?stream=orders", source="orders", id="number", type="=order.paid", inline=True)
+    inbox.add_source("redis://localhost/0?stream=orders", source="orders", id="number", type="=order.paid", inline=True)
 
 
 def poll(inbox: Inbox) -> None:
     """A polled API keeps its own types behind the decorator, too."""
 
-    @inbox.poll(every=timedelta(minutes=1), source="api", timeout=timedelta(seconds=20), retry=RetryPolicy())
+    @inbox.add_poll(every=timedelta(minutes=1), source="api", timeout=timedelta(seconds=20), retry=RetryPolicy())
     def pages(cursor: int | None) -> Iterator[Response]:
         yield Response(b"{}", cursor=(cursor or 0) + 1, id="page", headers={"etag": "x"})
 
-    @inbox.poll(every=timedelta(minutes=1), source="other", type="other.page")
+    @inbox.add_poll(every=timedelta(minutes=1), source="other", type="other.page")
     async def pages_async(cursor: str | None) -> AsyncIterator[Response]:
         yield Response(b"{}", cursor=cursor)
 
     assert_type(pages(None), Iterator[Response])
     assert_type(pages_async(None), AsyncIterator[Response])
-    inbox.poll_now("api")
-    assert_type([row.failures for row in inbox.polls()], list[int])
+    inbox.ingress.poll_now("api")
+    assert_type([row.failures for row in inbox.admin.polls()], list[int])
 
 
 async def receive_async(inbox: Inbox) -> None:
@@ -165,7 +165,7 @@ async def receive_async(inbox: Inbox) -> None:
     assert_type(await inbox.areceive_many([]), list[Receipt])
     assert_type(await inbox.aprocess(source="shop", id="e1", type="order.paid"), Receipt)
     assert_type(await inbox.asend("shipped"), str)
-    await inbox.apoll_now("api")
+    await inbox.ingress.apoll_now("api")
     assert_type(await inbox.adrain(concurrency=2), int)
     assert_type(await inbox.arun(), int)
     await inbox.aclose()
@@ -177,43 +177,45 @@ def operate(inbox: Inbox) -> int:
         assert_type(inbox.drain(), int)
         assert_type(inbox.run(concurrency=4), int)
         inbox.stop()
-    stats = inbox.stats()
+    stats = inbox.admin.stats()
     assert_type(stats.dead, int)
-    for row in inbox.messages(status="dead", type="order.paid", limit=10):
+    for row in inbox.admin.messages(status="dead", type="order.paid", limit=10):
         assert_type(row.error, str | None)
-        story = inbox.message(row.seq)
+        story = inbox.admin.message(row.seq)
         if story is not None:
             assert_type(story.body, bytes | None)
-    assert_type(inbox.keep_first(source="stripe", type="invoice.paid", reason="renamed", actor="ann"), int)
-    for case in inbox.quarantine():
-        assert_type(inbox.resolve(case.case, "keep-first", reason="seen", actor="ann"), int | None)
+    assert_type(inbox.admin.keep_first(source="stripe", type="invoice.paid", reason="renamed", actor="ann"), int)
+    for case in inbox.admin.quarantine():
+        assert_type(inbox.admin.resolve(case.case, "keep-first", reason="seen", actor="ann"), int | None)
     inbox.watch(lambda *_: nullcontext())
-    assert_type(inbox.alert(lambda _: None, rules=Rules(every=timedelta(seconds=5))), Alerts)
-    assert_type(inbox.explain(1), Explanation | None)
-    assert_type(inbox.try_(1), Trial)
-    assert_type(inbox.find_anywhere("e1"), list[int])
-    assert_type(inbox.note_reading(1, reason="payload"), bool)
-    assert_type(inbox.running(), list[Running])
-    assert_type(inbox.dead_groups(), list[DeadGroup])
-    assert_type(inbox.blocked_keys(), list[BlockedKey])
-    assert_type(inbox.subscriptions("mail"), list[Subscribed])
-    assert_type(inbox.unsubscribe("mail", "paid", discard=True, reason="retired"), int)
-    assert_type(inbox.failing(times=3), Failing)
-    assert_type(inbox.sources(), list[SourceRow])
-    assert_type(inbox.storage(), Storage)
-    assert_type(inbox.audit(), list[AuditLine])
-    assert_type(inbox.traffic(), list[Minute])
-    for effect in inbox.effects():
-        assert_type(inbox.settle_effect(effect.seq, effect.name, happened=True, result={"id": 1}), bool)
-    assert_type([worker.pid for worker in inbox.workers()], list[int])
-    assert_type(inbox.find("shop", "e1"), list[int])
-    assert_type(inbox.drain_spool(), int)
-    assert_type(inbox.archive("folder") + inbox.erase_archived("folder", key="customer-17"), int)
-    found = inbox.personal(field=("customer.email", "ann@example.com"))
-    assert_type(inbox.erase(*(match.seq for match in found), reason="request 7"), list[int])
-    inbox.declare_source("stripe", redelivers_for=timedelta(days=3))
-    assert_type(inbox.prune(progress=tell).bodies + inbox.collect(older_than=timedelta(days=2)), int)
-    return inbox.redrive(1, 2, out_of_order=True) + inbox.discard(3, reason="x") + inbox.release(4)
+    assert_type(inbox.admin.alert(lambda _: None, rules=Rules(every=timedelta(seconds=5))), Alerts)
+    assert_type(inbox.admin.explain(1), Explanation | None)
+    assert_type(inbox.admin.dry_run(1), Trial)
+    assert_type(inbox.admin.find_anywhere("e1"), list[int])
+    assert_type(inbox.admin.note_reading(1, reason="payload"), bool)
+    assert_type(inbox.admin.running(), list[Running])
+    assert_type(inbox.admin.dead_groups(), list[DeadGroup])
+    assert_type(inbox.admin.blocked_keys(), list[BlockedKey])
+    assert_type(inbox.admin.subscriptions("mail"), list[Subscribed])
+    assert_type(inbox.admin.unsubscribe("mail", "paid", discard=True, reason="retired"), int)
+    assert_type(inbox.admin.failing(times=3), Failing)
+    assert_type(inbox.admin.sources(), list[SourceRow])
+    assert_type(inbox.admin.storage(), Storage)
+    assert_type(inbox.admin.audit(), list[AuditLine])
+    assert_type(inbox.admin.traffic(), list[Minute])
+    for effect in inbox.admin.effects():
+        assert_type(inbox.admin.settle_effect(effect.seq, effect.name, happened=True, result={"id": 1}), bool)
+    assert_type([worker.pid for worker in inbox.admin.workers()], list[int])
+    assert_type(inbox.admin.find("shop", "e1"), list[int])
+    assert_type(inbox.retention.drain_spool(), int)
+    assert_type(inbox.retention.archive("folder") + inbox.retention.erase_archived("folder", key="customer-17"), int)
+    found = inbox.retention.personal(field=("customer.email", "ann@example.com"))
+    assert_type(inbox.retention.erase(*(match.seq for match in found), reason="request 7"), list[int])
+    inbox.retention.declare_source("stripe", redelivers_for=timedelta(days=3))
+    assert_type(
+        inbox.retention.prune(progress=tell).bodies + inbox.retention.collect(older_than=timedelta(days=2)), int
+    )
+    return inbox.admin.redrive(1, 2, out_of_order=True) + inbox.admin.discard(3, reason="x") + inbox.admin.unblock(4)
 
 
 def tell(so_far: Pruned) -> None:

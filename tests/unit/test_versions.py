@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from onceward.domain.versions import one_row
 from onceward.retry import Retry
-from onceward.versions import one_row
 
 
 def test_one_row_passes() -> None:

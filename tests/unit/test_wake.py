@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from onceward.wake import Wake
+from onceward.runtime.wakeup import Wake
 from tests.waiting import wait_until
 
 SOON, LONG = 0.02, 30.0

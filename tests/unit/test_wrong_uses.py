@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from onceward import Circuit, Inbox, Message, OncewardError, Reject, Response, Retry, RetryPolicy, Settings
-from onceward.alerts import Rules
-from onceward.checks import shown
-from onceward.idempotency import IdempotencyKeys
-from onceward.replay import replay
+from onceward.admin.alerts import Rules
+from onceward.domain.checks import shown
+from onceward.integrations.idempotency import IdempotencyKeys
+from onceward.retention.replay import replay
 from onceward.webhooks import Limits
 
 SECOND = timedelta(seconds=1)
@@ -34,8 +34,8 @@ def inbox() -> Iterator[Inbox]:
     """An inbox with a handler and a sink; nothing here ever reaches its database."""
     with Inbox("sqlite://") as made:
         made.on("known")(good)
-        made.sink("default", Sink())
-        made.sink("mail", Sink())
+        made.add_sink("default", Sink())
+        made.add_sink("mail", Sink())
         yield made
 
 
@@ -192,78 +192,78 @@ WRONG: Mapping[str, tuple[Use, str]] = {
     "send(to='typo')": (lambda inbox: inbox.send("sent", {}, to="typo"), "send(): to='typo' must be one of the sinks of this process: 'default', 'mail'"),
     "send(two=)": (lambda inbox: inbox.send("sent", {}, two=1), "send() has no argument two=; it takes type, data, body, key, to, headers, version, id, tx"),
     "send(destination=)": (lambda inbox: inbox.send("sent", {}, destination="mail"), "send() has no argument destination=; it takes"),
-    "sink unhashable": (lambda inbox: inbox.sink(["x"], Sink()), "sink must be text, not list: ['x']"),
-    "sink taken": (lambda inbox: inbox.sink("mail", Sink()), "there is a sink named 'mail' already"),
-    "sink without publish": (lambda inbox: inbox.sink("x", good), "sink('x'): sink="),
-    "sink scheme": (lambda inbox: inbox.sink("x", "smtp://host"), "no sink for"),
-    "sink(retry=3)": (lambda inbox: inbox.sink("x", Sink(), retry=3), "sink('x'): retry=3 must be a RetryPolicy, for example RetryPolicy(attempts=5)"),
-    "sink(circuit=3)": (lambda inbox: inbox.sink("x", Sink(), circuit=3), "sink('x'): circuit=3 must be a Circuit, for example Circuit(failures=5), or None"),
+    "sink unhashable": (lambda inbox: inbox.add_sink(["x"], Sink()), "sink must be text, not list: ['x']"),
+    "sink taken": (lambda inbox: inbox.add_sink("mail", Sink()), "there is a sink named 'mail' already"),
+    "sink without publish": (lambda inbox: inbox.add_sink("x", good), "add_sink('x'): sink="),
+    "sink scheme": (lambda inbox: inbox.add_sink("x", "smtp://host"), "no sink for"),
+    "sink(retry=3)": (lambda inbox: inbox.add_sink("x", Sink(), retry=3), "add_sink('x'): retry=3 must be a RetryPolicy, for example RetryPolicy(attempts=5)"),
+    "sink(circuit=3)": (lambda inbox: inbox.add_sink("x", Sink(), circuit=3), "add_sink('x'): circuit=3 must be a Circuit, for example Circuit(failures=5), or None"),
     # Work
     "run(concurrency=0)": (lambda inbox: inbox.run(concurrency=0), "concurrency=0 must be a whole number, at least 1"),
     "drain(concurrency='2')": (lambda inbox: inbox.drain(concurrency="2"), "concurrency='2' must be a whole number, at least 1"),
     "run(process=5)": (lambda inbox: inbox.run(process=5), "process=5 must be text"),
     # Reports
-    "messages(status='ded')": (lambda inbox: inbox.messages(status="ded"), "messages(): status='ded' must be one of 'due', 'running', 'retrying', 'waiting', 'unhandled', 'dead', 'done', 'discarded', 'skipped'"),
-    "messages(limit=0)": (lambda inbox: inbox.messages(limit=0), "messages(): limit=0 must be a whole number, at least 1"),
-    "messages(limit='9')": (lambda inbox: inbox.messages(limit="9"), "messages(): limit='9' must be a whole number, at least 1"),
-    "messages(since='today')": (lambda inbox: inbox.messages(since="today"), "messages(): since='today' must be a datetime"),
-    "messages(before='x')": (lambda inbox: inbox.messages(before="x"), "messages(): before='x' must be a whole number, at least 0"),
-    "messages(type=5)": (lambda inbox: inbox.messages(type=5), "messages(): type=5 must be text"),
-    "messages(key=7)": (lambda inbox: inbox.messages(key=7), "messages(): key=7 must be text"),
-    "messages(outgoing='yes')": (lambda inbox: inbox.messages(outgoing="yes"), "messages(): outgoing='yes' must be True or False"),
-    "message('7')": (lambda inbox: inbox.message("7"), "message(): seq='7' must be a whole number, at least 0"),
-    "explain('7')": (lambda inbox: inbox.explain("7"), "explain(): seq='7' must be a whole number, at least 0"),
-    "try_('7')": (lambda inbox: inbox.try_("7"), "try_(): seq='7' must be a whole number, at least 0"),
-    "find(5)": (lambda inbox: inbox.find("shop", 5), "find(): id=5 must be text that is not empty"),
-    "find_anywhere(5)": (lambda inbox: inbox.find_anywhere(5), "find_anywhere(): id=5 must be text that is not empty"),
-    "quarantine(limit=0)": (lambda inbox: inbox.quarantine(limit=0), "quarantine(): limit=0 must be a whole number, at least 1"),
-    "running(limit=0)": (lambda inbox: inbox.running(limit=0), "running(): limit=0 must be a whole number, at least 1"),
-    "dead_groups(limit=0)": (lambda inbox: inbox.dead_groups(limit=0), "dead_groups(): limit=0 must be a whole number, at least 1"),
-    "blocked_keys(limit=0)": (lambda inbox: inbox.blocked_keys(limit=0), "blocked_keys(): limit=0 must be a whole number, at least 1"),
-    "effects(limit=0)": (lambda inbox: inbox.effects(limit=0), "effects(): limit=0 must be a whole number, at least 1"),
-    "audit(before='x')": (lambda inbox: inbox.audit(before="x"), "audit(): before='x' must be a whole number, at least 0"),
-    "traffic(minutes=0)": (lambda inbox: inbox.traffic(minutes=0), "traffic(): minutes=0 must be a whole number, at least 1"),
-    "failing(times=0)": (lambda inbox: inbox.failing(times=0), "failing(): times=0 must be a whole number, at least 1"),
+    "messages(status='ded')": (lambda inbox: inbox.admin.messages(status="ded"), "messages(): status='ded' must be one of 'due', 'running', 'retrying', 'waiting', 'unhandled', 'dead', 'done', 'discarded', 'skipped'"),
+    "messages(limit=0)": (lambda inbox: inbox.admin.messages(limit=0), "messages(): limit=0 must be a whole number, at least 1"),
+    "messages(limit='9')": (lambda inbox: inbox.admin.messages(limit="9"), "messages(): limit='9' must be a whole number, at least 1"),
+    "messages(since='today')": (lambda inbox: inbox.admin.messages(since="today"), "messages(): since='today' must be a datetime"),
+    "messages(before='x')": (lambda inbox: inbox.admin.messages(before="x"), "messages(): before='x' must be a whole number, at least 0"),
+    "messages(type=5)": (lambda inbox: inbox.admin.messages(type=5), "messages(): type=5 must be text"),
+    "messages(key=7)": (lambda inbox: inbox.admin.messages(key=7), "messages(): key=7 must be text"),
+    "messages(outgoing='yes')": (lambda inbox: inbox.admin.messages(outgoing="yes"), "messages(): outgoing='yes' must be True or False"),
+    "message('7')": (lambda inbox: inbox.admin.message("7"), "message(): seq='7' must be a whole number, at least 0"),
+    "explain('7')": (lambda inbox: inbox.admin.explain("7"), "explain(): seq='7' must be a whole number, at least 0"),
+    "try_('7')": (lambda inbox: inbox.admin.dry_run("7"), "dry_run(): seq='7' must be a whole number, at least 0"),
+    "find(5)": (lambda inbox: inbox.admin.find("shop", 5), "find(): id=5 must be text that is not empty"),
+    "find_anywhere(5)": (lambda inbox: inbox.admin.find_anywhere(5), "find_anywhere(): id=5 must be text that is not empty"),
+    "quarantine(limit=0)": (lambda inbox: inbox.admin.quarantine(limit=0), "quarantine(): limit=0 must be a whole number, at least 1"),
+    "running(limit=0)": (lambda inbox: inbox.admin.running(limit=0), "running(): limit=0 must be a whole number, at least 1"),
+    "dead_groups(limit=0)": (lambda inbox: inbox.admin.dead_groups(limit=0), "dead_groups(): limit=0 must be a whole number, at least 1"),
+    "blocked_keys(limit=0)": (lambda inbox: inbox.admin.blocked_keys(limit=0), "blocked_keys(): limit=0 must be a whole number, at least 1"),
+    "effects(limit=0)": (lambda inbox: inbox.admin.effects(limit=0), "effects(): limit=0 must be a whole number, at least 1"),
+    "audit(before='x')": (lambda inbox: inbox.admin.audit(before="x"), "audit(): before='x' must be a whole number, at least 0"),
+    "traffic(minutes=0)": (lambda inbox: inbox.admin.traffic(minutes=0), "traffic(): minutes=0 must be a whole number, at least 1"),
+    "failing(times=0)": (lambda inbox: inbox.admin.failing(times=0), "failing(): times=0 must be a whole number, at least 1"),
     "watch(5)": (lambda inbox: inbox.watch(5), "watch(): watcher=5 must be a function"),
     # Decisions
-    "redrive('7')": (lambda inbox: inbox.redrive("7"), "redrive(): seq='7' must be a whole number, at least 0"),
-    "redrive(typ=)": (lambda inbox: inbox.redrive(typ="known"), "redrive() has no argument typ=; it takes type, key, source, since, until, fingerprint, outgoing"),
-    "redrive(both)": (lambda inbox: inbox.redrive(7, type="known"), "redrive(): name messages or filters, not both: 7 and type="),
-    "discard(status=)": (lambda inbox: inbox.discard(status="dead"), "discard() has no argument status=; it takes type"),
-    "release(since='now')": (lambda inbox: inbox.release(since="now"), "release(): since='now' must be a datetime"),
-    "discard(reason=5)": (lambda inbox: inbox.discard(1, reason=5), "discard(): reason=5 must be text"),
-    "resolve(word)": (lambda inbox: inbox.resolve(1, "keep"), "resolve(): resolution='keep' must be one of 'keep-first', 'accept-as-new', 'discard'"),
-    "resolve('1')": (lambda inbox: inbox.resolve("1", "discard"), "resolve(): case='1' must be a whole number, at least 0"),
-    "settle_effect(happened='no')": (lambda inbox: inbox.settle_effect(1, "charge", happened="no"), "settle_effect(): happened='no' must be True or False"),
+    "redrive('7')": (lambda inbox: inbox.admin.redrive("7"), "redrive(): seq='7' must be a whole number, at least 0"),
+    "redrive(typ=)": (lambda inbox: inbox.admin.redrive(typ="known"), "redrive() has no argument typ=; it takes type, key, source, since, until, fingerprint, outgoing"),
+    "redrive(both)": (lambda inbox: inbox.admin.redrive(7, type="known"), "redrive(): name messages or filters, not both: 7 and type="),
+    "discard(status=)": (lambda inbox: inbox.admin.discard(status="dead"), "discard() has no argument status=; it takes type"),
+    "release(since='now')": (lambda inbox: inbox.admin.unblock(since="now"), "unblock(): since='now' must be a datetime"),
+    "discard(reason=5)": (lambda inbox: inbox.admin.discard(1, reason=5), "discard(): reason=5 must be text"),
+    "resolve(word)": (lambda inbox: inbox.admin.resolve(1, "keep"), "resolve(): resolution='keep' must be one of 'keep-first', 'accept-as-new', 'discard'"),
+    "resolve('1')": (lambda inbox: inbox.admin.resolve("1", "discard"), "resolve(): case='1' must be a whole number, at least 0"),
+    "settle_effect(happened='no')": (lambda inbox: inbox.admin.settle_effect(1, "charge", happened="no"), "settle_effect(): happened='no' must be True or False"),
     # Upkeep
-    "prune(progress=5)": (lambda inbox: inbox.prune(progress=5), "prune(): progress=5 must be a function"),
-    "archive(None)": (lambda inbox: inbox.archive(None), "archive(): folder=None must be a path"),
-    "erase('7')": (lambda inbox: inbox.erase("7", reason="x"), "erase(): seq='7' must be a whole number, at least 0"),
-    "erase(reason='')": (lambda inbox: inbox.erase(7, reason=""), "erase(): reason='' must be text that is not empty"),
-    "personal()": (lambda inbox: inbox.personal(), "say one of: key=, field=(path, value), or source= and id="),
-    "personal(field='x')": (lambda inbox: inbox.personal(field="email"), "field='email' must be a pair of a path and a value, for example ('customer.email', 'a@b.example')"),
-    "collect(older_than=5)": (lambda inbox: inbox.collect(older_than=5), "collect(): older_than=5 must be a timedelta, for example timedelta(days=1)"),
-    "declare_source(5)": (lambda inbox: inbox.declare_source("shop", redelivers_for=5), "declare_source(): redelivers_for=5 must be a timedelta of at least 0 s"),
+    "prune(progress=5)": (lambda inbox: inbox.retention.prune(progress=5), "prune(): progress=5 must be a function"),
+    "archive(None)": (lambda inbox: inbox.retention.archive(None), "archive(): folder=None must be a path"),
+    "erase('7')": (lambda inbox: inbox.retention.erase("7", reason="x"), "erase(): seq='7' must be a whole number, at least 0"),
+    "erase(reason='')": (lambda inbox: inbox.retention.erase(7, reason=""), "erase(): reason='' must be text that is not empty"),
+    "personal()": (lambda inbox: inbox.retention.personal(), "say one of: key=, field=(path, value), or source= and id="),
+    "personal(field='x')": (lambda inbox: inbox.retention.personal(field="email"), "field='email' must be a pair of a path and a value, for example ('customer.email', 'a@b.example')"),
+    "collect(older_than=5)": (lambda inbox: inbox.retention.collect(older_than=5), "collect(): older_than=5 must be a timedelta, for example timedelta(days=1)"),
+    "declare_source(5)": (lambda inbox: inbox.retention.declare_source("shop", redelivers_for=5), "declare_source(): redelivers_for=5 must be a timedelta of at least 0 s"),
     "replay(again=5)": (lambda inbox: loose.replay(inbox, again=5), "replay(): again=5 must be a label for this replay, for example a date"),
     "replay(typ=)": (lambda inbox: loose.replay(inbox, typ="known"), "replay() has no argument typ=; it takes type, key, source, id, since, until"),
     "replay(since='x')": (lambda inbox: loose.replay(inbox, since="x"), "replay(): since='x' must be a datetime"),
     # Sources, polls, webhooks, alerts
-    "source(5)": (lambda inbox: inbox.source(5, source="shop"), "source(): url=5 must be text that is not empty"),
-    "source(batch=0)": (lambda inbox: inbox.source("redis://h/0?stream=x", source="shop", batch=0), "source(): batch=0 must be a whole number, at least 1"),
-    "source(inline='no')": (lambda inbox: inbox.source("redis://h/0?stream=x", source="shop", inline="no"), "source(): inline='no' must be True or False"),
-    "source(rate='fast')": (lambda inbox: inbox.source("redis://h/0?stream=x", source="shop", rate="fast"), "rate='fast' must be a number a second, one a minute at least"),
-    "source(redelivers_for=5)": (lambda inbox: inbox.source("redis://h/0?stream=x", source="shop", redelivers_for=5), "source(): redelivers_for=5 must be a timedelta of at least 0 s"),
-    "poll(every=5)": (lambda inbox: inbox.poll(every=5, source="api")(generating), f"@inbox.poll(source='api'): every=5 {DURATION}"),
-    "poll(timeout=0)": (lambda inbox: inbox.poll(every=SECOND, timeout=timedelta(0), source="api")(generating), f"@inbox.poll(source='api'): timeout=datetime.timedelta(0) {DURATION}"),
-    "poll(retry=3)": (lambda inbox: inbox.poll(every=SECOND, retry=3, source="api")(generating), "@inbox.poll(source='api'): retry=3 must be a RetryPolicy"),
-    "poll(not a generator)": (lambda inbox: inbox.poll(every=SECOND, source="api")(alone), "poll of 'api': the function must yield its responses: yield Response(body, cursor=...)"),
-    "poll_now(unknown)": (lambda inbox: inbox.poll_now("api"), "there is no poll of 'api'; register one with @inbox.poll(source=...)"),
+    "source(5)": (lambda inbox: inbox.add_source(5, source="shop"), "add_source(): url=5 must be text that is not empty"),
+    "source(batch=0)": (lambda inbox: inbox.add_source("redis://h/0?stream=x", source="shop", batch=0), "add_source(): batch=0 must be a whole number, at least 1"),
+    "source(inline='no')": (lambda inbox: inbox.add_source("redis://h/0?stream=x", source="shop", inline="no"), "add_source(): inline='no' must be True or False"),
+    "source(rate='fast')": (lambda inbox: inbox.add_source("redis://h/0?stream=x", source="shop", rate="fast"), "rate='fast' must be a number a second, one a minute at least"),
+    "source(redelivers_for=5)": (lambda inbox: inbox.add_source("redis://h/0?stream=x", source="shop", redelivers_for=5), "add_source(): redelivers_for=5 must be a timedelta of at least 0 s"),
+    "poll(every=5)": (lambda inbox: inbox.add_poll(every=5, source="api")(generating), f"@inbox.add_poll(source='api'): every=5 {DURATION}"),
+    "poll(timeout=0)": (lambda inbox: inbox.add_poll(every=SECOND, timeout=timedelta(0), source="api")(generating), f"@inbox.add_poll(source='api'): timeout=datetime.timedelta(0) {DURATION}"),
+    "poll(retry=3)": (lambda inbox: inbox.add_poll(every=SECOND, retry=3, source="api")(generating), "@inbox.add_poll(source='api'): retry=3 must be a RetryPolicy"),
+    "poll(not a generator)": (lambda inbox: inbox.add_poll(every=SECOND, source="api")(alone), "poll of 'api': the function must yield its responses: yield Response(body, cursor=...)"),
+    "poll_now(unknown)": (lambda inbox: inbox.ingress.poll_now("api"), "there is no poll of 'api'; register one with @inbox.add_poll(source=...)"),
     "webhooks(list)": (lambda inbox: inbox.webhooks(["/stripe"]), "webhooks(): endpoints=['/stripe'] must be a mapping of paths to verifiers, for example {'/stripe': Stripe(secret)}"),
     "webhooks(secret)": (lambda inbox: inbox.webhooks({"/stripe": "secret"}), "webhooks(): the endpoint '/stripe' must be a verifier, for example Stripe(secret), not str"),
     "webhooks(limits=5)": (lambda inbox: inbox.webhooks({}, limits=5), "webhooks(): limits=5 must be Limits(...)"),
-    "alert(5)": (lambda inbox: inbox.alert(5), "alert(): hook=5 must be a function"),
-    "alert(of nothing)": (lambda inbox: inbox.alert(lambda: None), "must be a function of 1 argument, not of no arguments"),
-    "alert(rules={})": (lambda inbox: inbox.alert(rules={}), "alert(): rules={} must be Rules(...)"),
+    "alert(5)": (lambda inbox: inbox.admin.alert(5), "alert(): hook=5 must be a function"),
+    "alert(of nothing)": (lambda inbox: inbox.admin.alert(lambda: None), "must be a function of 1 argument, not of no arguments"),
+    "alert(rules={})": (lambda inbox: inbox.admin.alert(rules={}), "alert(): rules={} must be Rules(...)"),
     "IdempotencyKeys(tenant='x')": (lambda inbox: loose.IdempotencyKeys(None, inbox=inbox, tenant="x"), "IdempotencyKeys: tenant='x' must be a function"),
     "IdempotencyKeys(methods='POST')": (lambda inbox: loose.IdempotencyKeys(None, inbox=inbox, tenant=str, methods="POST"), "IdempotencyKeys: methods='POST' must be a collection of methods"),
     "Response('text')": (lambda _: loose.Response("text"), "Response: body='text' must be bytes, as the API sent them"),

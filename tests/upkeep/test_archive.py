@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from onceward import Message, Reject, Settings, upkeep
-from onceward.archive import Archive, body_of, with_body
+from onceward import Message, Reject, Settings
 from onceward.errors import ConfigurationError
-from onceward.replay import replay
+from onceward.retention import retention
+from onceward.retention.archive import Archive, body_of, with_body
+from onceward.retention.replay import replay
 from onceward.steps import archive as archiving_steps
 from tests.contract import behaviour as acts
 from tests.contract.harness import SOURCE, Shop, arguments
@@ -47,7 +48,7 @@ def test_finished_messages_move_to_files_that_anything_can_read(archiving: Shop,
     shop.drain()
     assert shop.status("b") == "dead", "what is no JSON has no handler"
     moved: list[int] = []
-    assert shop.inbox.archive(tmp_path / "archive", progress=moved.append) == 2
+    assert shop.inbox.retention.archive(tmp_path / "archive", progress=moved.append) == 2
     assert moved == [2]
     (file,) = Archive(tmp_path / "archive").files()
     with gzip.open(tmp_path / "archive" / file.name, "rt", encoding="utf-8") as lines:
@@ -82,10 +83,10 @@ def test_nothing_goes_that_is_not_archived(archiving: Shop, tmp_path: Path) -> N
     shop.receive_many(arguments(f"m{number}") for number in range(5))
     shop.drain()
     turn_page(shop)
-    shop.inbox.prune()
+    shop.inbox.retention.prune()
     assert (shop.count("body"), shop.count("ledger")) == (5, 5)
-    shop.inbox.archive(tmp_path)
-    pruned = shop.inbox.prune()
+    shop.inbox.retention.archive(tmp_path)
+    pruned = shop.inbox.retention.prune()
     assert (shop.count("body"), shop.count("ledger"), pruned.messages) == (0, 0, 5)
     assert pruned.pages == (1 if shop.dialect == "postgres" else 0)
     assert sorted(ids(tmp_path)) == [f"m{number}" for number in range(5)]
@@ -93,14 +94,14 @@ def test_nothing_goes_that_is_not_archived(archiving: Shop, tmp_path: Path) -> N
 
 def test_several_files_and_a_second_time(archiving: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files have a size; what is archived is not archived again."""
-    monkeypatch.setattr(upkeep, "FILE_MESSAGES", 4)
-    monkeypatch.setattr(upkeep, "BATCH", 2)
+    monkeypatch.setattr(retention, "FILE_MESSAGES", 4)
+    monkeypatch.setattr(retention, "BATCH", 2)
     shop = archiving
     shop.receive_many(arguments(f"m{number}") for number in range(10))
     shop.drain()
-    assert shop.inbox.archive(tmp_path) == 10
+    assert shop.inbox.retention.archive(tmp_path) == 10
     assert [file.messages for file in Archive(tmp_path).files()] == [4, 4, 2]
-    assert shop.inbox.archive(tmp_path) == 0
+    assert shop.inbox.retention.archive(tmp_path) == 0
     assert ids(tmp_path) == [f"m{number}" for number in range(10)]
 
 
@@ -122,10 +123,10 @@ def test_dying_at_every_step_loses_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(place[0], place[1], dies)
         with pytest.raises(KeyboardInterrupt):
-            shop.inbox.archive(tmp_path)
+            shop.inbox.retention.archive(tmp_path)
     assert shop.count("body") == 3
     assert len(ids(tmp_path)) == (3 if step == "before the deletion" else 0)
-    assert shop.inbox.archive(tmp_path) == 3
+    assert shop.inbox.retention.archive(tmp_path) == 3
     assert shop.count("body") == 0
     assert sorted(ids(tmp_path)) == ["m0", "m1", "m2"]
     named = {file.name for file in Archive(tmp_path).files()}
@@ -137,7 +138,7 @@ def test_a_changed_or_lost_file_is_refused(archiving: Shop, tmp_path: Path) -> N
     """The manifest has its checksum."""
     archiving.receive("a")
     archiving.drain()
-    archiving.inbox.archive(tmp_path)
+    archiving.inbox.retention.archive(tmp_path)
     (file,) = Archive(tmp_path).files()
     path = tmp_path / file.name
     content = bytearray(path.read_bytes())
@@ -156,9 +157,9 @@ def test_replay_runs_what_was_forgotten_and_again_runs_everything(archiving: Sho
     shop.receive("a", data={"n": 1}, headers={"h": "1"})
     shop.receive("b", data={"n": 2}, key="k")
     shop.drain()
-    shop.inbox.archive(tmp_path)
+    shop.inbox.retention.archive(tmp_path)
     assert replay(shop.inbox, tmp_path) == {"duplicate": 2}
-    shop.inbox.prune()
+    shop.inbox.retention.prune()
     shop.sql("DELETE FROM effects")
     assert replay(shop.inbox, tmp_path, key="k") == {"accepted": 1}
     shop.drain()
@@ -184,9 +185,9 @@ def test_outgoing_messages_are_archived_and_not_replayed(archiving: Shop, tmp_pa
     shop.handle("tell", sends)
     shop.receive("a", "tell")
     shop.drain()
-    (out,) = shop.inbox.messages(outgoing=True)
-    shop.inbox.discard(out.seq)
-    assert shop.inbox.archive(tmp_path) == 2
+    (out,) = shop.inbox.admin.messages(outgoing=True)
+    shop.inbox.admin.discard(out.seq)
+    assert shop.inbox.retention.archive(tmp_path) == 2
     assert replay(shop.inbox, tmp_path) == {"duplicate": 1}
 
 
@@ -197,12 +198,12 @@ def test_erasing_reaches_the_archive(archiving: Shop, tmp_path: Path) -> None:
     shop.receive("b", data={"mail": "bob"}, key="bob")
     shop.receive("c", data={"mail": "cy"})
     shop.drain()
-    shop.inbox.archive(tmp_path)
+    shop.inbox.retention.archive(tmp_path)
     before = Archive(tmp_path).files()
-    assert shop.inbox.erase_archived(tmp_path, field=("mail", "ann")) == 1
-    assert shop.inbox.erase_archived(tmp_path, field=("mail", "ann")) == 0
-    assert shop.inbox.erase_archived(tmp_path, key="bob") == 1
-    assert shop.inbox.erase_archived(tmp_path, source=SOURCE, id="c") == 1
+    assert shop.inbox.retention.erase_archived(tmp_path, field=("mail", "ann")) == 1
+    assert shop.inbox.retention.erase_archived(tmp_path, field=("mail", "ann")) == 0
+    assert shop.inbox.retention.erase_archived(tmp_path, key="bob") == 1
+    assert shop.inbox.retention.erase_archived(tmp_path, source=SOURCE, id="c") == 1
     records = list(Archive(tmp_path).read())
     assert [(record["id"], record["body"], record["key"]) for record in records] == [
         ("a", None, None),
@@ -215,7 +216,7 @@ def test_erasing_reaches_the_archive(archiving: Shop, tmp_path: Path) -> None:
     assert "bob" not in text
     assert not (tmp_path / before[0].name).exists()
     assert replay(shop.inbox, tmp_path, again="x") == {}
-    assert shop.inbox.erase_archived(tmp_path / "none", key="k") == 0
+    assert shop.inbox.retention.erase_archived(tmp_path / "none", key="k") == 0
 
 
 @pytest.mark.parametrize("forgotten", [False, True])
@@ -231,14 +232,14 @@ def test_erasing_an_id_reaches_what_its_handler_sent(archiving: Shop, tmp_path: 
     for name in ("ann", "bob"):
         shop.receive(name, "tell", data=name)
     shop.drain()
-    shop.inbox.archive(tmp_path)
-    for out in shop.inbox.messages(outgoing=True):
-        shop.inbox.discard(out.seq)
-    shop.inbox.archive(tmp_path)
+    shop.inbox.retention.archive(tmp_path)
+    for out in shop.inbox.admin.messages(outgoing=True):
+        shop.inbox.admin.discard(out.seq)
+    shop.inbox.retention.archive(tmp_path)
     assert len(Archive(tmp_path).files()) == 2
     if forgotten:
-        assert shop.inbox.prune().messages == 4
-    assert shop.inbox.erase_archived(tmp_path, source=SOURCE, id="ann") == 2
+        assert shop.inbox.retention.prune().messages == 4
+    assert shop.inbox.retention.erase_archived(tmp_path, source=SOURCE, id="ann") == 2
     text = "".join(gzip.decompress(path.read_bytes()).decode() for path in tmp_path.glob("*.gz"))
     assert '\\"ann\\"' not in text
     assert text.count('\\"bob\\"') == 2

@@ -10,14 +10,16 @@ from unittest import mock
 
 import pytest
 
-from onceward import Inbox, InvalidMessage, Message, Settings, StoreUnavailable, payload, upkeep
-from onceward.archive import Archive
+from onceward import Inbox, InvalidMessage, Message, Settings, StoreUnavailable
+from onceward.admin.doctor import Finding, examine
 from onceward.blobs.protocol import open_blobs
-from onceward.doctor import Finding, examine
+from onceward.domain import payload
+from onceward.domain.reference import HEADER
 from onceward.errors import ConfigurationError
 from onceward.message import Delivery
-from onceward.reference import HEADER
-from onceward.replay import replay
+from onceward.retention import retention
+from onceward.retention.archive import Archive
+from onceward.retention.replay import replay
 from onceward.sources.envelope import Envelope
 from onceward.sources.protocol import Arrival
 from tests.contract import behaviour as acts
@@ -119,11 +121,11 @@ def test_consumers_share_one_blob(shop: Shop, place: Place) -> None:
     receipt = shop.receive("m1", data=large("m1", email="ann@example.com"))
     assert len(place.names()) == 1
     assert shop.drain() == 2
-    first, second = shop.inbox.personal(field=("email", "ann@example.com"))
+    first, second = shop.inbox.retention.personal(field=("email", "ann@example.com"))
     assert first.seq == receipt.seq
-    assert shop.inbox.erase(first.seq, reason="a request") == []
+    assert shop.inbox.retention.erase(first.seq, reason="a request") == []
     assert len(place.names()) == 1
-    assert shop.inbox.erase(second.seq, reason="a request") == []
+    assert shop.inbox.retention.erase(second.seq, reason="a request") == []
     assert place.names() == []
     assert shop.story(second.seq).body is None
     assert shop.receive("m1", data=large("m1", email="ann@example.com")).status == "duplicate"
@@ -136,7 +138,7 @@ def test_a_type_that_nobody_handles_yet_keeps_its_body_in_the_row(shop: Shop, pl
     shop.handle(behaviour=seen(messages), key="k")
     assert shop.drain() == 1
     assert [message.key for message in messages] == ["1"]
-    shop.inbox.collect(older_than=AT_ONCE)
+    shop.inbox.retention.collect(older_than=AT_ONCE)
     assert place.names() == []
 
 
@@ -149,9 +151,9 @@ def test_other_bytes_under_a_known_id(shop: Shop, place: Place) -> None:
     (name,) = place.names()
     assert shop.receive("m1", data=large("m1", k=2)).status == "mismatch"
     assert place.names() == [name]
-    (case,) = shop.inbox.quarantine()
+    (case,) = shop.inbox.admin.quarantine()
     assert case.differences == (("k", 1, 2),)
-    assert shop.inbox.resolve(case.case, "accept-as-new")
+    assert shop.inbox.admin.resolve(case.case, "accept-as-new")
     shop.drain()
     assert [message.key for message in messages] == ["1", "2"]
 
@@ -175,7 +177,7 @@ def test_a_body_that_is_lost(shop: Shop, place: Place, damage: str) -> None:
     assert shop.story("m1").body is None
     assert name in (shop.story("m1").body_problem or "")
     place.replace(name, body)
-    shop.inbox.redrive(shop.seqs["m1"])
+    shop.inbox.admin.redrive(shop.seqs["m1"])
     assert shop.drain() == 1
     assert shop.effects() == ["m1"]
 
@@ -194,10 +196,10 @@ def test_the_blob_store_is_away_when_a_body_is_wanted(
         assert shop.status("m1") in {"retrying", "due"}  # its pause may be over by now
         assert shop.status("m2") == "waiting"
         assert "wait until it works again" in caplog.text
-        assert shop.inbox.message(shop.seqs["m1"]).body is None  # type: ignore[union-attr]
+        assert shop.inbox.admin.message(shop.seqs["m1"]).body is None  # type: ignore[union-attr]
         with pytest.raises(StoreUnavailable):
-            shop.inbox.personal(field=("id", "m1"))
-        shop.inbox.prune()
+            shop.inbox.retention.personal(field=("id", "m1"))
+        shop.inbox.retention.prune()
         if place.proxy is not None:  # a folder that is not there has nothing to collect
             assert "stay for now" in caplog.text
     shop.finish()
@@ -218,8 +220,8 @@ def test_the_blob_store_is_away_when_a_body_comes(store_url: str, place: Place, 
             spooling.handle()
             with place.away():
                 assert spooling.receive("m1", data=large("m1")).status == "spooled"
-            spooling.inbox.drain_spool()
-            wait_until(lambda: not spooling.inbox.spooled)  # a thread of its own may be at it already
+            spooling.inbox.retention.drain_spool()
+            wait_until(lambda: not spooling.inbox.retention.spooled)  # a thread of its own may be at it already
         assert shop.drain() == 1
         assert len(place.names()) == 1
 
@@ -243,7 +245,7 @@ def test_a_program_without_the_blob_store(shop: Shop) -> None:
         poor.handle()
         poor.drain()
         assert poor.runs["m1"] == 0
-        assert "Inbox(blobs=...)" in (poor.inbox.message(shop.seqs["m1"]).body_problem or "")  # type: ignore[union-attr]
+        assert "Inbox(blobs=...)" in (poor.inbox.admin.message(shop.seqs["m1"]).body_problem or "")  # type: ignore[union-attr]
     shop.finish()
     assert shop.effects() == ["m1"]
 
@@ -270,10 +272,10 @@ def test_what_is_pruned_is_collected(shop: Shop, place: Place, sqlite_url: str) 
         orphan = f"{other.context.large.folder}/2026/01/01/of-theirs"
         place.store.put(orphan, b"")
         place.store.put(f"{shop.inbox.context.large.folder}/2026/01/01/of-ours", b"")
-        shop.inbox.prune()
+        shop.inbox.retention.prune()
         assert len(place.names()) == 5, "nothing is old enough yet"
-        assert shop.inbox.collect(older_than=AT_ONCE) == 2
-        assert other.collect(older_than=AT_ONCE) == 1
+        assert shop.inbox.retention.collect(older_than=AT_ONCE) == 2
+        assert other.retention.collect(older_than=AT_ONCE) == 1
         assert len(place.names()) == 2
     assert shop.drain() == 1
 
@@ -286,7 +288,7 @@ def test_a_body_that_is_not_kept(shop: Shop) -> None:
     shop.process("m2", data=large("m2"))
     assert (shop.story("m1").blob, shop.story("m1").body, shop.story("m1").headers) == (None, None, {"h": "1"})
     assert shop.story("m2").body is None
-    assert shop.inbox.collect(older_than=AT_ONCE) == 2
+    assert shop.inbox.retention.collect(older_than=AT_ONCE) == 2
 
 
 def test_archived_and_replayed(shop: Shop, place: Place, tmp_path: Path) -> None:
@@ -298,12 +300,12 @@ def test_archived_and_replayed(shop: Shop, place: Place, tmp_path: Path) -> None
     lost = shop.story("m2").blob
     assert lost is not None
     place.store.delete(lost)
-    assert shop.inbox.archive(tmp_path / "archive") == 2
+    assert shop.inbox.retention.archive(tmp_path / "archive") == 2
     whole, empty = Archive(tmp_path / "archive").read()
     assert LARGE in whole["body"]
     assert HEADER not in whole["headers"]
     assert empty["body"] is None
-    assert shop.inbox.collect(older_than=AT_ONCE) == 1
+    assert shop.inbox.retention.collect(older_than=AT_ONCE) == 1
     assert replay(shop.inbox, tmp_path / "archive", again="now") == {"accepted": 1}
     assert shop.drain() == 1
     assert shop.effects() == ["m1", "m1#now", "m2"]
@@ -313,7 +315,7 @@ def test_archived_and_replayed(shop: Shop, place: Place, tmp_path: Path) -> None
 def test_what_is_sent_may_be_large(shop: Shop, place: Place, way: str) -> None:
     """By a handler or by the program; the sink is given all of it."""
     post = Post()
-    shop.inbox.sink("default", post.sink(shop.kind))
+    shop.inbox.add_sink("default", post.sink(shop.kind))
 
     def sends(message: Message) -> acts.Steps:
         message.send("shipped", large("out", name="out"))
@@ -377,7 +379,7 @@ def test_who_can_read_the_files(shop: Shop, place: Place) -> None:
         assert path.stat().st_mode & 0o077 == 0
         assert path.parent.stat().st_mode & 0o077 == 0
         path.with_name("torn.part").write_bytes(b"half")
-        assert shop.inbox.collect(older_than=AT_ONCE) == 1
+        assert shop.inbox.retention.collect(older_than=AT_ONCE) == 1
         assert path.exists()
 
 
@@ -394,11 +396,11 @@ def test_running_workers_archive_and_collect(store_url: str, place: Place, tmp_p
     """What is old is in files before it goes; then its blobs go too. One process at a time does each."""
     folder = tmp_path / "archive"
     options: dict[str, Any] = {"settings": RUNNING, "blobs": place.url, "blob_above": 200, "archive": folder}
-    with Shop(store_url, "def", **options) as shop, mock.patch.object(upkeep, "GRACE", AT_ONCE):
+    with Shop(store_url, "def", **options) as shop, mock.patch.object(retention, "GRACE", AT_ONCE):
         shop.handle()
         shop.receive_many(arguments(f"m{number}", more={"data": large(f"m{number}")}) for number in range(3))
         shop.drain()
-        with mock.patch.object(upkeep, "TURN_MESSAGES", 2), mock.patch.object(upkeep, "BATCH", 2), shop.running():
+        with mock.patch.object(retention, "TURN_MESSAGES", 2), mock.patch.object(retention, "BATCH", 2), shop.running():
             wait_until(lambda: shop.count("body") == 0, message="everything archived")
             wait_until(lambda: shop.count("ledger") == 0, message="everything forgotten")
             shop.sql(f"UPDATE {shop.prefix}upkeep SET due_at = " + ("0" if shop.dialect == "sqlite" else "'epoch'"))
@@ -418,5 +420,5 @@ def test_an_archive_that_cannot_be_written(store_url: str, tmp_path: Path, caplo
             wait_until(lambda: "archive failed" in caplog.text, message="the error")
             shop.receive("m2")
             wait_until(lambda: shop.effects() == ["m1", "m2"], message="both handled")
-        shop.inbox.prune()
+        shop.inbox.retention.prune()
         assert shop.count("body") == 2

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from onceward import Reject, Settings
-from onceward.archive import Archive
+from onceward.retention.archive import Archive
 from tests.contract import behaviour as acts
 from tests.contract.harness import Shop, arguments
 from tests.upkeep.conftest import NOW
@@ -32,8 +32,8 @@ inbox = Inbox(sys.argv[1], settings=Settings(body_retention=nothing, dedupe_rete
 print("ready", flush=True)
 while True:
     if first:
-        inbox.archive(sys.argv[2])
-    inbox.prune()
+        inbox.retention.archive(sys.argv[2])
+    inbox.retention.prune()
 """
 
 
@@ -60,11 +60,11 @@ def test_kill_9_while_pruning(store_url: str, seed: int) -> None:
             shop.drain()
             turn_page(shop)
         kill_it_now_and_then([store_url], seed)
-        assert len(shop.inbox.messages(status="dead")) == 10
+        assert len(shop.inbox.admin.messages(status="dead")) == 10
         assert all(shop.story(f"dead{number}").body for number in range(10))
         assert shop.receive("after").status == "accepted"
         shop.drain()
-        shop.inbox.prune()
+        shop.inbox.retention.prune()
         assert shop.count("ledger") == shop.count("body") == 10
         assert len(shop.effects()) == 201
 
@@ -77,9 +77,9 @@ def test_kill_9_while_archiving(store_url: str, tmp_path: Path, seed: int) -> No
         shop.receive_many(arguments(f"m{number}") for number in range(200))
         shop.drain()
         kill_it_now_and_then([store_url, str(tmp_path)], seed)
-        shop.inbox.archive(tmp_path)
+        shop.inbox.retention.archive(tmp_path)
         assert sorted(record["id"] for record in Archive(tmp_path).read()) == sorted(f"m{n}" for n in range(200))
-        shop.inbox.prune()
+        shop.inbox.retention.prune()
         assert shop.count("ledger") == shop.count("body") == 0
 
 
@@ -97,7 +97,7 @@ def test_the_edge_of_the_retention(store_url: str) -> None:
                 shop.sql(
                     f"UPDATE {shop.prefix}{table} SET {column} = {column} - {past} WHERE {number} = {shop.seqs[name]}"
                 )
-        assert shop.inbox.prune().runs == 1
+        assert shop.inbox.retention.prune().runs == 1
         assert shop.receive("a").status == "duplicate"
         shop.sql("DELETE FROM effects")
         assert shop.receive("b").status == "accepted"
@@ -105,7 +105,7 @@ def test_the_edge_of_the_retention(store_url: str) -> None:
         assert shop.effects() == ["b"]
         long_ago = "0" if shop.dialect == "sqlite" else "'epoch'"
         shop.sql(f"UPDATE {shop.prefix}run SET finished_at = {long_ago}")
-        assert shop.inbox.prune().runs == 0, "a run stays as long as its messages are remembered"
+        assert shop.inbox.retention.prune().runs == 0, "a run stays as long as its messages are remembered"
 
 
 def test_behind_a_pooler(pgbouncer_url: str) -> None:
@@ -115,7 +115,7 @@ def test_behind_a_pooler(pgbouncer_url: str) -> None:
         shop.receive_many(arguments(f"m{number}") for number in range(20))
         shop.drain()
         turn_page(shop)
-        pruned = shop.inbox.prune()
+        pruned = shop.inbox.retention.prune()
         assert (pruned.pages, pruned.messages) == (1, 20)
         assert shop.receive("next").seq > 10_000_000_000 - 1
         shop.drain()

@@ -118,8 +118,8 @@ def full(store_url: str) -> Iterator[Shop]:
         shop.receive("clean", data=PERSON)  # the person is only in the second body
         shop.receive("keyed", "keyed", data={"k": PRIVATE}, headers={"who": PRIVATE}, key=PRIVATE)
         yield shop
-        for seq in [row.seq for row in shop.inbox.messages(outgoing=True)]:
-            shop.inbox.discard(seq)
+        for seq in [row.seq for row in shop.inbox.admin.messages(outgoing=True)]:
+            shop.inbox.admin.discard(seq)
 
 
 def test_every_column_is_known(full: Shop) -> None:
@@ -131,16 +131,16 @@ def test_every_column_is_known(full: Shop) -> None:
 def test_every_trace_of_a_person_goes_and_copies_are_still_duplicates(full: Shop) -> None:
     """Live, finished, dead, waiting for somebody, outgoing, quarantine, results, errors, headers."""
     shop = full
-    found = shop.inbox.personal(field=("customer.email", PRIVATE))
+    found = shop.inbox.retention.personal(field=("customer.email", PRIVATE))
     statuses = {match.status for match in found}
     assert statuses == {"finished", "dead", "retry", "unhandled", "ready"}
     assert sum(match.quarantined for match in found) == 1
     assert len(found) == 9  # seven, what was sent for one, and the one with a second body
     before = len(shop.effects())
-    assert shop.inbox.erase(*(match.seq for match in found), reason="request 7", actor="ann") == []
+    assert shop.inbox.retention.erase(*(match.seq for match in found), reason="request 7", actor="ann") == []
     assert holding(shop) == {"progress.key"}
     assert {"body.body", "body.key", "result.result"} <= holding(shop, "bob@example.com")
-    assert shop.inbox.personal(field=("customer.email", PRIVATE)) == []
+    assert shop.inbox.retention.personal(field=("customer.email", PRIVATE)) == []
     for name, kind in (
         ("done", TYPE),
         ("dead", "bad"),
@@ -156,7 +156,7 @@ def test_every_trace_of_a_person_goes_and_copies_are_still_duplicates(full: Shop
     assert len(shop.effects()) == before
     actions = [(action.action, action.actor, action.reason) for action in shop.story("dead").actions]
     assert actions == [("discard", "ann", "request 7"), ("erase", "ann", "request 7")]
-    assert shop.inbox.quarantine() == []
+    assert shop.inbox.admin.quarantine() == []
 
 
 def test_the_search_sees_everything(full: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,19 +165,19 @@ def test_the_search_sees_everything(full: Shop, monkeypatch: pytest.MonkeyPatch)
     full.receive("noise", "noise", body=b"{no json either")
     full.receive("late", data=2)
     full.receive("late", data=PERSON)
-    expected = full.inbox.personal(field=("customer.email", PRIVATE))
+    expected = full.inbox.retention.personal(field=("customer.email", PRIVATE))
     monkeypatch.setattr(erase, "PAGE", 2)
-    assert full.inbox.personal(field=("customer.email", PRIVATE)) == expected
+    assert full.inbox.retention.personal(field=("customer.email", PRIVATE)) == expected
     assert {match.status for match in expected} >= {"finished", "unhandled"}
     assert expected[-1].quarantined
 
 
 def test_by_key(full: Shop) -> None:
     """The key is looked for, and it goes too."""
-    found = full.inbox.personal(key=PRIVATE)
+    found = full.inbox.retention.personal(key=PRIVATE)
     assert sorted(match.type for match in found) == ["keyed", "numbered", "told"]
-    full.inbox.erase(*(match.seq for match in found), reason="x")
-    assert full.inbox.personal(key=PRIVATE) == []
+    full.inbox.retention.erase(*(match.seq for match in found), reason="x")
+    assert full.inbox.retention.personal(key=PRIVATE) == []
     assert full.story("keyed").key is None
 
 
@@ -187,26 +187,26 @@ def test_by_number_also_the_copy_that_it_was_accepted_from(store_url: str) -> No
         shop.handle()
         shop.receive("a", data=1)
         shop.receive("a", data=PERSON, headers={"who": PRIVATE})
-        (case,) = shop.inbox.quarantine()
-        seq = shop.inbox.resolve(case.case, "accept-as-new", reason="x")
+        (case,) = shop.inbox.admin.quarantine()
+        seq = shop.inbox.admin.resolve(case.case, "accept-as-new", reason="x")
         shop.drain()
         assert seq is not None
         assert "quarantine.body" in holding(shop)
-        assert shop.inbox.erase(seq, reason="x") == []
+        assert shop.inbox.retention.erase(seq, reason="x") == []
         assert holding(shop) == set()
         assert shop.receive("a", data=PERSON, headers={"who": PRIVATE}).status == "duplicate"
 
 
 def test_by_header(full: Shop) -> None:
     """A path as for keys."""
-    assert len(full.inbox.personal(field=("header:who", PRIVATE))) == 4
+    assert len(full.inbox.retention.personal(field=("header:who", PRIVATE))) == 4
 
 
 def test_by_id_also_what_was_sent(full: Shop) -> None:
     """A message and what its handler made of it."""
-    found = full.inbox.personal(source=SOURCE, id="done")
+    found = full.inbox.retention.personal(source=SOURCE, id="done")
     assert [(match.type, match.status) for match in found] == [(TYPE, "finished"), ("told", "due")]
-    assert full.inbox.erase(*(match.seq for match in found), reason="x") == []
+    assert full.inbox.retention.erase(*(match.seq for match in found), reason="x") == []
     story = full.story("done")
     assert (story.body, story.result, story.id, dict(story.headers)) == (None, None, "done", {})
 
@@ -218,10 +218,10 @@ def test_what_runs_is_left_alone_and_said(store_url: str) -> None:
         seq = shop.receive("a", data=PERSON).seq
         noted = "worker = 1, token = 1"
         shop.sql(f"UPDATE {shop.prefix}queue SET {noted}")
-        assert shop.inbox.erase(seq, 999, reason="x") == [seq, 999]
+        assert shop.inbox.retention.erase(seq, 999, reason="x") == [seq, 999]
         assert "body.body" in holding(shop)
         shop.sql(f"UPDATE {shop.prefix}queue SET worker = NULL, token = NULL")
-        assert shop.inbox.erase(seq, reason="x") == []
+        assert shop.inbox.retention.erase(seq, reason="x") == []
         assert shop.drain() == 0
         assert shop.status("a") == "discarded"
 
@@ -232,8 +232,8 @@ def test_an_erasure_is_remembered_when_the_message_is_not(store_url: str) -> Non
         shop.handle()
         seq = shop.receive("a", data=PERSON).seq
         shop.drain()
-        shop.inbox.erase(seq, reason="request 7")
-        shop.inbox.prune()
+        shop.inbox.retention.erase(seq, reason="request 7")
+        shop.inbox.retention.prune()
         assert shop.count("ledger") == 0
         assert shop.sql(f"SELECT action, reason FROM {shop.prefix}audit") == [("erase", "request 7")]
 
@@ -244,4 +244,4 @@ def test_one_way_to_say_which(store_url: str) -> None:
         cases: list[dict[str, Any]] = [{}, {"key": 1, "field": ("a", 1)}, {"source": "s"}]
         for wrong in cases:
             with pytest.raises(ConfigurationError, match="say one of"):
-                shop.inbox.personal(**wrong)
+                shop.inbox.retention.personal(**wrong)

@@ -40,7 +40,7 @@ def test_nothing_is_left_of_a_finished_message(shop: Shop) -> None:
     shop.receive("b", "other")
     shop.finish()
     assert shop.effects() == ["a", "b"]
-    pruned = shop.inbox.prune()
+    pruned = shop.inbox.retention.prune()
     assert (pruned.messages, pruned.runs) == (2, shop_runs := pruned.runs)
     assert shop_runs >= 2
     assert counts(shop) == {}
@@ -57,7 +57,7 @@ def test_bodies_go_and_the_memory_stays(remembering: Shop) -> None:
     shop.receive("a")
     shop.drain()
     turn_page(shop)
-    pruned = shop.inbox.prune()
+    pruned = shop.inbox.retention.prune()
     assert (pruned.pages if shop.dialect == "postgres" else pruned.bodies) == 1
     assert shop.count("body") == 0
     receipt = shop.receive("a")
@@ -66,9 +66,9 @@ def test_bodies_go_and_the_memory_stays(remembering: Shop) -> None:
     story = shop.story("a")
     assert (story.id, story.body, story.status) == ("a", None, "done")
     assert shop.effects() == ["a"]
-    (case,) = shop.inbox.quarantine()
+    (case,) = shop.inbox.admin.quarantine()
     assert case.first_body is None
-    shop.inbox.resolve(case.case, "keep-first")
+    shop.inbox.admin.resolve(case.case, "keep-first")
 
 
 def test_what_is_not_finished_is_never_pruned(shop: Shop) -> None:
@@ -88,16 +88,16 @@ def test_what_is_not_finished_is_never_pruned(shop: Shop) -> None:
     assert states == {"dead": "dead", "later": "retrying", "unknown": "unhandled", "waits": "waiting", "due": "due"}
     turn_page(shop)
     for _ in range(2):
-        shop.inbox.prune()
+        shop.inbox.retention.prune()
     assert {name: shop.status(name) for name in states} == states
     assert shop.count("ledger") == shop.count("body") == 5
     assert shop.count("run") == 0
     shop.handle("nobody.knows")
     with shop.visitor() as other:
         other.handle("bad", key="k")
-        other.inbox.redrive(shop.seqs["dead"])
+        other.inbox.admin.redrive(shop.seqs["dead"])
         other.drain()
-    shop.inbox.discard(shop.seqs["later"])
+    shop.inbox.admin.discard(shop.seqs["later"])
     shop.drain()
     assert shop.effects() == sorted([*(f"done{number}" for number in range(20)), "dead", "due", "unknown", "waits"])
 
@@ -111,11 +111,11 @@ def test_a_page_with_an_unfinished_message_stays_and_shrinks(postgres_url: str) 
         shop.receive_many(arguments(f"m{number}") for number in range(BATCH + 10))
         shop.drain()
         turn_page(shop)
-        pruned = shop.inbox.prune()
+        pruned = shop.inbox.retention.prune()
         assert (pruned.pages, pruned.bodies, pruned.messages) == (0, BATCH + 10, 0)
         assert shop.story("dead").body is not None
-        shop.inbox.discard(shop.seqs["dead"])
-        assert shop.inbox.prune().pages == 1
+        shop.inbox.admin.discard(shop.seqs["dead"])
+        assert shop.inbox.retention.prune().pages == 1
         assert [row[0] for row in shop.sql("SELECT number FROM onceward_page ORDER BY number")] == [1, 2]
         assert shop.receive("next").seq == 10_000_000_000
         shop.drain()
@@ -134,7 +134,7 @@ def test_a_page_is_looked_at_again_before_it_goes(postgres_url: str, why: str) -
         turn_page(shop)
         assert shop.sql("SELECT onceward_drop_page(0, false)") == [(False,)]
         assert shop.story("a").body is not None
-        shop.inbox.discard(shop.seqs["a"]) if why == "dead" else shop.inbox.resolve(1, "keep-first")
+        shop.inbox.admin.discard(shop.seqs["a"]) if why == "dead" else shop.inbox.admin.resolve(1, "keep-first")
         assert shop.sql("SELECT onceward_drop_page(0, false)") == [(True,)]
 
 
@@ -145,18 +145,18 @@ def test_what_is_in_question_is_never_pruned(shop: Shop) -> None:
     shop.drain()
     assert shop.receive("a", data=2).status == "mismatch"
     turn_page(shop)
-    shop.inbox.prune()
-    (case,) = shop.inbox.quarantine()
+    shop.inbox.retention.prune()
+    (case,) = shop.inbox.admin.quarantine()
     assert (case.first_body, case.other_body) == (b"1", b"2")
-    accepted = shop.inbox.resolve(case.case, "accept-as-new")
-    shop.inbox.prune()
+    accepted = shop.inbox.admin.resolve(case.case, "accept-as-new")
+    shop.inbox.retention.prune()
     assert shop.receive("a", data=2).seq == accepted
     assert shop.receive("a", data=1).status == "duplicate"
     shop.sql("DELETE FROM effects")
     shop.drain()
     turn_page(shop)
     for _ in range(2):  # first the accepted one, then the one it came with
-        shop.inbox.prune()
+        shop.inbox.retention.prune()
     assert shop.count("ledger") == shop.count("quarantine") == 0
 
 
@@ -169,10 +169,10 @@ def test_an_effect_of_unknown_outcome_keeps_its_message(shop: Shop) -> None:
         f"INSERT INTO {shop.prefix}effect (key, seq, name, worker, started_at)"
         f" SELECT 'k', seq, 'charge', 1, received_at FROM {shop.prefix}ledger"
     )
-    shop.inbox.prune()
+    shop.inbox.retention.prune()
     assert shop.status("a") == "done"
     shop.sql(f"UPDATE {shop.prefix}effect SET done = {'true' if shop.dialect == 'postgres' else '1'}")
-    shop.inbox.prune()
+    shop.inbox.retention.prune()
     assert shop.count("ledger") == shop.count("effect") == 0
 
 
@@ -196,17 +196,17 @@ def test_a_message_is_remembered_from_when_it_was_finished(store_url: str, end: 
             shop.handle()
             shop.drain()
         elif end == "discarded":
-            shop.inbox.discard(shop.seqs["old"])
+            shop.inbox.admin.discard(shop.seqs["old"])
         else:
-            shop.inbox.redrive(shop.seqs["old"])
+            shop.inbox.admin.redrive(shop.seqs["old"])
             shop.drain()
         age(shop, "audit", "at", 29)
         age(shop, "run", "finished_at", 29)
-        assert shop.inbox.prune().messages == 0
+        assert shop.inbox.retention.prune().messages == 0
         assert shop.receive("old").status == "duplicate"
         age(shop, "audit", "at", 2)
         age(shop, "run", "finished_at", 2)
-        pruned = shop.inbox.prune()
+        pruned = shop.inbox.retention.prune()
         assert (pruned.messages, pruned.runs) == (1, 0 if end == "discarded" else 1)
 
 
@@ -218,7 +218,7 @@ def test_nothing_young_goes(store_url: str) -> None:
         shop.drain()
         before = counts(shop)
         turn_page(shop)
-        pruned = shop.inbox.prune()
+        pruned = shop.inbox.retention.prune()
         assert (pruned.messages, pruned.bodies, pruned.pages, pruned.runs) == (0, 0, 0, 0)
         assert counts(shop) == before
 
@@ -233,7 +233,7 @@ def test_the_walk_goes_past_what_stays(shop: Shop) -> None:
     shop.receive_many(arguments(f"m{number}") for number in range(20))
     shop.drain()
     told: list[int] = []
-    pruned = shop.inbox.prune(progress=lambda so_far: told.append(so_far.messages))
+    pruned = shop.inbox.retention.prune(progress=lambda so_far: told.append(so_far.messages))
     assert pruned.messages == 20
     assert told[-1] == 20
     assert told == sorted(told)
@@ -295,14 +295,14 @@ def test_too_short_a_retention_stops_the_start(store_url: str) -> None:
     """R31: where it is said, and in every other program on the same tables, before anything runs or is pruned."""
     with Shop(store_url, "def") as shop:
         with pytest.raises(ConfigurationError, match=r"'kafka' redelivers for up to 31 days.*dedupe_retention"):
-            shop.inbox.declare_source("kafka", redelivers_for=timedelta(days=31))
-        shop.inbox.declare_source("sqs", redelivers_for=timedelta(days=14))
+            shop.inbox.retention.declare_source("kafka", redelivers_for=timedelta(days=31))
+        shop.inbox.retention.declare_source("sqs", redelivers_for=timedelta(days=14))
         shop.handle()
         shop.receive("a")
         shop.drain()
         other = shop.another(settings=Settings(dedupe_retention=timedelta(days=7)))
         other.handle()
-        for start in (other.inbox.drain, other.inbox.prune, lambda: other.receive("b")):
+        for start in (other.inbox.drain, other.inbox.retention.prune, lambda: other.receive("b")):
             with pytest.raises(ConfigurationError, match="'sqs' redelivers for up to 14 days"):
                 start()
         assert shop.count("ledger") == 1
@@ -314,7 +314,7 @@ def test_a_later_source_that_is_declared_meanwhile_stops_the_pruning_alone(shop:
     shop.receive("a")
     shop.drain()
     other = shop.another(settings=Settings(dedupe_retention=timedelta(days=90)))
-    other.inbox.declare_source("kafka", redelivers_for=timedelta(days=60))
+    other.inbox.retention.declare_source("kafka", redelivers_for=timedelta(days=60))
     other.handle()
     other.receive("b")
     shop.inbox.context.settings = Settings(body_retention=timedelta(0), dedupe_retention=timedelta(0))
@@ -349,7 +349,7 @@ def test_a_page_that_somebody_uses_stays_and_nobody_waits_for_long(postgres_url:
         slowest = 0.0
         with shop.inbox.transaction() as tx:
             tx.execute("SELECT count(*) FROM onceward_body").fetchall()
-            pruning = threading.Thread(target=shop.inbox.prune)
+            pruning = threading.Thread(target=shop.inbox.retention.prune)
             pruning.start()
             number = 0
             while pruning.is_alive():
@@ -358,7 +358,7 @@ def test_a_page_that_somebody_uses_stays_and_nobody_waits_for_long(postgres_url:
                 slowest = max(slowest, time.monotonic() - began)
             assert slowest < 1.5  # a tenth of a second, and what a busy machine adds
             assert shop.sql("SELECT count(*) FROM onceward_page WHERE number = 0") == [(1,)]
-        assert shop.inbox.prune().pages == 1
+        assert shop.inbox.retention.prune().pages == 1
         shop.drain()
 
 
@@ -389,7 +389,7 @@ def test_two_that_turn_the_page_at_once_never_turn_it_back(postgres_url: str) ->
         assert seqs == sorted(set(seqs))
         shop.drain()
         assert len(shop.effects()) == len(seqs) - 1
-        shop.inbox.prune()
+        shop.inbox.retention.prune()
 
 
 RIGHTS = (
@@ -416,7 +416,7 @@ def test_a_role_that_may_only_change_rows_prunes_by_rows(
                 inbox.receive(**arguments("a"))
                 assert (inbox.drain(), owner.count("body")) == (1, 1)
                 for _ in range(3):
-                    inbox.prune()
+                    inbox.retention.prune()
                 assert counts(owner) == {}
         finally:
             owner.sql(f"DROP OWNED BY {role}")

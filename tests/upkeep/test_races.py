@@ -87,7 +87,7 @@ def test_prune_at_every_statement_of_a_receive(shop: Shop, pause: int, data: int
             step.go()
     if step.is_open and shop.dialect == "sqlite":
         step.finish()
-    shop.inbox.prune()
+    shop.inbox.retention.prune()
     (receipt,) = step.finish()
     check(shop, receipt, data)
 
@@ -126,9 +126,9 @@ def check(shop: Shop, receipt: Receipt, data: int) -> None:
         assert shop.drain() == 0
         assert shop.effects() == ["a"]
     else:
-        (case,) = shop.inbox.quarantine()
+        (case,) = shop.inbox.admin.quarantine()
         assert case.other_body == str(data).encode()
-        shop.inbox.resolve(case.case, "discard")
+        shop.inbox.admin.resolve(case.case, "discard")
 
 
 def test_many_copies_while_somebody_prunes_all_the_time(shop: Shop) -> None:
@@ -138,7 +138,7 @@ def test_many_copies_while_somebody_prunes_all_the_time(shop: Shop) -> None:
 
     def pruning() -> None:
         while not stop.is_set():
-            shop.inbox.prune()
+            shop.inbox.retention.prune()
 
     def copies(number: int) -> list[Receipt]:
         return [
@@ -164,9 +164,9 @@ def test_many_copies_while_somebody_prunes_all_the_time(shop: Shop) -> None:
     assert len(shop.effects()) == len(accepted)
     shop.sql("DELETE FROM effects")
     assert shop.count("quarantine", f"seq NOT IN (SELECT seq FROM {shop.prefix}ledger)") == 0
-    for case in shop.inbox.quarantine(limit=1000):
-        shop.inbox.resolve(case.case, "keep-first")
-    shop.inbox.prune()
+    for case in shop.inbox.admin.quarantine(limit=1000):
+        shop.inbox.admin.resolve(case.case, "keep-first")
+    shop.inbox.retention.prune()
     assert shop.count("ledger") == shop.count("run") == 0
 
 
@@ -177,15 +177,15 @@ def test_a_case_that_is_opened_while_its_message_is_forgotten_is_found(postgres_
         session = shop.inbox.store.connect()
         copy = Delivery.of(source=SOURCE, id="a", type=TYPE, data=2)
         assert session.perform((shop.inbox.context.short(), mismatch(shop.seqs["a"], copy)))[1]
-        pruning = threading.Thread(target=shop.inbox.prune)
+        pruning = threading.Thread(target=shop.inbox.retention.prune)
         pruning.start()
         wait_until(lambda: not pruning.is_alive() or shop.waiting_for_locks())
         session.perform(Commit())
         session.close()
         pruning.join()
-        (case,) = shop.inbox.quarantine()
+        (case,) = shop.inbox.admin.quarantine()
         assert case.other_body == b"2"
-        shop.inbox.resolve(case.case, "discard")
+        shop.inbox.admin.resolve(case.case, "discard")
 
 
 def test_a_message_that_is_committed_while_its_page_goes_keeps_its_body(
@@ -198,7 +198,7 @@ def test_a_message_that_is_committed_while_its_page_goes_keeps_its_body(
         with shop.inbox.transaction() as tx:
             shop.inbox.receive(source=SOURCE, id="b", type=TYPE, data=1, tx=tx)
             turn_page(shop)
-            pruning = threading.Thread(target=shop.inbox.prune)
+            pruning = threading.Thread(target=shop.inbox.retention.prune)
             pruning.start()
             wait_until(shop.waiting_for_locks)
         pruning.join()
@@ -214,17 +214,17 @@ def test_a_copy_while_a_dead_message_is_decided_and_pruned(shop: Shop, act: str)
     shop.finish()
     assert shop.status("a") == "dead"
     if act == "redrive":
-        assert shop.inbox.redrive(shop.seqs["a"]) == 1
-        shop.inbox.prune()
+        assert shop.inbox.admin.redrive(shop.seqs["a"]) == 1
+        shop.inbox.retention.prune()
         assert shop.inbox.receive(source=SOURCE, id="a", type=TYPE, data=1).status == "duplicate"
-        shop.inbox.discard(shop.seqs["a"])
+        shop.inbox.admin.discard(shop.seqs["a"])
         return
     step = Paused(shop, discard(shop.inbox.context, shop.seqs["a"], actor="ann", reason="test"))
     while step.go_on():
         if not (step.is_open and shop.dialect == "sqlite"):
-            shop.inbox.prune()
+            shop.inbox.retention.prune()
             assert shop.inbox.receive(source=SOURCE, id="a", type=TYPE, data=1).status == "duplicate"
-    shop.inbox.prune()
+    shop.inbox.retention.prune()
     assert shop.inbox.receive(source=SOURCE, id="a", type=TYPE, data=1).status == "accepted"
     assert shop.effects() == []
-    shop.inbox.discard(*(row.seq for row in shop.inbox.messages()))
+    shop.inbox.admin.discard(*(row.seq for row in shop.inbox.admin.messages()))

@@ -11,8 +11,8 @@ import pytest
 
 from onceward import Settings, StoreError, StoreUnavailable
 from onceward.message import Delivery
-from onceward.spool import Spool
-from onceward.spooling import BATCH
+from onceward.runtime.spool import Spool
+from onceward.runtime.spooling import BATCH
 from tests.contract.harness import SOURCE, TYPE, Kind, Shop, arguments
 from tests.outage import away
 from tests.servers import PostgresServer
@@ -30,7 +30,7 @@ def spooling(store_url: str, tmp_path: Path, request: pytest.FixtureRequest) -> 
 
 
 def drained(shop: Shop) -> None:
-    spool = shop.inbox._spooling.spool
+    spool = shop.inbox._receiver.spooling.spool
     assert spool is not None
     wait_until(lambda: spool.is_empty, timeout=20, message="an empty spool")
 
@@ -46,10 +46,10 @@ def test_messages_wait_on_the_disk_and_then_run_in_order(spooling: Shop) -> None
         assert [one.status for one in shop.receive_many([arguments("m4", more={"data": {"k": 1}})])] == ["spooled"]
         assert shop.process("m5", data={"k": 1}).status == "spooled"
     drained(shop)
-    assert [row.id for row in reversed(shop.inbox.messages())] == [f"m{number}" for number in range(6)]
+    assert [row.id for row in reversed(shop.inbox.admin.messages())] == [f"m{number}" for number in range(6)]
     shop.drain()
     assert shop.effects() == [f"m{number}" for number in range(6)]
-    assert shop.inbox.stats().duplicates == 2
+    assert shop.inbox.admin.stats().duplicates == 2
     assert shop.receive("m6", data={"k": 1}).status == "accepted"
     shop.drain()
 
@@ -57,7 +57,7 @@ def test_messages_wait_on_the_disk_and_then_run_in_order(spooling: Shop) -> None
 def test_while_it_is_not_empty_everything_goes_there(spooling: Shop) -> None:
     """Else a later message would be before an earlier one of its key."""
     shop = spooling
-    spooled = shop.inbox._spooling
+    spooled = shop.inbox._receiver.spooling
     assert spooled.spool is not None
     with away(shop.inbox):
         shop.receive("m1", data={"k": 1})
@@ -72,9 +72,9 @@ def test_while_it_is_not_empty_everything_goes_there(spooling: Shop) -> None:
 def test_what_a_dead_process_left_is_drained_by_the_next(spooling: Shop) -> None:
     """By whoever works or receives next, or is asked to."""
     shop = spooling
-    other = Spool(shop.inbox._spooling.spool.path)  # type: ignore[union-attr] # it has one
+    other = Spool(shop.inbox._receiver.spooling.spool.path)  # type: ignore[union-attr] # it has one
     other.append([Delivery.of(source=SOURCE, id="left", type=TYPE, data={"k": 1})])
-    assert shop.inbox.drain_spool() == 1
+    assert shop.inbox.retention.drain_spool() == 1
     assert shop.drain() == 1
     other.append([Delivery.of(source=SOURCE, id="left2", type=TYPE, data={"k": 1})])
     with shop.running():
@@ -84,7 +84,7 @@ def test_what_a_dead_process_left_is_drained_by_the_next(spooling: Shop) -> None
 def test_a_drain_that_dies_is_done_again(spooling: Shop) -> None:
     """What it had stored is then a duplicate."""
     shop = spooling
-    spooled = shop.inbox._spooling
+    spooled = shop.inbox._receiver.spooling
     with away(shop.inbox):
         for number in range(5):
             shop.receive(f"m{number}", data={"k": number})
@@ -140,7 +140,7 @@ def test_a_message_whose_key_function_is_elsewhere_is_placed_there(store_url: st
 
 def test_a_message_that_the_database_refuses_holds_nobody_up(spooling: Shop, tmp_path: Path) -> None:
     """It is put aside, whole, once others can be stored; while none can, the database may be at fault, and all wait."""
-    shop, spooled = spooling, spooling.inbox._spooling
+    shop, spooled = spooling, spooling.inbox._receiver.spooling
     with away(shop.inbox):
         for name in ("bad", "worse"):
             shop.receive(name, data={"k": 1})
@@ -155,10 +155,10 @@ def test_a_message_that_the_database_refuses_holds_nobody_up(spooling: Shop, tmp
     spooled._store = refusing
     spooled._stopping.clear()
     with pytest.raises(StoreError, match="on purpose"):
-        shop.inbox.drain_spool()
+        shop.inbox.retention.drain_spool()
     assert not Spool(tmp_path / "spool.refused").read(0, 9)[0]
     spooled.spool.append([Delivery.of(source=SOURCE, id="good", type=TYPE, data={"k": 2})])  # type: ignore[union-attr]
-    assert shop.inbox.drain_spool() == 3
+    assert shop.inbox.retention.drain_spool() == 3
     assert [one.id for one in Spool(tmp_path / "spool.refused").read(0, 9)[0]] == ["bad", "worse"]
     shop.drain()
     assert shop.effects() == ["good"]
@@ -166,7 +166,7 @@ def test_a_message_that_the_database_refuses_holds_nobody_up(spooling: Shop, tmp
 
 def spooled(shop: Shop, *ids: str) -> list[list[str]]:
     """Put messages into the spool; answers what a drain tries to store from now on, refusing what begins with "bad"."""
-    spooling, tried = shop.inbox._spooling, list[list[str]]()
+    spooling, tried = shop.inbox._receiver.spooling, list[list[str]]()
     assert spooling.spool is not None
     spooling.spool.append([Delivery.of(source=SOURCE, id=one, type=TYPE, data={"k": one}) for one in ids])
     store = spooling._store
@@ -189,7 +189,7 @@ def test_a_drain_that_fails_half_way_goes_on_from_there(spooling: Shop) -> None:
     tried = spooled(spooling, *ids, "later")
     for _ in range(2):
         with pytest.raises(StoreUnavailable):
-            spooling.inbox.drain_spool()
+            spooling.inbox.retention.drain_spool()
     assert tried == [ids, ["later"], ["later"]]
     spooling.drain()
     assert len(spooling.effects()) == BATCH
@@ -199,7 +199,7 @@ def test_many_that_are_refused_do_not_keep_those_behind_them(spooling: Shop, tmp
     """Also a whole batch of them: it is put aside when one behind it can be stored."""
     bad = [f"bad{number}" for number in range(BATCH + 1)]
     spooled(spooling, *bad, "good")
-    assert spooling.inbox.drain_spool() == BATCH + 2
+    assert spooling.inbox.retention.drain_spool() == BATCH + 2
     assert [one.id for one in Spool(tmp_path / "spool.refused").read(0, 2 * BATCH)[0]] == bad
     spooling.drain()
     assert spooling.effects() == ["good"]

@@ -17,7 +17,7 @@ import pytest
 
 from onceward import StoreUnavailable
 from onceward.message import Delivery
-from onceward.spool import Spool, delivery_of, record
+from onceward.runtime.spool import Spool, delivery_of, record
 
 
 def delivery(number: int, **more: Any) -> Delivery:
@@ -185,7 +185,7 @@ def test_many_append_at_once(tmp_path: Path) -> None:
 _APPENDER = """
 import sys
 from onceward.message import Delivery
-from onceward.spool import Spool
+from onceward.runtime.spool import Spool
 spool = Spool(sys.argv[1])
 for number in range(100000):
     spool.append([Delivery.of(source="s", id=f"{sys.argv[2]}-{number}", type="t", body=b"x" * (number * 37 % 5000))])

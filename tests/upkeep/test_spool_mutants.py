@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from onceward import spool
-from onceward.spool import Spool
+from onceward.runtime import spool
+from onceward.runtime.spool import Spool
 from tests.upkeep import test_spool_file as suite
 
 Patch = pytest.MonkeyPatch

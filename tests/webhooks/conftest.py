@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from onceward import Inbox
-from onceward.serve import serving
+from onceward.runtime.http_server import serving
 from onceward.webhooks import GitHub, Limits, Shopify, Slack, StandardWebhooks, Stripe, Webhooks
 from tests.contract.harness import Shop
 from tests.webhooks.senders import SECRET, SHARED, generic, paypal

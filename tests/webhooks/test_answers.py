@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from onceward import ConfigurationError, Inbox, Settings
-from onceward.identity import UNIDENTIFIED
+from onceward.domain.identity import UNIDENTIFIED
+from onceward.message import Delivery
 from onceward.webhooks import ECHO, GitHub, Limits, Slack, Stripe
 from onceward.webhooks.request import Request
 from tests.contract.harness import Shop, in_threads
@@ -58,7 +59,7 @@ def test_an_event_is_stored_once_and_takes_effect_once(shop: Shop, sender: Sende
         (200, {"status": "duplicate"}),
         (200, {"status": "duplicate"}),
     ]
-    (seq,) = shop.inbox.find(hooks.hooks.endpoints[path].source, "evt_1")
+    (seq,) = shop.inbox.admin.find(hooks.hooks.endpoints[path].source, "evt_1")
     story = shop.story(seq)
     assert (story.body, story.type, story.duplicates) == (signed.body, "order.paid", 2)
     shop.drain()
@@ -85,9 +86,9 @@ def test_a_known_id_with_other_bytes_is_quarantined_and_answered_with_2xx(shop: 
     assert (again.status, again.json) == (200, {"status": "mismatch"})
     shop.drain()
     assert shop.effects() == ["evt_1"]
-    (case,) = shop.inbox.quarantine()
+    (case,) = shop.inbox.admin.quarantine()
     assert case.id == "evt_1"
-    shop.inbox.resolve(case.case, "discard", reason="test")
+    shop.inbox.admin.resolve(case.case, "discard", reason="test")
 
 
 def test_a_bad_signature_leaves_no_trace_and_learns_nothing(
@@ -136,13 +137,13 @@ def test_two_senders_under_one_source_are_refused(sqlite_url: str) -> None:
             with pytest.raises(ConfigurationError, match=said):
                 inbox.webhooks({"/a": mine, "/b": sender.verifier(other)})
             assert len(inbox.webhooks({"/a": mine, "/b": same}).hooks.endpoints) == 2
-            inbox.served.clear()
+            inbox.ingress.served.clear()
         inbox.webhooks({"/a": Stripe(SECRET)})
         with pytest.raises(ConfigurationError, match="'/a' and '/b'"):
             inbox.webhooks({"/b": Stripe(OTHER)})
         with pytest.raises(ConfigurationError, match="different secrets"):
             inbox.webhooks({"/b": Stripe([SECRET, OTHER])})
-        assert len(inbox.served) == 1
+        assert len(inbox.ingress.served) == 1
         inbox.webhooks({"/b": Stripe(OTHER, source="stripe-b")})
 
 
@@ -162,7 +163,7 @@ def test_only_a_short_list_of_headers_is_stored(shop: Shop, caller: Caller) -> N
     forged = {"onceward-unsigned": "nothing", "onceward-echo-of": "canary"}
     signed = sign_github(event("d-1"), "d-1")
     assert caller.post("/github", signed.body, {**signed.headers, **extra, **forged}).status == 200
-    (seq,) = shop.inbox.find("github", "d-1")
+    (seq,) = shop.inbox.admin.find("github", "d-1")
     assert dict(shop.story(seq).headers) == {
         "content-type": "application/json",
         "traceparent": "00-1-2-01",
@@ -196,7 +197,7 @@ def test_what_is_authentic_is_stored_whatever_it_holds(shop: Shop, sender: Sende
             signed = sender.sign(body, f"evt_{number}")
             assert [post(caller, path, signed).json["status"] for _ in range(2)] == ["accepted", "duplicate"], body[:60]
     shop.drain()
-    rows = shop.inbox.messages(source=source)
+    rows = shop.inbox.admin.messages(source=source)
     assert sorted(shop.story(row.seq).body or b"" for row in rows) == sorted(UNREADABLE)
     for row in rows:
         story = shop.story(row.seq)
@@ -215,18 +216,18 @@ def test_an_id_or_type_that_cannot_be_stored_or_is_not_there_has_a_stand_in(shop
         assert [post(caller, "/stripe", signed).json["status"] for _ in range(2)] == ["accepted", "duplicate"]
     other = sign_stripe(event(long, amount=1), "", now=time.time())
     assert post(caller, "/stripe", other).json == {"status": "mismatch"}
-    found = {row.id: row.type for row in shop.inbox.messages(source="stripe")}
+    found = {row.id: row.type for row in shop.inbox.admin.messages(source="stripe")}
     stand_ins = {"sha256:" + hashlib.sha256(raw).hexdigest() for raw in (long.encode(), control.encode(), body)}
     assert found == {**dict.fromkeys(stand_ins, "order.paid"), "t": UNIDENTIFIED, "u": UNIDENTIFIED}
-    (case,) = shop.inbox.quarantine()
-    shop.inbox.resolve(case.case, "discard", reason="test")
+    (case,) = shop.inbox.admin.quarantine()
+    shop.inbox.admin.resolve(case.case, "discard", reason="test")
 
 
 def test_a_body_that_only_the_handler_can_judge_is_stored(shop: Shop, caller: Caller) -> None:
     """Where the id is in a header the body is not read here: what cannot be parsed ends dead, and is seen (HZ-66)."""
     assert caller.post("/github", b"{", sign_github(b"{", "d-1").headers).status == 200
     shop.drain()
-    (seq,) = shop.inbox.find("github", "d-1")
+    (seq,) = shop.inbox.admin.find("github", "d-1")
     assert shop.status(seq) == "dead"
 
 
@@ -246,7 +247,7 @@ def test_a_body_that_comes_again_under_a_new_unsigned_id_is_taken_and_marked(sho
     assert answers == ["accepted", "duplicate", "accepted", "duplicate"]
     marks = {}
     for message_id in ("d-1", "d-2", "d-3"):
-        (seq,) = shop.inbox.find(sender.name, message_id)
+        (seq,) = shop.inbox.admin.find(sender.name, message_id)
         marks[message_id] = shop.story(seq).headers.get(ECHO)
     assert marks == {"d-1": None, "d-2": "d-1", "d-3": None}
 
@@ -255,8 +256,8 @@ def test_a_sighting_is_forgotten_after_its_window(shop: Shop) -> None:
     """The table stays as large as its window; another source's window is its own."""
 
     def seen(source: str, body: str, message_id: str, hours: float) -> str:
-        more: dict[str, Any] = {"echo_window": hours * 3600}  # as webhooks pass it
-        receipt = shop.inbox.receive(source=source, id=message_id, type="x", body=body.encode(), **more)
+        unsigned = Delivery.of(source=source, id=message_id, type="x", body=body.encode(), echo_window=hours * 3600)
+        receipt = shop.inbox._receiver.receive(unsigned)  # as webhooks pass it
         return shop.story(receipt.seq).headers.get(ECHO, message_id)
 
     assert seen("a", "x", "1", 1) == "1"
@@ -272,7 +273,7 @@ def test_a_replay_without_its_unsigned_headers_is_marked_too(shop: Shop, caller:
     assert post(caller, "/github", sign_github(b"{}", "d-1")).status == 200
     stripped = sign_github(b"{}", "").changed(x_github_delivery=None, x_github_event=None)
     assert post(caller, "/github", stripped).json == {"status": "accepted"}
-    (row,) = shop.inbox.messages(type=UNIDENTIFIED)
+    (row,) = shop.inbox.admin.messages(type=UNIDENTIFIED)
     assert shop.story(row.seq).headers[ECHO] == "d-1"
 
 
@@ -280,7 +281,7 @@ def test_many_copies_of_a_body_under_many_ids_at_once(shop: Shop, caller: Caller
     """One is the first, all others are marked with it; nobody waits for ever."""
     answers = in_threads(*(lambda n=n: post(caller, "/github", sign_github(b"{}", f"d-{n}")) for n in range(8)))
     assert [one.json["status"] for one in answers] == ["accepted"] * 8
-    marks = [shop.story(shop.inbox.find("github", f"d-{n}")[0]).headers.get(ECHO) for n in range(8)]
+    marks = [shop.story(shop.inbox.admin.find("github", f"d-{n}")[0]).headers.get(ECHO) for n in range(8)]
     first = f"d-{marks.index(None)}"
     assert [mark for mark in marks if mark] == [first] * 7
 
@@ -307,9 +308,9 @@ def test_unsigned_ids_wait_in_the_spool_and_are_looked_at_when_they_are_stored(
             assert posted("a-1") == ["accepted"]
             with away(shop.inbox):
                 assert posted("a-2", "b-1", "b-2", "a-1") == ["spooled"] * 4
-            wait_until(lambda: not shop.inbox._spooling.waiting, message="an empty spool")
+            wait_until(lambda: not shop.inbox._receiver.spooling.waiting, message="an empty spool")
             assert posted("b-3", "b-2") == ["accepted", "duplicate"]
-        found = {row.id: shop.story(row.seq).headers.get(ECHO) for row in shop.inbox.messages(source=sender.name)}
+        found = {row.id: shop.story(row.seq).headers.get(ECHO) for row in shop.inbox.admin.messages(source=sender.name)}
         assert found == {"a-1": None, "a-2": "a-1", "b-1": None, "b-2": "b-1", "b-3": "b-1"}
         shop.drain()
         assert len(shop.effects()) == len(found)
@@ -406,7 +407,7 @@ def test_more_than_the_rate_of_an_endpoint_is_told_when_to_come_again(sqlite_url
             assert refused.status == 429
             assert 1 <= int(refused.headers["retry-after"]) <= 60
             assert post(caller, "/github", sign_github(event("evt_3"), "evt_3")).status == 200
-        assert shop.inbox.find("stripe", "evt_2") == []
+        assert shop.inbox.admin.find("stripe", "evt_2") == []
 
 
 def test_a_retention_that_is_shorter_than_the_senders_patience_is_refused(sqlite_url: str) -> None:
@@ -415,6 +416,6 @@ def test_a_retention_that_is_shorter_than_the_senders_patience_is_refused(sqlite
     with Inbox(sqlite_url, settings=Settings(dedupe_retention=day, body_retention=day)) as inbox:
         with pytest.raises(ConfigurationError, match=r"source 'stripe' redelivers for up to 30 days.*dedupe_retention"):
             inbox.webhooks({"/stripe": Stripe(SECRET)})
-        assert inbox.served == []
+        assert inbox.ingress.served == []
         inbox.webhooks({"/slack": Slack(SECRET)})
         assert inbox.context.registry.sources == {"slack": Slack.redelivery}

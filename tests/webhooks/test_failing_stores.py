@@ -10,8 +10,8 @@ import pytest
 
 from onceward import Inbox
 from onceward.errors import ConfigurationError, HandlerTimeout, InvalidMessage, SchemaMissing, StoreError
-from onceward.idempotency import IdempotencyKeys
-from onceward.message import Receipt
+from onceward.integrations.idempotency import IdempotencyKeys
+from onceward.message import Delivery, Receipt
 from onceward.webhooks import Stripe, Webhooks
 from onceward.webhooks.hooks import Hooks
 from tests.outage import away
@@ -34,7 +34,7 @@ class Failing:
 
     error: Exception | None = None
 
-    def receive(self, **_: Any) -> Receipt:
+    def receive(self, _: Delivery) -> Receipt:
         if self.error is not None:
             raise self.error
         return Receipt("accepted", 1)
@@ -69,7 +69,7 @@ def test_a_store_that_is_away_is_a_503_at_once(store_url: str, shell: Shell) -> 
         signed = fresh()
         with away(inbox):
             assert shell(hooks, "/stripe", signed).status == 503
-        assert inbox.find("stripe", "evt_1") == []
+        assert inbox.admin.find("stripe", "evt_1") == []
         answers = [shell(hooks, "/stripe", signed) for _ in range(2)]
         assert [(one.status, one.json["status"]) for one in answers] == [(200, "accepted"), (200, "duplicate")]
 

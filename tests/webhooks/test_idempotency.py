@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from onceward import ConfigurationError, Inbox, Settings
-from onceward.idempotency import MAX_BYTES, IdempotencyKeys
+from onceward.integrations.idempotency import MAX_BYTES, IdempotencyKeys
 from tests.outage import away
 from tests.servers import FaultProxy
 from tests.webhooks.conftest import Caller, Reply, served, traces
@@ -149,7 +149,7 @@ def test_a_failure_rolls_back_and_is_not_remembered(api: Api, failing: int) -> N
         assert (api.orders(), traces(api.inbox)) == (["a"], before)
         api.failing = 0
         assert order(caller).json == {"order": 4}
-        assert (api.orders(), api.inbox.stats().dead) == (["a", "a"], 0)
+        assert (api.orders(), api.inbox.admin.stats().dead) == (["a", "a"], 0)
 
 
 def test_without_a_key_requests_pass_through(api: Api) -> None:
@@ -223,7 +223,7 @@ def test_after_a_crash_nearby_it_is_still_not_stored_first(api: Api) -> None:
         assert traces(api.inbox) == before
         api.failing = 0
         assert order(caller).status == 201
-        assert (api.orders(), api.inbox.stats().due) == (["a", "a"], 0)
+        assert (api.orders(), api.inbox.admin.stats().due) == (["a", "a"], 0)
 
 
 def test_a_spool_never_gets_a_request(store_url: str, tmp_path: Path) -> None:
@@ -234,9 +234,9 @@ def test_a_spool_never_gets_a_request(store_url: str, tmp_path: Path) -> None:
         with away(api.inbox):
             refused = order(caller)
             assert (refused.status, refused.headers["retry-after"]) == (503, "2")
-        assert not api.inbox._spooling.waiting
+        assert not api.inbox._receiver.spooling.waiting
         assert [order(caller).json, order(caller).json] == [{"order": 2}, {"order": 2}]
-        stats = api.inbox.stats()
+        stats = api.inbox.admin.stats()
         assert (api.orders(), stats.due, stats.retrying, stats.dead) == (["a", "a"], 0, 0, 0)
 
 
@@ -250,7 +250,7 @@ def test_two_services_on_the_same_tables_have_keys_of_their_own(store_url: str) 
         assert order(at_shop, name="c", key="k-2").status == 201
         assert (order(at_shop).json, order(at_bank).json) == ({"order": 1}, {"order": 2})
         assert (shop.runs, bank.runs, shop.orders()) == (2, 3, ["a", "a", "a", "b", "c"])
-        assert shop.inbox.stats().due == 0
+        assert shop.inbox.admin.stats().due == 0
 
 
 def test_a_key_without_an_answer_is_a_409(api: Api) -> None:

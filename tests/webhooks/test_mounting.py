@@ -81,7 +81,7 @@ async def test_two_lengths_that_another_server_lets_through_end_the_connection(s
 
     await hooks({**scope, "headers": [*pairs, (b"transfer-encoding", b"chunked")]}, receive, send)
     assert (sent[0]["status"], (b"connection", b"close") in sent[0]["headers"]) == (400, True)
-    assert shop.inbox.find("stripe", "evt_1") == []
+    assert shop.inbox.admin.find("stripe", "evt_1") == []
 
 
 # WSGI
@@ -154,7 +154,7 @@ def test_a_wsgi_server_that_ends_the_input_needs_no_length(shop: Shop) -> None:
         assert call(genuine("evt_3"), CONTENT_LENGTH=length)[:3] in ("400", "413")
     both = genuine("evt_3")
     assert call(both, CONTENT_LENGTH=str(len(both.body)), HTTP_TRANSFER_ENCODING="chunked").startswith("400 ")
-    assert shop.inbox.find("stripe", "evt_3") == []
+    assert shop.inbox.admin.find("stripe", "evt_3") == []
 
 
 def test_as_a_django_view(shop: Shop) -> None:

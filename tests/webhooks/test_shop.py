@@ -169,7 +169,7 @@ def test_killed_again_and_again_each_event_takes_effect_once(service: Service) -
     expected = dict.fromkeys(orders, (AMOUNT, "paid", AMOUNT, 1, 1))
     wait_until(lambda: service.orders() == expected, timeout=90, message=f"{len(orders)} orders, paid once")
     assert service.end(signal.SIGTERM) == 0
-    stats = service.inbox.stats()
+    stats = service.inbox.admin.stats()
     assert (stats.dead, stats.quarantined, stats.due, stats.running) == (0, 0, 0, 0)
     assert service.orders() == expected
 
@@ -184,7 +184,7 @@ def test_a_graceful_stop_answers_what_it_has_and_loses_nothing(service: Service)
     time.sleep(0.3)
     assert service.end(signal.SIGTERM) == 0
     assert not service.serves()
-    assert service.inbox.workers() == []
+    assert service.inbox.admin.workers() == []
     service.start("--concurrency", "2")
     sender.join(120)
     assert not sender.is_alive()
@@ -201,8 +201,8 @@ def test_what_the_shop_refuses_is_dead_and_seen(service: Service) -> None:
     wait_until(lambda: service.orders().get("a") and service.orders().get("b"), timeout=30)
     path, signed = paid("a", amount=1)
     assert service.caller.post(path, signed.body, signed.headers).json == {"status": "accepted"}
-    wait_until(lambda: service.inbox.stats().dead == 1, timeout=30)
-    (row,) = service.inbox.messages(status="dead")
+    wait_until(lambda: service.inbox.admin.stats().dead == 1, timeout=30)
+    (row,) = service.inbox.admin.messages(status="dead")
     assert "order a is 1999 eur, not 1 eur" in (row.error or "")
     assert service.orders()["a"] == (AMOUNT, "placed", 0, 0, 0)
     path, forged = paid("c")
@@ -214,8 +214,8 @@ def test_the_supervisor_takes_webhooks_while_its_workers_die(sqlite_url: str, tm
         assert service.command("migrate", PROGRAM).returncode == 0
         service.start("--processes", "2")
         wait_until(service.serves, timeout=60)
-        wait_until(lambda: len(service.inbox.workers()) == 2, timeout=60)
-        os.kill(service.inbox.workers()[0].pid, signal.SIGKILL)
+        wait_until(lambda: len(service.inbox.admin.workers()) == 2, timeout=60)
+        os.kill(service.inbox.admin.workers()[0].pid, signal.SIGKILL)
         for path, signed in (placed("a"), paid("a")):
             assert service.caller.post(path, signed.body, signed.headers).json == {"status": "accepted"}
         wait_until(lambda: service.orders().get("a") == (AMOUNT, "paid", AMOUNT, 1, 1), timeout=60)
@@ -255,7 +255,7 @@ def said(call):
 def paypal():
     from onceward.webhooks import PayPal
 def serve():
-    import onceward.serve
+    import onceward.runtime.http_server
 said(paypal), said(serve), said(lambda: StandardWebhooks("whpk_" + "A" * 43 + "="))
 """
 

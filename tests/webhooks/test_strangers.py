@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from onceward import ConfigurationError, Inbox, serve
+from onceward import ConfigurationError, Inbox
+from onceward.runtime import http_server
 from onceward.webhooks import Limits, Stripe
 from tests.waiting import wait_until
 from tests.webhooks.__main__ import main as fuzz_main
@@ -228,10 +229,10 @@ def test_a_body_in_many_chunks_is_the_same_body(tmp_path: Any) -> None:
             assert caller.post("/stripe", longest.body, longest.headers).json == {"status": "accepted"}
             larger = genuine("evt_3", text="x" * MIB)
             assert caller.post("/stripe", larger.body, larger.headers).status == 413
-        story = inbox.message(inbox.find("stripe", "evt_1")[0])
+        story = inbox.admin.message(inbox.admin.find("stripe", "evt_1")[0])
         assert story is not None
         assert story.body == signed.body
-        assert inbox.find("stripe", "evt_3") == []
+        assert inbox.admin.find("stripe", "evt_3") == []
 
 
 def test_a_body_that_ends_early_is_not_stored(stranger: Caller) -> None:
@@ -334,7 +335,7 @@ def test_a_slow_body_is_given_up(tmp_path: Any) -> None:
 
 def test_a_slow_head_is_given_up(stranger: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the first request, and between two on one connection; who is waited for keeps the connection."""
-    monkeypatch.setattr(serve, "HEAD_SECONDS", 0.5)
+    monkeypatch.setattr(http_server, "HEAD_SECONDS", 0.5)
     for already in (False, True):
         with stranger.connect() as connection:
             if already:
@@ -387,7 +388,7 @@ def test_a_sender_that_hangs_up_after_sending_has_sent(tmp_path: Any) -> None:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
                 connection.sendall(head(*lines) + signed.body)
                 time.sleep(0.1)
-            wait_until(lambda: len(inbox.find("stripe", "evt_1")) == 1)
+            wait_until(lambda: len(inbox.admin.find("stripe", "evt_1")) == 1)
 
 
 # Setting up
@@ -422,15 +423,15 @@ def test_what_a_request_says_about_its_origin_is_not_believed() -> None:
 
 
 def test_addresses() -> None:
-    assert serve.address(":80") == ("127.0.0.1", 80)
-    assert serve.address("localhost:80") == ("localhost", 80)
+    assert http_server.address(":80") == ("127.0.0.1", 80)
+    assert http_server.address("localhost:80") == ("localhost", 80)
     for bad in ("", "x", "1.2.3.4", "1.2.3.4:", "::1:80", "65536", "http://x:80", "-1"):
         with pytest.raises(ConfigurationError, match="address"):
-            serve.address(bad)
+            http_server.address(bad)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with (
             pytest.raises(ConfigurationError, match="cannot listen"),
-            serve.serving(None, str(port), stop=lambda: None, patience=timedelta(seconds=1)),
+            http_server.serving(None, str(port), stop=lambda: None, patience=timedelta(seconds=1)),
         ):
             pass

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from slack_sdk.signature import SignatureVerifier
 
 from onceward import ConfigurationError
-from onceward.standard_webhooks import sign
+from onceward.domain.standard_webhooks import sign
 from onceward.webhooks import GitHub, Secret, Shopify, Slack, StandardWebhooks, Stripe
 from onceward.webhooks.keyring import Keyring
 from onceward.webhooks.request import NotAuthentic, Refusal

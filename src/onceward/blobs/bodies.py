@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from onceward import identity
+from onceward.domain import identity
+from onceward.domain.reference import Reference, new_name
 from onceward.errors import BlobsUnavailable, BodyLost
 from onceward.message import Delivery
-from onceward.reference import Reference, new_name
 
 if TYPE_CHECKING:
     from onceward.blobs.protocol import BlobStore
@@ -33,6 +33,15 @@ class LargeBodies:
     folder: str = ""
     """The part of the blob store that belongs to these tables; empty until it was read from the database."""
     _said: float = field(default=float("-inf"), repr=False)
+
+    @classmethod
+    def at(cls, url: str | None, *, above: int) -> LargeBodies:
+        """Those of an inbox that was given the URL of a blob store, or none."""
+        if url is None:
+            return cls(None, above)
+        from onceward.blobs.protocol import open_blobs  # noqa: PLC0415 - most inboxes keep all bodies in rows
+
+        return cls(open_blobs(url), above)
 
     def wants(self, delivery: Delivery) -> bool:
         """Whether a body is to be put away."""

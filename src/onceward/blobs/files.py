@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from onceward.disk import sync_folder
+from onceward.domain.disk import sync_folder
 from onceward.errors import BlobsUnavailable
 
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import click
 
-from onceward.archive import Archive
 from onceward.cli.failure import WRONG_USAGE, Failure
 from onceward.cli.output import console, print_json, print_table
 from onceward.cli.target import MOMENT, Target, as_json, on_target
 from onceward.cli.text import count, examples, say
-from onceward.replay import chosen
-from onceward.replay import replay as give_back
+from onceward.retention.archive import Archive
+from onceward.retention.replay import chosen
+from onceward.retention.replay import replay as give_back
 
 
 def _folder(words: list[str]) -> Path:
@@ -60,7 +60,7 @@ def archive(target: Target, words: list[str], *, days: float | None, verify: boo
     with target.open() as inbox, console(stderr=True).status("archiving") as status:
         if days is not None:
             inbox.context.settings = changed(inbox.context.settings, body_retention=timedelta(days=days))
-        moved = inbox.archive(folder, progress=lambda so_far: status.update(f"archived: {so_far:,}"))
+        moved = inbox.retention.archive(folder, progress=lambda so_far: status.update(f"archived: {so_far:,}"))
     if as_json:
         print_json({"archived": moved})
     else:

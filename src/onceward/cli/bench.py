@@ -1,4 +1,4 @@
-"""`onceward bench`: the measurement (`onceward.measurement`) of a store, on a terminal."""
+"""`onceward bench`: the measurement (`onceward.admin.measurement`) of a store, on a terminal."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 
 import click
 
+from onceward.admin.measurement import measure
 from onceward.cli.failure import WRONG_USAGE, Failure
 from onceward.cli.output import print_json, print_table
 from onceward.cli.target import as_json
 from onceward.cli.text import examples, say
-from onceward.measurement import measure
 
 
 @click.command(

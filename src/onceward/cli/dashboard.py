@@ -46,7 +46,7 @@ def dashboard(target: Target, *, host: str, port: int, credentials: Path | None,
     credentials, and without --behind-tls, for secrets must not travel in the clear.
     """
     from onceward.dashboard import Credential, Dashboard  # noqa: PLC0415 - its packages are an extra
-    from onceward.serve import serving  # noqa: PLC0415 - the same
+    from onceward.runtime.http_server import serving  # noqa: PLC0415 - the same
 
     text = credentials.read_text() if credentials else os.environ.get(VARIABLE, "").replace(",", "\n")
     people = Credential.parse(text)

@@ -15,13 +15,13 @@ from typing import Any
 import click
 from rich.progress import track
 
+from onceward.admin.messages import Row
 from onceward.cli.failure import NOT_SO, WRONG_USAGE, Failure
 from onceward.cli.output import console, print_json, print_table
 from onceward.cli.target import MOMENT, Target, as_json, numbers, on_target
 from onceward.cli.text import count, examples, say
 from onceward.errors import ConfigurationError
 from onceward.inbox import Inbox
-from onceward.report import Row
 
 PAGE = 500
 SHOWN = 10
@@ -88,7 +88,7 @@ def redrive(target: Target, words: list[str], *, out_of_order: bool, **options: 
     By number, or in bulk by filters (--type, --error, ...) or --all; bulk shows what it found and asks first. Exit
     code 1 when a message named by number was left alone, for example because it is not dead.
     """
-    change: Change = lambda inbox, seq, reason: inbox.redrive(seq, reason=reason, out_of_order=out_of_order)  # noqa: E731 - one use
+    change: Change = lambda inbox, seq, reason: inbox.admin.redrive(seq, reason=reason, out_of_order=out_of_order)  # noqa: E731 - one use
     _decide("redrive", change, target, words, options)
 
 
@@ -105,7 +105,7 @@ def release(target: Target, words: list[str], **options: Any) -> None:
     By number, or in bulk by filters (--type, --error, ...) or --all; bulk shows what it found and asks first. Exit
     code 1 when a message named by number holds no key back.
     """
-    _decide("release", lambda inbox, seq, reason: inbox.release(seq, reason=reason), target, words, options)
+    _decide("release", lambda inbox, seq, reason: inbox.admin.unblock(seq, reason=reason), target, words, options)
 
 
 @click.command(
@@ -122,7 +122,7 @@ def discard(target: Target, words: list[str], **options: Any) -> None:
     --error, ...) or --all; bulk shows what it found and asks first. Exit code 1 when a message named by number could
     not be discarded.
     """
-    _decide("discard", lambda inbox, seq, reason: inbox.discard(seq, reason=reason), target, words, options)
+    _decide("discard", lambda inbox, seq, reason: inbox.admin.discard(seq, reason=reason), target, words, options)
 
 
 def _decide(verb: str, change: Change, target: Target, words: list[str], options: dict[str, Any]) -> None:
@@ -166,7 +166,7 @@ def _preview(inbox: Inbox, request: Request) -> list[int]:
 
 def _dead(inbox: Inbox, filters: dict[str, Any]) -> Iterator[Row]:
     before: int | None = None
-    while page := inbox.messages(status="dead", before=before, limit=PAGE, **filters):
+    while page := inbox.admin.messages(status="dead", before=before, limit=PAGE, **filters):
         yield from page
         before = page[-1].seq
 
@@ -176,7 +176,7 @@ def _changes(inbox: Inbox, request: Request, change: Change, seqs: list[int]) ->
     for seq in _progress(seqs, request.verb):
         try:
             if not change(inbox, seq, request.reason):
-                story = inbox.message(seq)
+                story = inbox.admin.message(seq)
                 yield seq, f"it is {story.status}" if story else "there is no such message"
         except ConfigurationError as refused:
             yield seq, str(refused)

@@ -1,4 +1,4 @@
-"""`onceward demo`: the demo (`onceward.demo`) on a terminal, live, or as lines where nobody watches."""
+"""`onceward demo`: the demo (`onceward.demo.show`) on a terminal, live, or as lines where nobody watches."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from onceward.cli.failure import NOT_SO
 from onceward.cli.output import console, print_json
 from onceward.cli.target import as_json
 from onceward.cli.text import examples, say
-from onceward.demo import FILE, Plan, Scene, Verdict, play
-from onceward.demo_shop import SENDERS
+from onceward.demo.shop import SENDERS
+from onceward.demo.show import FILE, Plan, Scene, Verdict, play
 
 LINE_SECONDS = 1.0
 

@@ -30,7 +30,7 @@ def effects() -> None:
 def list_effects(target: Target, *, limit: int, as_json: bool) -> None:
     """List calls that were begun and not recorded as done; those begun just now may simply be running."""
     with target.open() as inbox:
-        found = inbox.effects(limit=limit)
+        found = inbox.admin.effects(limit=limit)
     if as_json:
         print_json(found)
     elif found:
@@ -62,10 +62,10 @@ def settle(target: Target, words: list[str], *, result: str | None, reason: str,
     value = _parsed(result) if result is not None else None
     with target.open() as inbox:
         try:
-            settled = inbox.settle_effect(seq, name, happened=happened, result=value, reason=reason)
+            settled = inbox.admin.settle_effect(seq, name, happened=happened, result=value, reason=reason)
         except LookupError as error:
             raise Failure(str(error.args[0]), NOT_SO) from None
-        stored = inbox.message(seq) is not None
+        stored = inbox.admin.message(seq) is not None
     if not settled:
         raise Failure(f"the outcome of {name!r} of message {seq} is known already, or the message runs now", NOT_SO)
     if as_json:

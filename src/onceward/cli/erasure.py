@@ -60,8 +60,8 @@ def erase(target: Target, words: list[str], *, preview: bool, reason: str | None
             return
         if asks and (found or folder):
             click.confirm(f"erase {count(len(found), 'message')} for good?", abort=True)
-        left = inbox.erase(*(match.seq for match in found), reason=reason or "")
-        archived = inbox.erase_archived(folder, **_criteria(**options)) if folder else 0
+        left = inbox.retention.erase(*(match.seq for match in found), reason=reason or "")
+        archived = inbox.retention.erase_archived(folder, **_criteria(**options)) if folder else 0
     _report(len(found) - len(left), left, archived, as_json=as_json)
 
 
@@ -75,7 +75,7 @@ def _finder(
         raise Failure("--field has the form PATH=VALUE, for example customer.email=ann@example.com", WRONG_USAGE)
     if seqs:
         return lambda inbox: _numbered(inbox, seqs)
-    return lambda inbox: inbox.personal(**_criteria(key=key, field=field, source=source, id_=id_))
+    return lambda inbox: inbox.retention.personal(**_criteria(key=key, field=field, source=source, id_=id_))
 
 
 def _criteria(*, key: str | None, field: str | None, source: str | None, id_: str | None) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def _report(erased: int, left: list[int], archived: int, *, as_json: bool) -> No
 def _numbered(inbox: Inbox, seqs: list[int]) -> list[Match]:
     found = []
     for seq in seqs:
-        story = inbox.message(seq)
+        story = inbox.admin.message(seq)
         if story is None:
             raise Failure(f"there is no message with number {seq}", NOT_SO)
         found.append(Match(seq, story.type or "", story.source, story.status))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import click
 from rich.text import Text
 
+from onceward.admin.timeline import Event, Explanation
 from onceward.cli.failure import NOT_SO, Failure
 from onceward.cli.messages import sought
 from onceward.cli.output import STYLES, console, heading, print_json, styled
 from onceward.cli.target import Target, as_json, on_target
 from onceward.cli.text import examples, say, visible
-from onceward.timeline import Event, Explanation
 
 KINDS = {
     "failure": "red",
@@ -44,7 +44,7 @@ def explain(  # noqa: PLR0913 - which one, and how
     """
     with target.open() as inbox:
         seqs = sought(inbox, words, source, id_)
-        told = [explanation for seq in seqs if (explanation := inbox.explain(seq))]
+        told = [explanation for seq in seqs if (explanation := inbox.admin.explain(seq))]
     if not told:
         raise Failure(f"there is no message with number {seqs[0]}", NOT_SO)
     if as_json:

@@ -1,14 +1,14 @@
-"""`onceward doctor`: the examination (`onceward.doctor`) on a terminal."""
+"""`onceward doctor`: the examination (`onceward.admin.doctor`) on a terminal."""
 
 from __future__ import annotations
 
 import click
 
+from onceward.admin.doctor import examine
 from onceward.cli.failure import NOT_SO
 from onceward.cli.output import STYLES, console, print_json, styled
 from onceward.cli.target import Target, as_json, on_target
 from onceward.cli.text import count, examples, say
-from onceward.doctor import examine
 
 
 @click.command(

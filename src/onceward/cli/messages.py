@@ -7,14 +7,14 @@ from typing import Any
 
 import click
 
-from onceward import payload
+from onceward.admin.messages import STATUSES, Row, Story
 from onceward.cli.failure import NOT_SO, WRONG_USAGE, Failure
 from onceward.cli.output import STYLES, heading, print_fields, print_json, print_table, styled
 from onceward.cli.target import MOMENT, Target, as_json, numbers, on_target
 from onceward.cli.text import ago, examples, say, visible
+from onceward.domain import payload
 from onceward.errors import InvalidMessage
 from onceward.inbox import Inbox
-from onceward.report import STATUSES, Row, Story
 
 COLUMNS = ("seq", "status", "type", "source", "id", "key", "tries", "received", "error")
 
@@ -44,7 +44,7 @@ COLUMNS = ("seq", "status", "type", "source", "id", "key", "tries", "received", 
 def list_messages(target: Target, *, type_: str | None, limit: int, as_json: bool, **filters: Any) -> None:
     """List messages, newest first."""
     with target.open() as inbox:
-        rows = inbox.messages(type=type_, limit=limit, **filters)
+        rows = inbox.admin.messages(type=type_, limit=limit, **filters)
     if as_json:
         print_json(rows)
         return
@@ -97,14 +97,14 @@ def sought(inbox: Inbox, words: list[str], source: str | None, message_id: str |
     if (source is None) != (message_id is None) or (not seqs) == (source is None) or len(seqs) > 1:
         raise Failure("say which message: one SEQ, or --source NAME and --id ID", WRONG_USAGE)
     if source is not None and message_id is not None:
-        seqs = inbox.find(source, message_id)
+        seqs = inbox.admin.find(source, message_id)
         if not seqs:
             raise Failure(f"there is no message with id {message_id} from source {source}", NOT_SO)
     return seqs
 
 
 def _story(inbox: Inbox, seq: int) -> Story:
-    story = inbox.message(seq)
+    story = inbox.admin.message(seq)
     if story is None:
         raise Failure(f"there is no message with number {seq}", NOT_SO)
     return story

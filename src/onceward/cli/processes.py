@@ -22,8 +22,8 @@ from onceward.cli.target import Target
 from onceward.cli.text import count, examples, visible
 from onceward.errors import StoreUnavailable
 from onceward.inbox import Inbox
+from onceward.runtime.supervisor import Supervisor, follow_parent
 from onceward.stores.migrate import masked
-from onceward.supervisor import Supervisor, follow_parent
 
 log = logging.getLogger("onceward")
 
@@ -100,16 +100,17 @@ def _hooks(inbox: Inbox, program: str, http: str | None, *, stop: Callable[[], N
     if http is None:
         yield
         return
-    if len(inbox.served) != 1:
+    served = inbox.ingress.served
+    if len(served) != 1:
         raise Failure(
-            f"{program} has made webhooks {count(len(inbox.served), 'time')}, and --http serves one application; make "
-            'it with inbox.webhooks({"/stripe": Stripe(secret), ...}) where the inbox is made',
+            f"{program} has made webhooks {count(len(served), 'time')}, and --http serves one application; "
+            'make it with inbox.webhooks({"/stripe": Stripe(secret), ...}) where the inbox is made',
             WRONG_USAGE,
         )
-    from onceward.serve import serving  # noqa: PLC0415 - its packages are an extra
+    from onceward.runtime.http_server import serving  # noqa: PLC0415 - its packages are an extra
 
-    with serving(inbox.served[0], http, stop=stop, patience=inbox.settings.stop_timeout) as port:
-        log.info("taking webhooks on port %d: %s", port, ", ".join(inbox.served[0].hooks.endpoints))
+    with serving(served[0], http, stop=stop, patience=inbox.settings.stop_timeout) as port:
+        log.info("taking webhooks on port %d: %s", port, ", ".join(served[0].hooks.endpoints))
         yield
 
 

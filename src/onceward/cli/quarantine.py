@@ -7,11 +7,11 @@ from typing import Any, get_args
 
 import click
 
+from onceward.admin.messages import Mismatch
 from onceward.cli.failure import NOT_SO, WRONG_USAGE, Failure
 from onceward.cli.output import heading, print_fields, print_json, print_table
 from onceward.cli.target import Target, as_json, numbers, on_target
 from onceward.cli.text import ago, count, examples, say
-from onceward.report import Mismatch
 from onceward.steps.operate import Resolution
 
 RESOLUTIONS: tuple[Resolution, ...] = get_args(Resolution)
@@ -42,7 +42,7 @@ def quarantine() -> None:
 def list_cases(target: Target, *, limit: int, as_json: bool) -> None:
     """List the open cases, with what differs between the two bodies."""
     with target.open() as inbox:
-        cases = inbox.quarantine(limit=limit)
+        cases = inbox.admin.quarantine(limit=limit)
     if as_json:
         print_json([_with_names(case) for case in cases])
         return
@@ -116,7 +116,7 @@ def resolve(target: Target, words: list[str], *, reason: str, as_json: bool) -> 
     (case,) = numbers(words[:1], "CASE")
     (resolution,) = (known for known in RESOLUTIONS if known == words[1])
     with target.open() as inbox:
-        seq = inbox.resolve(case, resolution, reason=reason)
+        seq = inbox.admin.resolve(case, resolution, reason=reason)
     if seq is None:
         raise Failure(f"case {case} is not open; see: onceward quarantine list", NOT_SO)
     if as_json:
@@ -145,7 +145,7 @@ def keep_first(target: Target, *, source: str, message_type: str, reason: str, a
     For a sender whose events are called otherwise now: what it delivers again is then a duplicate, as it was.
     """
     with target.open() as inbox:
-        decided = inbox.keep_first(source=source, type=message_type, reason=reason)
+        decided = inbox.admin.keep_first(source=source, type=message_type, reason=reason)
     if as_json:
         print_json({"source": source, "type": message_type, "decided": decided})
     else:

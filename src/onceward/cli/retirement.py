@@ -42,7 +42,7 @@ def unsubscribe(  # noqa: PLR0913 - the options of the command
         raise Failure("Not a terminal: run with --preview first, then with --yes", WRONG_USAGE)
     consumer, kind = words[0], (words[1] if len(words) > 1 else None)
     with target.open() as inbox:
-        found = inbox.subscriptions(consumer, kind)
+        found = inbox.admin.subscriptions(consumer, kind)
         if not found:
             raise Failure(f"Consumer {consumer!r} has no such subscription", NOT_SO)
         if preview and as_json:
@@ -54,7 +54,7 @@ def unsubscribe(  # noqa: PLR0913 - the options of the command
             return
         if asks:
             click.confirm(f"unsubscribe {consumer} from {count(len(found), 'type')}?", abort=True)
-        discarded = inbox.unsubscribe(consumer, kind, discard=discard, reason=reason or "")
+        discarded = inbox.admin.unsubscribe(consumer, kind, discard=discard, reason=reason or "")
     if as_json:
         print_json({"unsubscribed": [one.type for one in found], "discarded": discarded})
     else:

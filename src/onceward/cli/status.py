@@ -11,11 +11,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from onceward.admin.messages import Stats, WorkerRow
 from onceward.cli.output import STYLES, console, print_json, styled
 from onceward.cli.target import Target, as_json, on_target
 from onceward.cli.text import ago, examples, say, span
 from onceward.inbox import Inbox
-from onceward.report import Stats, WorkerRow
 from onceward.stores.migrate import masked
 
 MEANINGS = {
@@ -64,7 +64,7 @@ def status(target: Target, *, watch: bool, every: float, as_json: bool) -> None:
 
 def _print_once(inbox: Inbox, *, as_json: bool) -> None:
     if as_json:
-        print_json(inbox.stats())
+        print_json(inbox.admin.stats())
     else:
         console().print(picture(inbox))
 
@@ -85,7 +85,7 @@ def _watch(inbox: Inbox, every: float, *, as_json: bool) -> None:
 
 def picture(inbox: Inbox) -> RenderableType:
     """Everything `status` shows."""
-    stats, workers = inbox.stats(), inbox.workers()
+    stats, workers = inbox.admin.stats(), inbox.admin.workers()
     head = Text.assemble((inbox.context.service, "bold"), f" in {masked(inbox.url)}, tables {inbox.store.prefix}*")
     return Group(head, Text(""), _numbers(stats), Text(""), _workers(workers))
 

@@ -10,7 +10,7 @@ import unicodedata
 
 import click
 
-from onceward.wording import ago, count, span
+from onceward.domain.text import ago, count, span
 
 __all__ = ["ago", "count", "examples", "say", "span", "visible"]
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
+from onceward.admin.dry_run import Trial
 from onceward.cli.failure import NOT_SO, WRONG_USAGE, Failure
 from onceward.cli.messages import body_text
 from onceward.cli.output import heading, print_fields, print_json, print_table
 from onceward.cli.target import Target, as_json, numbers, on_target
 from onceward.cli.text import count, examples, say
-from onceward.trial import Trial
 
 
 @click.command(
@@ -37,7 +37,7 @@ def try_message(target: Target, words: list[str], *, as_json: bool) -> None:
     (seq,) = numbers(words, "SEQ")
     with target.open() as inbox:
         try:
-            trial = inbox.try_(seq)
+            trial = inbox.admin.dry_run(seq)
         except LookupError as error:
             raise Failure(str(error.args[0]), NOT_SO) from None
     if as_json:

@@ -45,7 +45,7 @@ def prune(target: Target, *, body_days: float | None, dedupe_days: float | None,
             dedupe_retention=settings.dedupe_retention if dedupe_days is None else timedelta(days=dedupe_days),
         )
         with _progress() as told:
-            pruned = inbox.prune(progress=told)
+            pruned = inbox.retention.prune(progress=told)
     if as_json:
         print_json(pruned)
         return

@@ -38,13 +38,13 @@ def preview(view: View) -> Response:
     verb = _verb(view.request.query_params.get("verb", ""))
     seqs = [asked.number(value, "seq") for value in view.request.query_params.getlist("seq")[:AT_ONCE]]
     if seqs:
-        rows = [story for seq in seqs if (story := view.inbox.message(seq))]
+        rows = [story for seq in seqs if (story := view.admin.message(seq))]
         kinds = Counter((story.type or "", story.source, story.consumer) for story in rows)
         chosen = [story.seq for story in rows]
         more = False
     else:
         filters = asked.filters(view.request) | {"status": "dead"}
-        found = view.inbox.messages(**filters, limit=AT_ONCE + 1)
+        found = view.admin.messages(**filters, limit=AT_ONCE + 1)
         more = len(found) > AT_ONCE
         chosen = [row.seq for row in found[:AT_ONCE]]
         kinds = Counter((row.type, row.source, row.consumer) for row in found[:AT_ONCE])
@@ -69,14 +69,15 @@ def act(view: View, fields: Fields) -> Response:
     who: dict[str, Any] = {"reason": reason, "actor": _actor(view)}
     if verb == "redrive":
         who["out_of_order"] = bool(_one(fields, "out_of_order"))
-    change = getattr(view.inbox, verb)
+    admin = view.admin
+    change = {"redrive": admin.redrive, "release": admin.unblock, "discard": admin.discard}[verb]
     changed, left = [], []
     for seq in seqs:
         try:
             if change(seq, **who):
                 changed.append(seq)
             else:
-                story = view.inbox.message(seq)
+                story = admin.message(seq)
                 left.append((seq, f"it is {story.status}" if story else "there is no such message"))
         except ConfigurationError as refused:
             left.append((seq, str(refused)))
@@ -89,7 +90,7 @@ def resolve(view: View, fields: Fields) -> Response:
     resolution = next((one for one in RESOLUTIONS if one == wanted), None)
     if resolution is None:
         raise asked.refuse(f"a case is decided as one of {', '.join(RESOLUTIONS)}")
-    seq = view.inbox.resolve(case, resolution, reason=_reason(fields), actor=_actor(view))
+    seq = view.admin.resolve(case, resolution, reason=_reason(fields), actor=_actor(view))
     left = [] if seq else [(case, "the case is not open any more")]
     return view.page("acted.html", title="Decided", past="decided", changed=[seq] if seq else [], left=left)
 
@@ -106,7 +107,7 @@ def settle(view: View, fields: Fields) -> Response:
         raise asked.refuse("the result is not JSON") from None
     who = {"reason": _reason(fields), "actor": _actor(view)}
     try:
-        settled = view.inbox.settle_effect(seq, name, happened=happened, result=result, **who)
+        settled = view.admin.settle_effect(seq, name, happened=happened, result=result, **who)
     except LookupError as error:
         raise asked.refuse(str(error.args[0]), 404) from None
     left = [] if settled else [(seq, "its outcome is known already, or the message runs right now")]
@@ -116,9 +117,9 @@ def settle(view: View, fields: Fields) -> Response:
 def try_message(view: View, fields: Fields) -> Response:
     """Run the handler of a message, show what it does, undo it."""
     seq = asked.number(_one(fields, "seq"), "seq")
-    view.inbox.note_reading(seq, actor=_actor(view), reason="a trial of its handler, in the dashboard")
+    view.admin.note_reading(seq, actor=_actor(view), reason="a trial of its handler, in the dashboard")
     try:
-        trial = view.inbox.try_(seq)
+        trial = view.admin.dry_run(seq)
     except LookupError as error:
         raise asked.refuse(str(error.args[0]), 404) from None
     return view.page("trial.html", title=f"Trial of message {seq}", trial=trial)
@@ -127,14 +128,14 @@ def try_message(view: View, fields: Fields) -> Response:
 def payload(view: View, _: Fields) -> Response:
     """Show a message with its payload; the audit says who saw it, before anybody does."""
     seq = asked.number(view.request.path_params["seq"], "the message")
-    view.inbox.note_reading(seq, actor=_actor(view), reason="payload, in the dashboard")
+    view.admin.note_reading(seq, actor=_actor(view), reason="payload, in the dashboard")
     return pages.message(view, revealed=True)
 
 
 def case_payload(view: View, _: Fields) -> Response:
     """The same for both bodies of a case."""
     found = pages.open_case(view)
-    view.inbox.note_reading(found.seq, actor=_actor(view), reason=f"both bodies of case {found.case}, in the dashboard")
+    view.admin.note_reading(found.seq, actor=_actor(view), reason=f"both bodies of case {found.case}, in the dashboard")
     return pages.case(view, revealed=True)
 
 

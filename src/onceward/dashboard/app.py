@@ -24,8 +24,8 @@ from onceward.dashboard.samples import Samples
 from onceward.dashboard.view import View
 from onceward.errors import ConfigurationError, OncewardError, StoreError
 from onceward.inbox import Inbox
+from onceward.runtime.runner import perform
 from onceward.steps.sign_out import is_signed_out, sign_out
-from onceward.transact import perform
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl
 
 from starlette.exceptions import HTTPException
 
-from onceward.report import STATUSES
+from onceward.admin.messages import STATUSES
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -6,10 +6,10 @@ from urllib.parse import urlencode
 
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
+from onceward.admin.messages import STATUSES, Mismatch
 from onceward.dashboard import asked
 from onceward.dashboard.view import View
 from onceward.errors import ConfigurationError
-from onceward.report import STATUSES, Mismatch
 from onceward.stores.migrate import masked
 
 CASES = 50
@@ -17,8 +17,8 @@ CASES = 50
 
 def overview(view: View) -> Response:
     """Numbers, plots, and what needs a person."""
-    stats = view.inbox.stats()
-    groups = view.inbox.dead_groups(limit=5) if stats.dead or stats.outbox_dead else []
+    stats = view.admin.stats()
+    groups = view.admin.dead_groups(limit=5) if stats.dead or stats.outbox_dead else []
     return view.page("overview.html", title="Overview", stats=stats, groups=groups, where=_where(view))
 
 
@@ -38,7 +38,7 @@ def messages(view: View) -> Response:
     chosen, before = asked.filters(view.request), asked.before(view.request)
     if chosen["key"] is not None and not view.may_read:
         raise asked.refuse("looking for a key needs the role reader", 403)
-    rows = view.inbox.messages(**chosen, before=before, limit=asked.PAGE)
+    rows = view.admin.messages(**chosen, before=before, limit=asked.PAGE)
     kept = [(name, value) for name, value in view.request.query_params.items() if name != "before" and value]
     older = urlencode([*kept, ("before", str(rows[-1].seq))]) if len(rows) == asked.PAGE else ""
     return view.page(
@@ -60,21 +60,21 @@ def search(view: View) -> Response:
     if sought is None:
         return RedirectResponse(f"{view.root}/messages", status_code=303)
     is_number = sought.isascii() and sought.isdigit() and len(sought) < len(str(asked.LARGEST))
-    if is_number and view.inbox.message(int(sought)):
+    if is_number and view.admin.message(int(sought)):
         return RedirectResponse(f"{view.root}/messages/{int(sought)}", status_code=303)
-    found = view.inbox.find_anywhere(sought)
+    found = view.admin.find_anywhere(sought)
     if len(found) == 1:
         return RedirectResponse(f"{view.root}/messages/{found[0]}", status_code=303)
     if not found and view.may_read:
         return RedirectResponse(f"{view.root}/messages?{urlencode({'key': sought})}", status_code=303)
-    stories = [story for seq in found if (story := view.inbox.message(seq))]
+    stories = [story for seq in found if (story := view.admin.message(seq))]
     return view.page("found.html", title="Messages with this id", sought=sought, stories=stories)
 
 
 def message(view: View, *, revealed: bool = False) -> Response:
     """One message's story; its payload stays masked until it is asked for."""
     seq = asked.number(view.request.path_params["seq"], "the message")
-    told = view.inbox.explain(seq)
+    told = view.admin.explain(seq)
     if told is None:
         raise asked.refuse(f"there is no message with number {seq}", 404)
     story = told.story
@@ -84,12 +84,12 @@ def message(view: View, *, revealed: bool = False) -> Response:
 
 def dead(view: View) -> Response:
     """Dead messages by how they failed."""
-    return view.page("dead.html", title="Dead letters", groups=view.inbox.dead_groups(), stats=view.inbox.stats())
+    return view.page("dead.html", title="Dead letters", groups=view.admin.dead_groups(), stats=view.admin.stats())
 
 
 def quarantine(view: View) -> Response:
     """Ids that came again with other bytes."""
-    return view.page("quarantine.html", title="Quarantine", cases=view.inbox.quarantine(limit=CASES))
+    return view.page("quarantine.html", title="Quarantine", cases=view.admin.quarantine(limit=CASES))
 
 
 def case(view: View, *, revealed: bool = False) -> Response:
@@ -101,7 +101,7 @@ def case(view: View, *, revealed: bool = False) -> Response:
 def open_case(view: View) -> Mismatch:
     """The case that a path names."""
     number = asked.number(view.request.path_params["case"], "the case")
-    found: Mismatch | None = next((one for one in view.inbox.quarantine(limit=10_000) if one.case == number), None)
+    found: Mismatch | None = next((one for one in view.admin.quarantine(limit=10_000) if one.case == number), None)
     if found is None:
         raise asked.refuse(f"case {number} is not open; perhaps somebody has decided it", 404)
     return found
@@ -109,42 +109,42 @@ def open_case(view: View) -> Mismatch:
 
 def keys(view: View) -> Response:
     """Keys that a dead message holds."""
-    return view.page("keys.html", title="Blocked keys", blocked=view.inbox.blocked_keys())
+    return view.page("keys.html", title="Blocked keys", blocked=view.admin.blocked_keys())
 
 
 def effects(view: View) -> Response:
     """External calls whose outcome nobody knows."""
-    return view.page("effects.html", title="Open calls", effects=view.inbox.effects())
+    return view.page("effects.html", title="Open calls", effects=view.admin.effects())
 
 
 def workers(view: View) -> Response:
     """Who runs, and what."""
-    return view.page("workers.html", title="Workers", workers=view.inbox.workers(), running=view.inbox.running())
+    return view.page("workers.html", title="Workers", workers=view.admin.workers(), running=view.admin.running())
 
 
 def outbox(view: View) -> Response:
     """What goes out."""
     before = asked.before(view.request)
-    rows = view.inbox.messages(outgoing=True, before=before, limit=asked.PAGE)
+    rows = view.admin.messages(outgoing=True, before=before, limit=asked.PAGE)
     older = rows[-1].seq if len(rows) == asked.PAGE else None
-    return view.page("outbox.html", title="Outbox", rows=rows, stats=view.inbox.stats(), older=older)
+    return view.page("outbox.html", title="Outbox", rows=rows, stats=view.admin.stats(), older=older)
 
 
 def sources(view: View) -> Response:
     """Who sends."""
     kept = view.inbox.settings.dedupe_retention
-    return view.page("sources.html", title="Sources", sources=view.inbox.sources(), kept=kept)
+    return view.page("sources.html", title="Sources", sources=view.admin.sources(), kept=kept)
 
 
 def storage(view: View) -> Response:
     """How much is kept, and for how long."""
-    return view.page("storage.html", title="Storage", storage=view.inbox.storage(), settings=view.inbox.settings)
+    return view.page("storage.html", title="Storage", storage=view.admin.storage(), settings=view.inbox.settings)
 
 
 def metrics(view: View) -> Response:
     """The numbers, for Prometheus."""
     try:
-        from onceward.metrics import exposition  # noqa: PLC0415 - its package is an extra
+        from onceward.observability.prometheus import exposition  # noqa: PLC0415 - its package is an extra
     except ConfigurationError as error:
         raise asked.refuse(str(error), 404) from None
     return Response(exposition(view.inbox), media_type="text/plain; version=0.0.4; charset=utf-8")
@@ -153,6 +153,6 @@ def metrics(view: View) -> Response:
 def audit(view: View) -> Response:
     """What people did."""
     before = asked.before(view.request)
-    lines = view.inbox.audit(before=before, limit=asked.PAGE)
+    lines = view.admin.audit(before=before, limit=asked.PAGE)
     older = lines[-1].id if len(lines) == asked.PAGE else None
     return view.page("audit.html", title="Audit", lines=lines, older=older)

@@ -35,13 +35,13 @@ class Samples:
                 self._sample()
                 self._sampled_at = now
             if now - self._traffic_at >= TRAFFIC_EVERY:
-                minutes = self._inbox.traffic()
+                minutes = self._inbox.admin.traffic()
                 self._traffic = [[minute.ago, minute.received, minute.done, minute.failed] for minute in minutes]
                 self._traffic_at = now
             samples = list(self._kept)
         return {"stats": self._stats, "series": ["at", *SERIES], "samples": samples, "traffic": self._traffic}
 
     def _sample(self) -> None:
-        stats = self._inbox.stats()
+        stats = self._inbox.admin.stats()
         self._stats = {name: getattr(stats, name) for name in stats.__dataclass_fields__}
         self._kept.append((time.time(), *(self._stats[name] for name in SERIES)))

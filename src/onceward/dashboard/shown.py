@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
 
-from onceward import payload
+from onceward.domain import payload
+from onceward.domain.fingerprint import kind_of
+from onceward.domain.text import ago, count, span
 from onceward.errors import InvalidMessage
-from onceward.fingerprint import kind_of
-from onceward.wording import ago, count, span
 
 if TYPE_CHECKING:
     from jinja2.runtime import Context

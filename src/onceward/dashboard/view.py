@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.responses import HTMLResponse
 
+from onceward.admin.admin import Admin
 from onceward.dashboard.access import Person
 from onceward.dashboard.samples import Samples
 from onceward.inbox import Inbox
@@ -41,6 +42,11 @@ class View:
     samples: Samples
     templates: Environment
     can_sign_in: bool
+
+    @property
+    def admin(self) -> Admin:
+        """What its pages show, and its forms do."""
+        return self.inbox.admin
 
     @property
     def root(self) -> str:

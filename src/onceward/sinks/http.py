@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 
+from onceward.domain.standard_webhooks import secret_bytes, sign
 from onceward.errors import ConfigurationError
 from onceward.message import Message
 from onceward.retry import Reject, Retry
 from onceward.sinks.headers import header_text
-from onceward.standard_webhooks import secret_bytes, sign
 
 try:
     import httpx2

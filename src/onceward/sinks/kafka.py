@@ -10,9 +10,9 @@ import threading
 import time
 from typing import Any
 
-from onceward.address import Address
+from onceward.brokers.librdkafka import Hearing, client_configuration
+from onceward.domain.address import Address
 from onceward.errors import ConfigurationError
-from onceward.librdkafka import Hearing, client_configuration
 from onceward.message import Message
 from onceward.retry import Reject
 from onceward.sinks.headers import fields_of

@@ -8,8 +8,8 @@ from concurrent.futures import Future
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from onceward import identity
-from onceward.address import Address
+from onceward.domain import identity
+from onceward.domain.address import Address
 from onceward.errors import ConfigurationError
 from onceward.message import Message
 from onceward.retry import Reject

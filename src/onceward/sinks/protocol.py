@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Protocol
 
-from onceward.address import opened
+from onceward.domain.address import opened
 from onceward.message import Message
 
 

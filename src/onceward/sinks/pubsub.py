@@ -6,7 +6,7 @@ import os
 import threading
 from typing import Any
 
-from onceward.address import Address
+from onceward.domain.address import Address
 from onceward.errors import ConfigurationError
 from onceward.message import Message
 from onceward.retry import Reject

@@ -9,7 +9,7 @@ import re
 import threading
 from typing import Any
 
-from onceward.address import Address
+from onceward.domain.address import Address
 from onceward.errors import ConfigurationError
 from onceward.message import Message
 from onceward.retry import Reject

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from onceward import payload
+from onceward.domain import payload
+from onceward.domain.identity import MAX_ID_BYTES, REASON, UNIDENTIFIED
+from onceward.domain.reference import HEADER
 from onceward.errors import ConfigurationError, InvalidMessage
-from onceward.identity import MAX_ID_BYTES, REASON, UNIDENTIFIED
 from onceward.message import Arguments, Delivery
-from onceward.reference import HEADER
 from onceward.registry import key_at
 from onceward.sources.protocol import Arrival
 

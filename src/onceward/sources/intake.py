@@ -14,11 +14,11 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
+from onceward.domain.rate_limit import Pace
 from onceward.errors import StoreConflict, StoreError, StoreUnavailable
 from onceward.message import Arguments, Receipt
-from onceward.pace import Pace
 from onceward.sources.envelope import Envelope
 from onceward.sources.protocol import Arrival, BrokerUnavailable, Source
 
@@ -36,7 +36,7 @@ class Receiver(Protocol):
     def receive_many(self, messages: Sequence[Arguments]) -> list[Receipt]:
         """Store messages; returns when they are committed."""
 
-    def process(self, **message: Any) -> Receipt:
+    def process(self, **message: Unpack[Arguments]) -> Receipt:
         """Handle a message now."""
 
 

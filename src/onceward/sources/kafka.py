@@ -17,9 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
 
-from onceward.address import Address
+from onceward.brokers.librdkafka import Hearing, client_configuration, log
+from onceward.domain.address import Address
 from onceward.errors import ConfigurationError
-from onceward.librdkafka import Hearing, client_configuration, log
 from onceward.sinks.kafka import REFUSED
 from onceward.sources.protocol import Arrival, BrokerUnavailable, Shares
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from onceward.address import Address
+from onceward.domain.address import Address
 from onceward.errors import ConfigurationError
 from onceward.sinks.nats import CONNECT_SECONDS, connected
 from onceward.sources.protocol import Arrival, BrokerUnavailable

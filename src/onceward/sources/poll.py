@@ -16,7 +16,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Protocol
 
-from onceward import checks, identity, payload
+from onceward.domain import checks, identity, payload
 from onceward.errors import (
     ConfigurationError,
     ContractViolation,
@@ -27,11 +27,12 @@ from onceward.errors import (
 )
 from onceward.flow import Flow
 from onceward.retry import POLICY, RetryPolicy, text_of
+from onceward.runtime.runner import perform
 from onceward.sources.intake import FIRST_PAUSE, LONGEST_PAUSE, REFUSALS, wait
 from onceward.steps.context import Context
+from onceward.steps.introduce import introduce
 from onceward.steps.poll import Answer, Turn, end, keep, take
 from onceward.stores.protocol import Store
-from onceward.transact import perform
 
 log = logging.getLogger("onceward")
 
@@ -65,9 +66,6 @@ class Polling(Protocol):
     def store(self) -> Store:
         """The database behind it."""
 
-    def introduce(self) -> Flow[None]:
-        """Tell the database about this process's handlers."""
-
 
 @dataclass(frozen=True, slots=True)
 class Poll:
@@ -84,7 +82,7 @@ class Poll:
     def __post_init__(self) -> None:
         identity.check_name("source", self.source)
         identity.check_name("type", self.type)
-        where = f"@inbox.poll(source={self.source!r})"
+        where = f"@inbox.add_poll(source={self.source!r})"
         checks.duration(where, "every", self.every)
         checks.duration(where, "timeout", self.timeout)
         checks.instance(where, "retry", self.retry, RetryPolicy, POLICY)
@@ -112,7 +110,7 @@ class Poll:
     async def turn(self, inbox: Polling, stopping: asyncio.Event, *, early: bool = False) -> float:
         """Poll if it is our turn; answers in how many seconds the next one is due."""
         token = identity.new_id()
-        await asyncio.to_thread(perform, inbox.store, inbox.introduce)
+        await asyncio.to_thread(perform, inbox.store, partial(introduce, inbox.context))
         taken: Turn | float = await _performed(
             inbox, lambda: take(inbox.context, self.source, token, self.timeout, early=early)
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from onceward.address import opened
+from onceward.domain.address import opened
 
 
 class BrokerUnavailable(Exception):

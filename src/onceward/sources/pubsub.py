@@ -15,7 +15,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
-from onceward.address import Address
+from onceward.domain.address import Address
 from onceward.errors import ConfigurationError
 from onceward.sources.protocol import Arrival, BrokerUnavailable
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from onceward.address import Address
+from onceward.domain.address import Address
 from onceward.errors import ConfigurationError
 from onceward.sources.protocol import Arrival, BrokerUnavailable
 

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from onceward import identity
-from onceward.address import Address
+from onceward.domain import identity
+from onceward.domain.address import Address
 from onceward.errors import ConfigurationError
 from onceward.sources.protocol import Arrival, BrokerUnavailable
 

@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
 from typing import Any
 
-from onceward.address import Address
+from onceward.domain.address import Address
 from onceward.errors import ConfigurationError
 from onceward.sinks.sqs import BASE64, HEADERS
 from onceward.sources.protocol import Arrival, BrokerUnavailable

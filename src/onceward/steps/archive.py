@@ -6,11 +6,11 @@ not among the numbers and waits for the next time.
 
 from __future__ import annotations
 
-from onceward import payload
-from onceward.archive import Record, with_body
+from onceward.domain import payload
+from onceward.domain.reference import Reference, split
 from onceward.flow import COMMIT, Flow, Query
 from onceward.message import moment
-from onceward.reference import Reference, split
+from onceward.retention.archive import Record, with_body
 from onceward.steps.context import Context, once
 
 

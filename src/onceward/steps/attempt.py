@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from onceward import identity, payload
+from onceward.domain import identity, payload
 from onceward.errors import (
     ClaimLost,
     ContractViolation,

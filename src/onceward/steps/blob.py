@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
+from onceward.domain.reference import Reference
 from onceward.errors import StoreError
 from onceward.flow import Do, Flow, Outcome, Query
 from onceward.message import Delivery, Message, Receipt
-from onceward.reference import Reference
 from onceward.steps.context import Cache, Context, once
 
 log = logging.getLogger("onceward")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from onceward import payload
+from onceward.domain import payload
 from onceward.errors import ContractViolation, OutcomeUnknown
 from onceward.flow import Do, Flow, Outcome, Query
 from onceward.message import Message
@@ -83,5 +83,5 @@ def unknown(name: str, message: Message) -> str:
     """What a person must decide."""
     return (
         f"{name!r} of message {message.id!r} was begun by an earlier attempt, and nobody knows whether it happened. "
-        "Look at the other side, then say so: inbox.settle_effect(seq, name, happened=True or False), and redrive"
+        "Look at the other side, then say so: inbox.admin.settle_effect(seq, name, happened=True or False), and redrive"
     )

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from onceward import identity, payload
+from onceward.domain import identity, payload
+from onceward.domain.reference import split
 from onceward.errors import BodyLost, InvalidMessage
 from onceward.flow import COMMIT, ROLLBACK, Flow, Query
 from onceward.message import NO_HEADERS
-from onceward.reference import split
 from onceward.registry import key_at
 from onceward.steps.blob import read, remove_unreferred
 from onceward.steps.context import Context, once

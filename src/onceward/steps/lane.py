@@ -13,10 +13,10 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple
 
+from onceward.domain.reference import Reference, split
 from onceward.errors import NeedsAlone, OutcomeUnknown
 from onceward.flow import COMMIT, Call, Do, Flow, Outcome, Query
 from onceward.message import NO_HEADERS, Delivery, Draft, Message, moment
-from onceward.reference import Reference, split
 from onceward.registry import Handler, Subscription
 from onceward.retry import Again, Dead, RetryPolicy, decide
 from onceward.steps.context import Context

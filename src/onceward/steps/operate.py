@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from onceward import identity, payload
+from onceward.domain import identity, payload
 from onceward.errors import ConfigurationError, StoreConflict
 from onceward.flow import COMMIT, ROLLBACK, Each, Flow, Query
 from onceward.message import Delivery

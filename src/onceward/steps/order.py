@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from onceward import identity, payload
+from onceward.domain import identity, payload
 from onceward.errors import InvalidMessage
 from onceward.message import Message
 from onceward.registry import Handler, key_at

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from onceward import payload
+from onceward.domain import payload
+from onceward.domain.identity import REASON, UNIDENTIFIED
 from onceward.flow import COMMIT, ROLLBACK, Begin, Commit, Flow, Query, T
-from onceward.identity import REASON, UNIDENTIFIED
 from onceward.message import Delivery
 from onceward.steps.context import Cache, Context, know_names, once
 from onceward.steps.receive import receive

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from onceward import identity
-from onceward.fingerprint import fingerprint
+from onceward.domain import identity
+from onceward.domain.fingerprint import fingerprint
 from onceward.flow import COMMIT, Flow, Query
 from onceward.steps.context import Context, once
 from onceward.steps.suspects import ALONE, APART

@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from onceward import payload
+from onceward.domain import payload
 from onceward.errors import (
     ContractViolation,
     GuardFailed,

@@ -16,7 +16,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from onceward import identity
+from onceward.domain import identity
 from onceward.errors import ConfigurationError, RightsMissing, StoreConflict, StoreUnavailable
 from onceward.flow import COMMIT, ROLLBACK, Begin, Flow, Query, Wait
 from onceward.steps.context import Cache, Context, know_names, once

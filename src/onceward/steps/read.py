@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from onceward import identity, payload
+from onceward.domain import identity, payload
 from onceward.errors import HandlerNotFound
 from onceward.message import Delivery, Draft, Message, moment
 from onceward.registry import Handler, Subscription, Upcaster, key_at

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from onceward import identity, payload
+from onceward.domain import identity, payload
+from onceward.domain.reference import stored_headers
 from onceward.errors import StoreConflict
 from onceward.flow import Each, Flow, Query
 from onceward.message import Delivery, Receipt
-from onceward.reference import stored_headers
 from onceward.registry import Subscription
 from onceward.steps.blob import put_away, take_back
 from onceward.steps.context import Cache, Catalog, Context, know_names, load_catalog, once

@@ -15,8 +15,8 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 
+from onceward.domain.fingerprint import fingerprint, kind_of
 from onceward.errors import BlobsUnavailable, RightsMissing, StoreConflict, StoreError, StoreUnavailable
-from onceward.fingerprint import fingerprint, kind_of
 from onceward.flow import COMMIT, ROLLBACK, Flow, Query
 from onceward.message import Delivery, Message
 from onceward.registry import Handler

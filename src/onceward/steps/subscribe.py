@@ -11,7 +11,7 @@ import logging
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from onceward import payload
+from onceward.domain import payload
 from onceward.errors import RightsMissing, StoreConflict, StoreError, StoreUnavailable
 from onceward.flow import COMMIT, ROLLBACK, Each, Flow, Query
 from onceward.message import NO_HEADERS, Delivery

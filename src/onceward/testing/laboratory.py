@@ -11,11 +11,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+from onceward.admin.messages import Story
 from onceward.errors import ConfigurationError
 from onceward.inbox import Inbox
 from onceward.message import Delivery
 from onceward.registry import Handler
-from onceward.report import Story
 from onceward.steps.context import Catalog, Introduction
 from onceward.testing.disturbance import Disturbance, Watch
 from onceward.testing.outside import own_file
@@ -161,10 +161,12 @@ class Laboratory:
                 open_effects = [effect for effect in story.effects if not effect.done]
                 for effect in open_effects:
                     result = self._answers.get(effect.name)
-                    self.inbox.settle_effect(story.seq, effect.name, happened=True, result=result, reason="a proof")
+                    self.inbox.admin.settle_effect(
+                        story.seq, effect.name, happened=True, result=result, reason="a proof"
+                    )
                 if not open_effects:
                     return
-                self.inbox.redrive(story.seq, reason="a proof")
+                self.inbox.admin.redrive(story.seq, reason="a proof")
 
     def _hurry(self) -> None:
         prefix, past = self.inbox.context.prefix, _PAST[self.inbox.store.dialect]
@@ -204,8 +206,8 @@ class Laboratory:
 
     def story(self) -> Story | None:
         """What onceward knows of the message."""
-        for seq in self.inbox.find(self._delivery.source, self._delivery.id):
-            story = self.inbox.message(seq)
+        for seq in self.inbox.admin.find(self._delivery.source, self._delivery.id):
+            story = self.inbox.admin.message(seq)
             if story is not None and story.consumer == self.subject.handler.consumer:
                 return story
         return None

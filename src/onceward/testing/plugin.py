@@ -14,7 +14,7 @@ from typing import Any, Protocol, Unpack
 
 import pytest
 
-from onceward import identity
+from onceward.domain import identity
 from onceward.inbox import Inbox
 from onceward.message import Arguments, Receipt
 from onceward.testing.clock import FixedClock

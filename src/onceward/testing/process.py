@@ -19,13 +19,13 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from onceward.effects import async_effects, sync_effects
 from onceward.errors import StoreError
 from onceward.flow import Flow, run_async, run_sync
 from onceward.inbox import Inbox
 from onceward.message import Delivery, Receipt
 from onceward.registry import Handler, Registry
 from onceward.retry import RetryPolicy
+from onceward.runtime.effects import async_effects, sync_effects
 from onceward.steps import presence
 from onceward.steps.context import load_catalog
 from onceward.steps.gate import Gate

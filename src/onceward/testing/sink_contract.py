@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from onceward import identity, payload
+from onceward.domain import identity, payload
 from onceward.message import Message
 from onceward.sinks.protocol import Sink
 from onceward.testing.process import apart, together

@@ -16,7 +16,7 @@ from contextlib import closing, contextmanager
 from datetime import timedelta
 from typing import Any
 
-from onceward import identity
+from onceward.domain import identity
 from onceward.errors import ContractViolation, GuardFailed, StoreError
 from onceward.flow import COMMIT, RECONNECT, ROLLBACK, Call, Outcome, Query, run_sync
 from onceward.message import Delivery

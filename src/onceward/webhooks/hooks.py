@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from onceward import checks, identity
+from onceward.domain import checks, identity
+from onceward.domain.rate_limit import Pace
 from onceward.errors import ConfigurationError, OncewardError, StoreError
-from onceward.message import Receipt
-from onceward.pace import Pace
+from onceward.message import Delivery, Receipt
 from onceward.webhooks.naming import named
 from onceward.webhooks.request import Ambiguous, Headers, Refusal, Request, TryLater
 
@@ -90,8 +90,8 @@ _SAFE = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 class Receiver(Protocol):
     """What an inbox is to its webhooks."""
 
-    def receive(self, **message: Any) -> Receipt:
-        """Store a message; returns when it is committed."""
+    def receive(self, delivery: Delivery) -> Receipt:
+        """Store a delivery; returns when it is committed."""
 
 
 class Hooks:
@@ -99,7 +99,7 @@ class Hooks:
 
     def __init__(
         self,
-        inbox: Receiver,
+        receiver: Receiver,
         endpoints: Mapping[str, Verifier],
         *,
         limits: Limits | None = None,
@@ -118,7 +118,7 @@ class Hooks:
                     f"webhooks(): the endpoint {path!r} must be a verifier, for example Stripe(secret), not {kind}"
                 )
             identity.check_name("source", verifier.source)
-        self._inbox, self._endpoints, self._clock = inbox, dict(endpoints), clock
+        self._receiver, self._endpoints, self._clock = receiver, dict(endpoints), clock
         self.limits = limits or Limits()
         rate = self.limits.rate
         self._paces = {} if rate is None else {path: Pace(rate) for path in endpoints}
@@ -178,7 +178,7 @@ class Hooks:
         if names.reason:
             log.warning("webhook of %s: an authentic event is stored as %s %s", verifier.source, names.type, names.id)
         try:
-            receipt = self._inbox.receive(
+            delivery = Delivery.of(
                 source=verifier.source,
                 id=names.id,
                 type=names.type,
@@ -186,6 +186,7 @@ class Hooks:
                 headers=_kept_headers(verifier, event, request, names.reason),
                 echo_window=verifier.redelivery.total_seconds() if "id" in event.unsigned else None,
             )
+            receipt = self._receiver.receive(delivery)
         except StoreError as error:
             raise TryLater("the database is away", reason=f"{type(error).__name__}: {error}") from error
         except OncewardError as error:  # set up wrongly, by us: nothing is wrong with the event

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from onceward import identity, payload
+from onceward.domain import identity, payload
 from onceward.errors import InvalidMessage
 from onceward.webhooks.verifier import digest_id
 

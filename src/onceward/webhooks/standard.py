@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
+from onceward.domain.standard_webhooks import secret_bytes, signed_text
 from onceward.errors import ConfigurationError
-from onceward.standard_webhooks import secret_bytes, signed_text
 from onceward.webhooks.keyring import Keyring, Secret, Secrets
 from onceward.webhooks.request import MAX_SIGNATURES, NotAuthentic, Request, base64_bytes, check_time, seconds
 from onceward.webhooks.verifier import TOLERANCE, Event, Path, Reader, checked_tolerance

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 from psycopg import sql
 from psycopg.pq import TransactionStatus
 
-from onceward.deferred import Deferred
 from onceward.errors import (
     ContractViolation,
     HandlerTimeout,
@@ -22,12 +21,7 @@ from onceward.stores.postgres.leftovers import left_by
 from onceward.stores.postgres.script import statements
 from onceward.stores.postgres.statement import Asked
 from onceward.stores.postgres.wire import IMMEDIATE, OWN_ROLE, OWN_SETTINGS, OWN_USER, send, send_async
-
-if TYPE_CHECKING:
-    from onceward.stores import rehearsal as shown
-else:
-    shown = Deferred("stores.rehearsal")
-
+from onceward.stores.rehearsal import Statement
 
 _REPORTED = (b"client_encoding", b"DateStyle", b"IntervalStyle", b"TimeZone", b"session_authorization", b"is_superuser")
 """Settings that the server tells of whenever they change, whoever has set them; to ask for them costs nothing."""
@@ -57,7 +51,7 @@ class Guard(Owned):
     """The names of the functions that set something."""
     reported: tuple[bytes | None, ...] = ()
     """The settings that the server tells of, as they were."""
-    notes: list[shown.Statement] | None = None
+    notes: list[Statement] | None = None
     """Where the handler's statements are noted, in a rehearsal."""
     pgconn: Any
     row_factory: Any
@@ -73,7 +67,7 @@ class Guard(Owned):
         """Keep the handler inside its one transaction."""
         self.check_owner()
         if self.notes is not None and query:
-            self.notes.append(shown.Statement.of(_text(query), params))
+            self.notes.append(Statement.of(_text(query), params))
         if self.overrun:
             raise HandlerTimeout("the handler has run longer than its timeout")
         text = query if type(query) is str else _text(query)

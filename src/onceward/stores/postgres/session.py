@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from onceward.deferred import Deferred
 from onceward.errors import StoreUnavailable
 from onceward.flow import (
     Begin,
@@ -32,6 +31,7 @@ from onceward.flow import (
 )
 from onceward.stores.calls import awaited_outcome, outcome
 from onceward.stores.leftovers import Left
+from onceward.stores.postgres import rehearsal
 from onceward.stores.postgres.failures import is_infrastructure, left_behind, translated
 from onceward.stores.postgres.statement import Asked, Statement
 from onceward.stores.postgres.wire import (
@@ -45,12 +45,7 @@ from onceward.stores.postgres.wire import (
     send,
     send_async,
 )
-
-if TYPE_CHECKING:
-    from onceward.stores.postgres import rehearsal
-    from onceward.stores.rehearsal import Rehearsal
-else:
-    rehearsal = Deferred("stores.postgres.rehearsal")
+from onceward.stores.rehearsal import Rehearsal
 
 _NEED_NO_PLAN = frozenset(["make_point", "back_to_point", "finish_inline", "commit"])
 """Statements that read no table, so that no plan of theirs can age; one is all that PostgreSQL takes after an error."""

@@ -6,18 +6,13 @@ import re
 import sqlite3
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
-from onceward.deferred import Deferred
 from onceward.errors import ContractViolation
 from onceward.flow import Begin
 from onceward.stores.calls import Owned, refuse_transaction_control, remembered
+from onceward.stores.rehearsal import Statement
 from onceward.stores.sqlite.writer import begin
-
-if TYPE_CHECKING:
-    from onceward.stores import rehearsal as shown
-else:
-    shown = Deferred("stores.rehearsal")
 
 # What may stand before a statement; SQLite's comments do not nest. Atomic and possessive: what was read as a comment is
 # never read again in another way, however many there are. A second statement in a string is an error of sqlite3's own.
@@ -96,7 +91,7 @@ class HandlerConnection(Owned, sqlite3.Connection):
     """Held from the check of a statement until it has run, so that no handler ends in between."""
     is_changed: bool = False
     """A handler has set or made something on it that outlasts its transaction: the next one gets another connection."""
-    notes: list[shown.Statement] | None = None
+    notes: list[Statement] | None = None
     """Where the handler's statements are noted, in a rehearsal."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -107,7 +102,7 @@ class HandlerConnection(Owned, sqlite3.Connection):
         """Begin lazily, and keep the handler inside its one transaction."""
         self.check_owner()
         if self.notes is not None:
-            self.notes.append(shown.Statement.of(sql, parameters))
+            self.notes.append(Statement.of(sql, parameters))
         if _check(sql):
             self.__dict__["is_changed"] = True
         self.sends(sql)

@@ -10,9 +10,8 @@ import json
 import sqlite3
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from onceward.deferred import Deferred
 from onceward.errors import (
     GuardFailed,
     HandlerTimeout,
@@ -22,14 +21,10 @@ from onceward.errors import (
 )
 from onceward.flow import Begin, Call, Commit, Each, Outcome, Query, Reconnect, Rehearse, Rollback
 from onceward.stores.calls import awaited_outcome, outcome
+from onceward.stores.rehearsal import Rehearsal, Statement
+from onceward.stores.sqlite import rehearsal
 from onceward.stores.sqlite.guard import HandlerConnection, own_cursor
 from onceward.stores.sqlite.writer import BUSY
-
-if TYPE_CHECKING:
-    from onceward.stores import rehearsal as shown
-    from onceward.stores.sqlite import rehearsal
-else:
-    shown, rehearsal = map(Deferred, ("stores.rehearsal", "stores.sqlite.rehearsal"))
 
 _AWAY = {
     sqlite3.SQLITE_IOERR,
@@ -155,11 +150,11 @@ class SqliteSession:
         """
         return is_infrastructure(error) and not (self.connection.in_transaction and _is_busy(error))
 
-    def _rehearse(self, request: Rehearse) -> shown.Rehearsal:
+    def _rehearse(self, request: Rehearse) -> Rehearsal:
         notes = self.listen(request)
         return self.noted(notes, self._call(request.call))
 
-    def listen(self, request: Rehearse) -> list[shown.Statement]:
+    def listen(self, request: Rehearse) -> list[Statement]:
         """Begin the transaction of a rehearsal, and to note what happens in it."""
         connection = self.connection
         assert isinstance(connection, HandlerConnection)  # noqa: S101 - handlers never run on joined sessions
@@ -168,11 +163,11 @@ class SqliteSession:
         connection.notes = []
         return connection.notes
 
-    def noted(self, notes: list[shown.Statement], outcome: Outcome) -> shown.Rehearsal:
+    def noted(self, notes: list[Statement], outcome: Outcome) -> Rehearsal:
         """What was noted."""
         if not self.connection.in_transaction:
-            return shown.Rehearsal(outcome, notes, (), "SQLite rolled the transaction back, and the changes with it")
-        return shown.Rehearsal(outcome, notes, rehearsal.changes(own_cursor(self.connection)))
+            return Rehearsal(outcome, notes, (), "SQLite rolled the transaction back, and the changes with it")
+        return Rehearsal(outcome, notes, rehearsal.changes(own_cursor(self.connection)))
 
     def _reconnect(self) -> bool:
         self.close()

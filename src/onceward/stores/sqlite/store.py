@@ -13,8 +13,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from onceward import identity
 from onceward.deferred import asyncio
+from onceward.domain import identity
 from onceward.errors import ConfigurationError, ContractViolation, StoreError, StoreUnavailable
 from onceward.stores import migrate
 from onceward.stores.calls import handed_over

@@ -1,0 +1,1 @@
+"""What the sources and sinks of a broker share."""

@@ -1,0 +1,1 @@
+"""The demo: a shop, its senders, and what goes wrong around them."""

@@ -1,0 +1,1 @@
+"""The words of the inbox: pure values and decisions, no I/O."""

@@ -1,0 +1,1 @@
+"""Metrics, spans and what comes with them."""

@@ -1,0 +1,1 @@
+"""What keeps the tables small and clean for years."""

@@ -1,0 +1,1 @@
+"""What runs: workers, inline calls, heartbeats, the relay, the spool, processes."""
