@@ -13,7 +13,7 @@ from typing import Any
 from bench.inboxes import inbox_at
 from bench.messages import messages
 from bench.race import ready, tell
-from onceward.standard_webhooks import secret_bytes, sign
+from onceward.domain.standard_webhooks import secret_bytes, sign
 from onceward.webhooks import StandardWebhooks
 
 _SECRET = "whsec_" + base64.b64encode(b"a secret of the benchmark alone!").decode()

@@ -225,7 +225,7 @@ def _check_end(child: Child, trial: Trial) -> None:
 # that refuses a row (tests/contract/test_refused_messages.py).
 UNREACHABLE = {"requeue_own", "set_aside"}
 # What only comes after a fault, and only looks: each lost answer of a finish (of a poll) leads to it.
-AFTER_A_FAULT = {"noted", "poll_state", "stored_since"}
+AFTER_A_FAULT = {"noted", "poll_state", "ages"}
 # What only looks, for people; nothing follows from it. On PostgreSQL `begin_limits` is the beginning of a transaction.
 # `debris` lists what a measurement leaves behind in tables of its own.
 REPORTS = {

@@ -41,7 +41,7 @@ WORK: dict[str, dict[str, Any]] = {
     "receive_inline": {**NEW, "catalog": 1},
     "known": {"ordinal": [0, 1], **{name: [value, value] for name, value in MESSAGE.items()}},
     "known_of_one": {"ordinal": 0, **MESSAGE},
-    "stored_since": {"seqs": SEQS, "seconds": 60.0},
+    "ages": {"seqs": SEQS},
     "outcome": {"seq": 5},
     "forget_sightings": {"source": 2, "window": 60.0},
     "requeue_own": {**NEW, **SHARED, **MESSAGE, "seq": 5},

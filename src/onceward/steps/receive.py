@@ -250,9 +250,8 @@ def stored_since(context: Context, found: Sequence[tuple[Delivery, Known]], sinc
     same = [known.seq for delivery, known in found if known.is_same(delivery)]
     if since is None or not same:
         return set()
-    seconds = context.clock() - since  # now, for this try has taken its time too
-    (rows,) = yield from once(context, Query("stored_since", {"seqs": same, "seconds": seconds}))
-    return {seq for (seq,) in rows}
+    (rows,) = yield from once(context, Query("ages", {"seqs": same}))
+    return {seq for seq, age in rows if age <= context.clock() - since}  # by the clock of now: the answer took its time
 
 
 def known_by_ordinal(rows: Sequence[tuple[Any, ...]]) -> dict[int, Known]:

@@ -203,11 +203,10 @@ CROSS JOIN LATERAL (
     ORDER BY l.seq LIMIT 1
 ) AS f
 
--- name: stored_since
--- Which of these were stored in the last so many seconds: a receive that is repeated, for its answer was lost, finds its own rows so.
+-- name: ages
+-- How many seconds ago these were stored: a receive that is repeated, for its answer was lost, finds its own rows so.
 -- Relies on the primary key of the ledger.
-SELECT seq FROM {prefix}ledger
-WHERE seq = ANY(%(seqs)b::bigint[]) AND received_at >= clock_timestamp() - make_interval(secs => %(seconds)s::float8)
+SELECT seq, extract(epoch FROM clock_timestamp() - received_at)::float8 FROM {prefix}ledger WHERE seq = ANY(%(seqs)b::bigint[])
 
 -- name: outcome
 -- Whether the effects of a message are committed, and what its handler returned.

@@ -141,11 +141,10 @@ CROSS JOIN {prefix}queue w ON w.seq = l.seq
 WHERE w.state = 'unhandled' AND w.type = :type AND w.subscription IS NULL
 ORDER BY l.seq LIMIT 1
 
--- name: stored_since
--- Which of these were stored in the last so many seconds: a receive that is repeated, for its answer was lost, finds its own rows so.
+-- name: ages
+-- How many seconds ago these were stored: a receive that is repeated, for its answer was lost, finds its own rows so.
 -- Relies on the primary key of the ledger.
-SELECT seq FROM {prefix}ledger
-WHERE seq IN (SELECT value FROM json_each(:seqs)) AND received_at >= :now - :seconds * 1000000
+SELECT seq, (:now - received_at) / 1000000.0 FROM {prefix}ledger WHERE seq IN (SELECT value FROM json_each(:seqs))
 
 -- name: outcome
 -- Whether the effects of a message are committed, and what its handler returned.
