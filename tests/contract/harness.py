@@ -248,6 +248,11 @@ class Shop:
         waiting = "wait_event_type = 'Lock' AND datname = current_database()"
         return int(self.sql(f"SELECT count(*) FROM pg_stat_activity WHERE {waiting}")[0][0])
 
+    def end_backend(self, pid: int) -> None:
+        """End a connection of PostgreSQL from outside, and wait until it is gone (13 cannot wait by itself)."""
+        assert self.sql("SELECT pg_terminate_backend(%s)", pid) == [(True,)]
+        wait_until(lambda: not self.sql("SELECT 1 FROM pg_stat_activity WHERE pid = %s", pid))
+
     def step(self, flow: Flow[Any]) -> Any:
         """Run a step of onceward's on a session of its own."""
         with self.inbox.store.session() as session:

@@ -317,7 +317,8 @@ BAD_PLANS = [f"enable_{way}" for way in ("hashjoin", "mergejoin", "seqscan", "ma
 def test_no_plan_claims_more_than_the_limit(postgres_url: str, kind: Kind) -> None:
     """HZ-33: with every join but the nested loop switched off, a claim of three is a claim of three."""
     with psycopg.connect(postgres_url, autocommit=True) as connection:
-        for switch in BAD_PLANS:
+        known = connection.execute("SELECT name FROM pg_settings WHERE name = ANY(%s)", [BAD_PLANS])
+        for (switch,) in known.fetchall():  # PostgreSQL 13 has no memoize
             connection.execute(f"ALTER DATABASE {connection.info.dbname} SET {switch} = off".encode())
     with Shop(postgres_url, kind) as shop:
         noted: set[int] = set()

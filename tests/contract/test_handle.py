@@ -323,7 +323,7 @@ def test_a_connection_killed_under_the_handler_is_free(postgres_shop: Shop) -> N
         yield wrote(message)
         if message.id == "victim" and shop.runs["victim"] == 1:
             ((pid,),) = yield Sql("SELECT pg_backend_pid()")
-            assert shop.sql("SELECT pg_terminate_backend(%s, 5000)", pid) == [(True,)]
+            shop.end_backend(pid)
             yield Sql("SELECT 1")
 
     shop.handle(behaviour=behaviour)
@@ -341,7 +341,7 @@ def test_a_connection_killed_before_the_commit_is_free(postgres_shop: Shop) -> N
         yield wrote(message)
         if shop.runs[message.id] == 1:
             ((pid,),) = yield Sql("SELECT pg_backend_pid()")
-            shop.sql("SELECT pg_terminate_backend(%s, 5000)", pid)
+            shop.end_backend(pid)
 
     shop.handle(behaviour=behaviour)
     shop.receive("m1")

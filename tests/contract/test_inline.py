@@ -253,7 +253,7 @@ def test_a_connection_lost_under_an_inline_handler(postgres_shop: Shop) -> None:
     def behaviour(message: Message) -> Steps:
         yield wrote(message)
         if shop.runs["m1"] == 1:
-            yield Do(lambda tx: shop.sql("SELECT pg_terminate_backend(%s, 5000)", tx.info.backend_pid))
+            yield Do(lambda tx: shop.end_backend(tx.info.backend_pid))
             yield wrote(message)
 
     shop.handle(behaviour=behaviour)
