@@ -122,6 +122,7 @@ FLEET: tuple[Variant, ...] = (
         edits={"hold_catalog": ("pg_advisory_xact_lock_shared(hashtext('o_catalog'), 0)", "1")},
         theme=JOINING,
         store="postgres",
+        seed=9,
     ),
     Variant(
         "a join stores by the view of its beginning",
@@ -129,7 +130,7 @@ FLEET: tuple[Variant, ...] = (
         patch=lambda: replaced((join._keep_to_its_view, nothing)),
         theme=replace(JOINING, kinds=("growing",)),
         store="postgres",
-        seed=8,
+        seed=24,
     ),
     Variant(
         "a program is introduced inside the caller's transaction",
@@ -137,6 +138,7 @@ FLEET: tuple[Variant, ...] = (
         patch=lambda: replaced((join.prepare, _inside)),
         theme=JOINING,
         store="postgres",
+        seed=1,
     ),
     Variant(
         "services share their requests",

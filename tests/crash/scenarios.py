@@ -171,6 +171,13 @@ def _unhandled(stage: Stage) -> None:
     assert set(stage.ground.statuses().values()) == {"unhandled"}
 
 
+def _unhandled_in_two_services(stage: Stage) -> None:
+    """The other one got them in the other order."""
+    _unhandled(stage)
+    with Inbox(stage.ground.url, service="audit") as other:
+        other.receive_many(LATE[1::-1])
+
+
 def _unhandled_and_large(stage: Stage) -> None:
     with Service(stage.ground.url, handlers=False) as bare:
         bare.inbox.receive(**message("p1", "pair", filling=TOO_LONG))
@@ -580,6 +587,8 @@ SCENARIOS: dict[str, Scenario] = {
         _receive_in_own_transaction, ends("done", "m1"), kinds=("sync",), always=_own_row_comes_with_the_message
     ),
     "fan out": Scenario(drains, LATE_ENDS, _unhandled),
+    "fan out what two services have": Scenario(drains, LATE_ENDS, _unhandled_in_two_services),
+    "receive a copy before it is fanned out": Scenario(receives(LATE[0]), LATE_ENDS, _unhandled),
     "fan out a large one": Scenario(
         drains, {**ends("done", "p1"), **ends("done", "p1", consumer="audit")}, _unhandled_and_large
     ),

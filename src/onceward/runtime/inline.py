@@ -21,7 +21,7 @@ from onceward.runtime.heartbeat import Presence
 from onceward.runtime.receiver import Receiver
 from onceward.runtime.runner import async_performer, perform, perform_async, performer, repeatable
 from onceward.runtime.watchdog import Watch, watched_call
-from onceward.steps.context import Context
+from onceward.steps.context import Context, Try
 from onceward.steps.introduce import introduce, stay_introduced
 from onceward.steps.lane import Lane
 from onceward.steps.process import process
@@ -169,8 +169,8 @@ class Inline:
             await self._store.async_close()
 
     def _trying(self, lane: Lane, delivery: Delivery, *, is_async: bool) -> Callable[[], Flow[Processed]]:
-        def one_try(since: float | None) -> Flow[Processed]:
-            lane.since = since
+        def one_try(first: Try | None) -> Flow[Processed]:
+            lane.first_try = first
             return self._step(lane, delivery, is_async=is_async)
 
         return repeatable(one_try, self._context.clock)

@@ -20,7 +20,7 @@ from onceward.runtime.group_commit import Gatherings, batches
 from onceward.runtime.runner import apart, async_performer, perform, perform_async, performer, repeatable
 from onceward.runtime.spooling import Spooling
 from onceward.steps.blob import put_away
-from onceward.steps.context import Context
+from onceward.steps.context import Context, Try
 from onceward.steps.introduce import introduce
 from onceward.steps.join import Apart, join
 from onceward.steps.receive import receive
@@ -111,6 +111,6 @@ class Receiver:
     def _repeatable(self, deliveries: Sequence[Delivery]) -> Callable[[], Flow[list[Receipt]]]:
         return repeatable(partial(self._step, deliveries), self._context.clock)
 
-    def _step(self, deliveries: Sequence[Delivery], since: float | None) -> Flow[list[Receipt]]:
+    def _step(self, deliveries: Sequence[Delivery], first_try: Try | None) -> Flow[list[Receipt]]:
         yield from introduce(self._context, {delivery.type for delivery in deliveries})
-        return (yield from receive(self._context, self._context.cache, deliveries, since=since))
+        return (yield from receive(self._context, self._context.cache, deliveries, first_try=first_try))

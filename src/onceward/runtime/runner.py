@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from onceward.deferred import asyncio
 from onceward.errors import StoreBusy, StoreConflict, StoreUnavailable
 from onceward.flow import Do, Flow, done, run_async, run_sync
+from onceward.steps.context import Try
 from onceward.stores.protocol import AsyncSession, Session, Store
 
 T = TypeVar("T")
@@ -19,13 +20,17 @@ T = TypeVar("T")
 Performer = Callable[[Any], Any]
 
 
-def repeatable(step: Callable[[float | None], Flow[T]], clock: Callable[[], float]) -> Callable[[], Flow[T]]:
-    """A step that is told, when it is repeated, when by the clock its first try began; the first is told None."""
-    tries: list[float] = []
+def repeatable(step: Callable[[Try | None], Flow[T]], clock: Callable[[], float]) -> Callable[[], Flow[T]]:
+    """A step that is told, when it is repeated, when its first try was, by the clock; the first is told None."""
+    tries: list[Try] = []
 
     def one_try() -> Flow[T]:
-        tries.append(clock())
-        return step(tries[0] if len(tries) > 1 else None)
+        began = clock()
+        try:
+            return (yield from step(tries[0] if tries else None))
+        except BaseException:
+            tries.append(Try(began, clock()))
+            raise
 
     return one_try
 

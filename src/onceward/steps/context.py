@@ -45,6 +45,13 @@ class Catalog(NamedTuple):
         return self._replace(numbers=numbers, names={name: number for number, name in numbers.items()})
 
 
+class Try(NamedTuple):
+    """When the first try of a call was whose answer was lost, by the clock: what it stored, it stored then."""
+
+    began: float
+    ended: float
+
+
 @dataclass(slots=True)
 class Cache:
     """Holds the newest catalog. It is replaced as a whole, so a thread that took it sees one version of everything."""

@@ -19,7 +19,7 @@ from onceward.flow import COMMIT, Call, Do, Flow, Outcome, Query
 from onceward.message import NO_HEADERS, Delivery, Draft, Message, moment
 from onceward.registry import Handler, Subscription
 from onceward.retry import Again, Dead, RetryPolicy, decide
-from onceward.steps.context import Context
+from onceward.steps.context import Context, Try
 from onceward.steps.gate import Gate
 from onceward.steps.lot import Lot
 from onceward.steps.order import Place, Verdict, check_key, check_sequence, elsewhere_in_order
@@ -187,8 +187,8 @@ class Lane:
     """When it last looked for suspects."""
     had_suspects: bool = False
     """Its last claim was one of suspects: the next one is for other messages, if there are any."""
-    since: float | None = None
-    """It works inline, for the second time: the first try, whose answer was lost, began then, by the clock."""
+    first_try: Try | None = None
+    """It works inline, for the second time: this was the first."""
     owner: int = 0
     """The worker number under which the open tokens were written."""
     raised: BaseException | None = None

@@ -40,7 +40,7 @@ from onceward.steps.receive import (
     meet_again,
     merged,
     record,
-    stored_since,
+    stored_by,
     targets,
 )
 from onceward.steps.settle import attempt_row, columns, log_failure, written
@@ -354,7 +354,7 @@ def _known_receipt(
         return None
     if not known.is_same(delivery) and not keeps_mismatch:
         return Receipt("mismatch", known.seq)
-    if (yield from stored_since(context, [(delivery, known)], lane.since)):
+    if (yield from stored_by(context, [(delivery, known)], lane.first_try)):
         return Receipt("accepted", known.seq, known.finished, known.result)
     copies: dict[int, int] = {}
     receipt = yield from meet_again(context, delivery, known, copies)

@@ -17,7 +17,7 @@ from onceward.flow import Each, Flow, Query
 from onceward.message import Delivery, Receipt
 from onceward.registry import Subscription
 from onceward.steps.blob import put_away, take_back
-from onceward.steps.context import Cache, Catalog, Context, know_names, load_catalog, once
+from onceward.steps.context import Cache, Catalog, Context, Try, know_names, load_catalog, once
 from onceward.steps.read import find_key, finds_key, upcasters_of, value_at, whole_number
 from onceward.steps.sight import sight
 
@@ -63,11 +63,16 @@ class Known(NamedTuple):
 
 
 def receive(
-    context: Context, cache: Cache, deliveries: Sequence[Delivery], *, joined: bool = False, since: float | None = None
+    context: Context,
+    cache: Cache,
+    deliveries: Sequence[Delivery],
+    *,
+    joined: bool = False,
+    first_try: Try | None = None,
 ) -> Flow[list[Receipt]]:
     """Store deliveries in one transaction, `joined` in the caller's; answers a receipt for each, in their order.
 
-    `since`: this is a repetition, and the first try, whose answer was lost, began then, by the clock.
+    `first_try`: this is a repetition, and the answer of the first was lost.
     """
     yield from know_names(context, cache, {context.service, *(delivery.source for delivery in deliveries)})
     deliveries = yield from sight(context, cache, deliveries)
@@ -78,7 +83,7 @@ def receive(
         firsts.setdefault((delivery.source, delivery.id), index)
     first_indexes = set(firsts.values())
     receipts: dict[int, Receipt] = {}
-    yield from _store(context, cache, deliveries, sorted(first_indexes), receipts, since)
+    yield from _store(context, cache, deliveries, sorted(first_indexes), receipts, first_try)
     copies = [index for index in range(len(deliveries)) if index not in first_indexes]
     if copies:
         yield from _store(context, cache, deliveries, copies, receipts)
@@ -94,7 +99,7 @@ def _store(  # noqa: PLR0913, PLR0917 - the parts of `receive`
     deliveries: Sequence[Delivery],
     indexes: list[int],
     receipts: dict[int, Receipt],
-    since: float | None = None,
+    first_try: Try | None = None,
 ) -> Flow[None]:
     own: set[int] = set()
     names = {context.service, *(deliveries[index].source for index in indexes)}
@@ -111,7 +116,7 @@ def _store(  # noqa: PLR0913, PLR0917 - the parts of `receive`
         own.update(seqs.values())
         left = [row for row in records if row["ordinal"] not in seqs and row["ordinal"] not in known]
         known |= yield from look_up(context, catalog, left)
-        own |= yield from stored_since(context, [(deliveries[plan[one][0]], known[one]) for one in known], since)
+        own |= yield from stored_by(context, [(deliveries[plan[one][0]], known[one]) for one in known], first_try)
         complete = len(seqs) + len(known) == len(plan)
         if complete and (yield from _write_receipts(context, deliveries, plan, seqs, known, own, receipts)):
             return
@@ -245,13 +250,15 @@ def look_up(context: Context, catalog: Catalog, records: Sequence[Mapping[str, A
     return known
 
 
-def stored_since(context: Context, found: Sequence[tuple[Delivery, Known]], since: float | None) -> Flow[set[int]]:
-    """What a repetition takes for its own: stored since its first try began, byte for byte. No copy is counted then."""
+def stored_by(context: Context, found: Sequence[tuple[Delivery, Known]], first_try: Try | None) -> Flow[set[int]]:
+    """What a repetition takes for its own: stored during its first try, byte for byte. No copy is counted then."""
     same = [known.seq for delivery, known in found if known.is_same(delivery)]
-    if since is None or not same:
+    if first_try is None or not same:
         return set()
+    asked = context.clock()
     (rows,) = yield from once(context, Query("ages", {"seqs": same}))
-    return {seq for seq, age in rows if age <= context.clock() - since}  # by the clock of now: the answer took its time
+    answered = context.clock()  # the database looked at its own clock somewhere in between
+    return {seq for seq, age in rows if asked - age <= first_try.ended and first_try.began <= answered - age}
 
 
 def known_by_ordinal(rows: Sequence[tuple[Any, ...]]) -> dict[int, Known]:

@@ -189,7 +189,7 @@ CROSS JOIN LATERAL (
 
 -- name: known_unplaced
 -- As known, of what came under this id and type when nobody had subscribed, and is not placed yet: the first of it, whoever stored it.
--- Relies on the unique key of the ledger, from one name to the next.
+-- Relies on the unique key of the ledger, from one name to the next, and on the primary key of queue.
 SELECT i.ordinal, f.seq, f.hash, f.type_hash, false, NULL::text
 FROM unnest(%(ordinal)b::integer[], %(source)b::integer[], %(stored_id)b::bytea[], %(type)b::text[])
          AS i (ordinal, source, stored_id, type)
@@ -198,7 +198,7 @@ CROSS JOIN LATERAL (
     FROM {prefix}name c CROSS JOIN LATERAL (
         SELECT seq, hash, type_hash FROM {prefix}ledger
         WHERE (consumer, source, id) = (c.id, i.source, i.stored_id) LIMIT 1
-    ) AS l JOIN {prefix}queue w ON w.seq = l.seq
+    ) AS l CROSS JOIN LATERAL (SELECT state, type, subscription FROM {prefix}queue WHERE seq = l.seq LIMIT 1) AS w
     WHERE w.state = 'unhandled' AND w.type = i.type AND w.subscription IS NULL
     ORDER BY l.seq LIMIT 1
 ) AS f
@@ -736,7 +736,7 @@ RETURNING seq
 -- name: bring_forward
 -- Guard: state still unhandled. The same message came to another service before: it has come when that one did.
 UPDATE {prefix}queue SET place = least(place, %(place)s::bigint), sequence = least(coalesce(sequence, seq), %(since)s::bigint)
-WHERE seq = %(seq)s AND state = 'unhandled'
+WHERE seq = %(seq)s AND state || '' = 'unhandled'
 
 -- name: set_aside
 -- Guard: state still unhandled. The database refuses the rows of its consumers: it stays, and holds up no others but those of its key.
@@ -1432,7 +1432,7 @@ FOR UPDATE OF l
 -- name: erase
 -- Under lock_finished. What says something about a person goes: body, headers, key, result, errors, results of effects, bodies in
 -- quarantine (an open case is decided for the first body), also that in which this message came before it was accepted. Id and hashes stay,
--- so copies are still recognised.
+-- so copies are still recognised. Relies on quarantine_copy and quarantine_accepted.
 WITH body AS (
     UPDATE {prefix}body SET body = NULL, headers = NULL, key = NULL WHERE seq = %(seq)s
 ), result AS (
@@ -1443,7 +1443,8 @@ WITH body AS (
     UPDATE {prefix}effect SET result = NULL WHERE seq = %(seq)s
 )
 UPDATE {prefix}quarantine SET body = '', headers = NULL, key = NULL, resolution = coalesce(resolution, 'keep-first')
-WHERE seq = %(seq)s OR accepted_seq = %(seq)s
+WHERE id = ANY(ARRAY(SELECT id FROM {prefix}quarantine WHERE seq = %(seq)s
+                     UNION ALL SELECT id FROM {prefix}quarantine WHERE accepted_seq = %(seq)s))
 
 -- name: archivable
 -- Old bodies whose messages have no unfinished business and no open case, in order of number. Relies on the primary key of body.

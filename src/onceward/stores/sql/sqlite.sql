@@ -1255,13 +1255,13 @@ WHERE l.seq = :seq AND NOT EXISTS (SELECT 1 FROM {prefix}queue q WHERE q.seq = l
 -- name: erase
 -- Under lock_finished. What says something about a person goes: body, headers, key, result, errors, results of effects, bodies in
 -- quarantine (an open case is decided for the first body), also that in which this message came before it was accepted. Id and hashes stay,
--- so copies are still recognised.
+-- so copies are still recognised. Relies on quarantine_copy and quarantine_accepted.
 UPDATE {prefix}body SET body = NULL, headers = NULL, key = NULL WHERE seq = :seq;
 DELETE FROM {prefix}result WHERE seq = :seq;
 UPDATE {prefix}attempt SET error = '(erased)', traceback = NULL WHERE seq = :seq;
 UPDATE {prefix}effect SET result = NULL WHERE seq = :seq;
 UPDATE {prefix}quarantine SET body = x'', headers = NULL, key = NULL, resolution = coalesce(resolution, 'keep-first')
-WHERE seq = :seq OR accepted_seq = :seq
+WHERE id IN (SELECT id FROM {prefix}quarantine WHERE seq = :seq UNION ALL SELECT id FROM {prefix}quarantine WHERE accepted_seq = :seq)
 
 -- name: archivable
 -- Old bodies whose messages have no unfinished business and no open case, in order of number. Relies on the primary key of body.

@@ -194,6 +194,8 @@ CREATE TABLE {prefix}quarantine (
     accepted_seq integer,
     CONSTRAINT {prefix}quarantine_copy UNIQUE (seq, hash, type_hash)
 );
+-- The case from which a message was accepted, for its erasure.
+CREATE INDEX {prefix}quarantine_accepted ON {prefix}quarantine (accepted_seq) WHERE accepted_seq IS NOT NULL;
 
 CREATE TABLE {prefix}audit (
     id     integer PRIMARY KEY AUTOINCREMENT,
