@@ -147,6 +147,8 @@ class Observer:
         if isinstance(part, Commit | Close):
             if _commits(session, part):
                 self._committed(session)
+            elif isinstance(part, Close):
+                self.forget(session)  # the caller rolls back
             return
         if isinstance(part, Query | Each):
             self._statement(task, session, part, answer, began=began)
