@@ -108,7 +108,7 @@ class Spooling:
                 self.drain()
             except StoreUnavailable:
                 pass  # it was said when the first message went to the spool
-            except Exception:
+            except Exception:  # the thread goes on whatever it is: only it brings these messages to the database
                 refused = True
                 pause = self._every if placed != self._placed else min(pause * 2, LONGEST_PAUSE)
                 what = "the spool %s could not be drained; it is tried again in %.0f s, or when another message comes"
