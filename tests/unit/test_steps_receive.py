@@ -11,9 +11,10 @@ from onceward.errors import InvalidMessage, StoreConflict, StoreUnavailable
 from onceward.flow import Begin
 from onceward.message import Delivery, Failure, Message, Receipt
 from onceward.registry import Handler
-from onceward.steps.context import Cache, Context
+from onceward.runtime.runner import repeatable
+from onceward.steps.context import Cache, Context, Try
 from onceward.steps.read import message_of
-from onceward.steps.receive import READY, merged, receive, targets
+from onceward.steps.receive import READY, Known, merged, receive, stored_by, targets
 from tests.unit.builders import NOW, SERVICE, catalog, catalog_answers, context, delivery, handler
 from tests.unit.script import Lost, Script, Turns
 
@@ -476,3 +477,28 @@ DEAD = Receipt("accepted", 1, error=Failure("F", "y", final=True))
 def test_receipts_of_several_consumers_become_one(parts: list[Receipt], expected: Receipt) -> None:
     """A mismatch is never hidden; new to any is new; finished is finished for all."""
     assert merged(parts) == expected
+
+
+def test_a_repetition_has_stored_only_what_came_during_its_first_try() -> None:
+    """D51: not what another sender stored before it, or after it while the database was away; however slow the look."""
+    here, one = context(), delivery()
+    here.clock = iter([10.0, 10.5]).__next__  # when it asks, and when it is answered
+    rows = {"long before": 9.8, "just before the answer": 9.2, "during": 8.5, "while away": 7.0}
+    found = [(one, Known(seq, one.hash, one.type_hash, finished=False, result=None)) for seq in range(len(rows))]
+    script = Script({"ages": list(enumerate(rows.values()))})
+    assert script.run(stored_by(here, found, Try(began=1.0, ended=2.0))) == {1, 2}
+
+
+def test_a_repetition_is_told_when_its_first_try_was() -> None:
+    told: list[Try | None] = []
+
+    def step(first: Try | None) -> Any:
+        told.append(first)
+        yield Begin(1, 1, 1)
+        raise StoreUnavailable("the answer was lost")
+
+    one_try = repeatable(step, iter([1.0, 2.0, 7.0, 8.0]).__next__)
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            Script().run(one_try())
+    assert told == [None, Try(1.0, 2.0)]
