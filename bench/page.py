@@ -208,7 +208,7 @@ def _busy(report: dict[str, Any]) -> str:
         return ""
     return (
         f"**The machine was busy with other work** (load {max(machine['load']):g} on {machine['cores']} cores): no rate and no ratio of this run is a result. "
-        "Only the processor time for each message is worth a look.\n"
+        "Its processor time is none either: run it again on a quiet machine.\n"
     )
 
 
