@@ -5,8 +5,9 @@ PYTHON  ?= python3
 WORKERS ?= 4
 # More for pytest: make test ARGS='tests/servers -k proxy'
 ARGS    ?=
-# How many seeds `make simulate` runs, and where it and `make mutants` write their figures, if anywhere.
+# How many seeds `make simulate` runs, on which stores, and where the long suites write their figures, if anywhere.
 SEEDS   ?= 200
+STORE   ?= both
 JSON    ?=
 
 # For make chaos.
@@ -24,23 +25,31 @@ VENV  ?= .venv
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 PEERS := bench/.venv/.ready
+OTHERS := faults/.venv/.ready
+SITE  := .venv-docs/.ready
 
 # Tests start many processes; where Python may not write bytecode, each of them compiles all it imports anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test second lane lint format screenshots crash simulate mutants chaos fuzz proof brokers engines bench bench-peers bench-fairness bench-before bench-60m soak servers pins clean
+.PHONY: help setup pictures package docs demo test whole second lane lint format screenshots crash simulate mutants mutation chaos skew faults fuzz proof check-records brokers engines hops bench bench-mysql bench-peers bench-fairness bench-before bench-dashboard bench-60m sizing soak servers pins clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## Make .venv with everything needed for development
 
-demo: $(READY) ## Watch messages take effect exactly once, through duplicates and a kill -9
-	@$(BIN)/onceward demo
+demo: ## Watch a careless consumer and onceward take the same deliveries, through duplicates and kill -9 (needs only Python)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "onceward needs Python 3.11 or newer: make demo PYTHON=python3.12"; exit 1; }
+	@PYTHONPATH=src $(PYTHON) -m onceward.demo
 
 test: lint servers ## Lint, then run the whole test suite on real servers
 	@$(SCRATCH) $(BIN)/pytest -q -n $(WORKERS) --dist worksteal $(ARGS)
+
+whole: servers ## The whole test suite, with every case that each run leaves to turns or for its time (twice as long)
+	@ONCEWARD_STORES=all ONCEWARD_SOURCES=all ONCEWARD_DYNAMODB=all $(SCRATCH) \
+		$(BIN)/pytest -q -n $(WORKERS) --dist worksteal $(ARGS)
 
 # What every Python must play; the rest is about servers and processes, and is the same on each.
 LANE := tests/unit tests/contract tests/test_architecture.py tests/test_startup.py tests/test_pins.py
@@ -57,6 +66,9 @@ lane: $(READY)
 	@$(BIN)/coverage combine --quiet
 	@echo "second Python: $$($(BIN)/python --version)"
 	@echo "coverage: $$($(BIN)/coverage report --format=total) % of the lines of src/onceward, by $(LANE)"
+	@for room in steps domain stores runtime; do \
+		echo "coverage: $$($(BIN)/coverage report --include="*/onceward/$$room/*" --format=total) % of $$room"; \
+	done
 
 lint: $(READY) ## Check style, types and the direction of imports
 	@$(BIN)/ruff check
@@ -68,18 +80,28 @@ format: $(READY) ## Rewrite the code in the house style
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
-simulate: $(READY) ## Run seeded schedules of the real steps with faults: make simulate SEEDS=2000 JSON=file
-	@$(BIN)/python -m simulation --seeds $(SEEDS) $(if $(JSON),--json '$(JSON)')
+simulate: servers ## Run seeded schedules of the real steps with faults: make simulate SEEDS=2000 STORE=sqlite|postgres|both JSON=file
+	@$(BIN)/python -m simulation --seeds $(SEEDS) --store $(STORE) $(if $(JSON),--json '$(JSON)')
 
 mutants: servers ## Break the code in one way after another: the simulation or a test must catch each (ONLY=part of a name, JSON=file)
 	@$(SCRATCH) $(BIN)/python -m mutants $(if $(ONLY),--only '$(ONLY)') $(if $(JSON),--json '$(JSON)')
 
-bench: bench-peers ## Measure onceward beside its limits and its peers (QUICK=1: ten minutes) and write docs/benchmarks.md
+mutation: servers ## Change code and SQL at random places: a test must notice each (SAMPLE=400, SEED=, ROOM=steps, JSON=file)
+	@$(SCRATCH) $(BIN)/python -m mutation --sample $(or $(SAMPLE),400) $(if $(SEED),--seed $(SEED)) $(if $(ROOM),--room $(ROOM)) $(if $(JSON),--json '$(JSON)')
+
+bench: bench-peers ## Measure onceward beside its limits and its peers (QUICK=1: twenty minutes) and write docs/benchmarks.md
 	@$(BIN)/python -m bench --scale $(if $(QUICK),quick,full)
+	@$(BIN)/python -m bench.mysql --scale $(if $(QUICK),quick,full)
+	@for one in redis dynamodb pulsar; do $(BIN)/python -m bench.$$one || exit 1; done
+	@$(BIN)/python -m bench.page
+	@$(BIN)/python -m proof
+
+bench-mysql: servers ## Measure MariaDB alone and put it into docs/benchmarks.md (five minutes)
+	@$(BIN)/python -m bench.mysql --scale $(if $(QUICK),quick,full)
 	@$(BIN)/python -m bench.page
 
-bench-peers: servers $(PEERS) ## Install the peers of the benchmark in bench/.venv and test every adapter with them
-	@ONCEWARD_PEERS=all $(BIN)/pytest -q tests/bench/test_peers.py
+bench-peers: servers $(PEERS) ## Install the peers of the benchmark in bench/.venv, test every adapter with them, and run all of it in small
+	@ONCEWARD_PEERS=all $(BIN)/pytest -q tests/bench/test_peers.py tests/bench/test_bench.py
 
 bench-fairness: servers ## Measure the fairness scenarios alone and put them into docs/benchmarks.md (two minutes)
 	@$(BIN)/python -m bench.again
@@ -89,39 +111,75 @@ bench-before: servers ## Measure the code before fair claims beside this one and
 	@$(BIN)/python -m bench.before
 	@$(BIN)/python -m bench.page
 
+bench-dashboard: servers ## Measure the first page of the dashboard beside a million messages, and the cost of the history (five minutes)
+	@$(BIN)/python -m bench.dashboard
+
 bench-60m: servers ## Measure claims and dedupe beside sixty million finished rows (forty minutes, 40 GB)
 	@$(BIN)/python -m bench.sixty
 
-crash: servers ## Every fault at every statement of every transaction, on both stores
-	@$(if $(JSON),ONCEWARD_CRASH_JSON=$(JSON)) $(BIN)/python -m tests.crash $(WORKERS)
+crash: servers ## Every fault at every statement of every scenario, on both stores; make crash SHARD=1/4 JSON=file plays a quarter
+	@$(if $(JSON),ONCEWARD_CRASH_JSON='$(JSON)') $(if $(SHARD),ONCEWARD_CRASH_SHARD=$(SHARD)) $(BIN)/python -m tests.crash $(WORKERS)
 
-chaos: servers ## Real processes under faults on both stores: make chaos MESSAGES=20000 FAULTS=300
-	@$(BIN)/python -m chaos --messages $(MESSAGES) --faults $(FAULTS) $(if $(SEED),--seed $(SEED)) $(if $(JSON),--json $(JSON))
+chaos: servers ## Real processes under faults on SQLite and PostgreSQL: make chaos MESSAGES=20000 FAULTS=300 (STORE=mariadb: there alone)
+	@$(BIN)/python -m chaos --messages $(MESSAGES) --faults $(FAULTS) $(if $(STORE),--store $(STORE)) $(if $(SEED),--seed $(SEED)) $(if $(JSON),--json $(JSON))
+
+# STORE: postgres, sqlite, mariadb, or all of them, with a third each.
+skew: servers ## Two releases on the same tables, an upgrade and a rollback under faults: make skew STORE=all MESSAGES=3000 FAULTS=120
+	@$(SCRATCH) $(BIN)/python -m chaos --skew --store $(or $(STORE),all) --messages $(if $(filter command line environment,$(origin MESSAGES)),$(MESSAGES),3000) \
+		--faults $(if $(filter command line environment,$(origin FAULTS)),$(FAULTS),120) $(if $(SEED),--seed $(SEED)) $(if $(JSON),--json $(JSON))
+
+faults: servers $(OTHERS) ## The same faults for onceward and for what people use instead, into docs/faults.md (QUICK=1, CONTENDER=celery, MESSAGES=600: writes nothing; SEED=7, AT_ONCE=3)
+	@$(SCRATCH) $(BIN)/python -m faults $(if $(QUICK),--quick) $(if $(CONTENDER),--contender '$(CONTENDER)') \
+		$(if $(filter command line environment,$(origin MESSAGES)),--messages $(MESSAGES)) $(if $(SEED),--seed $(SEED)) $(if $(AT_ONCE),--at-once $(AT_ONCE)) $(if $(RECORD),--record)
 
 fuzz: $(READY) ## Send many requests that nobody should take to the webhooks: make fuzz REQUESTS=100000 FORGERIES=100000
 	@$(BIN)/python -m tests.webhooks --requests $(REQUESTS) --forgeries $(FORGERIES) $(if $(SEED),--seed $(SEED)) $(if $(JSON),--json '$(JSON)')
 
-proof: servers ## Run the five long suites and write their figures to docs/proof.md
+proof: servers ## Run the long suites, write their figures to docs/proof.md, and refuse records that are stale
 	@$(MAKE) --no-print-directory crash JSON=proof/figures/crash.json
 	@$(MAKE) --no-print-directory simulate SEEDS=20000 JSON=proof/figures/simulate.json
 	@$(MAKE) --no-print-directory mutants JSON=proof/figures/mutants.json
 	@$(MAKE) --no-print-directory chaos JSON=proof/figures/chaos.json
+	@$(MAKE) --no-print-directory skew JSON=proof/figures/skew.json
 	@$(MAKE) --no-print-directory fuzz JSON=proof/figures/fuzz.json
 	@$(BIN)/python -m proof
+	@$(BIN)/python -m proof --check
+
+check-records: $(READY) ## List every record of a run with its commit and age; fails where one is stale, with the command that makes it anew
+	@$(BIN)/python -m proof --check
 
 brokers: servers ## Run the contract of every broker and write the table in docs/brokers.md
 	@ONCEWARD_SOURCES=all ONCEWARD_BROKERS_JSON=proof/figures/brokers.json $(BIN)/pytest -q -n $(WORKERS) --dist worksteal \
 		tests/sources/test_contract*.py tests/sinks/test_contract.py
 	@$(BIN)/python -m proof.brokers
 
-engines: servers ## Play the contract and a load on another server, and record it: make engines ENGINE=postgres13|postgres14|postgres16|postgres17|postgres18|failover
-	@$(SCRATCH) WORKERS=$(WORKERS) $(BIN)/python -m engines $(ENGINE) --json proof/figures/engine-$(ENGINE).json --page
+docs: $(READY) $(SITE) ## Make the documentation as a site in build/docs, viewable without network; warnings are errors (LINKS=1: ask every URL)
+	@$(BIN)/python -m proof.reference
+	@.venv-docs/bin/sphinx-build -q -W --keep-going -b html docs build/docs
+	@$(if $(LINKS),.venv-docs/bin/sphinx-build -q -W --keep-going -b linkcheck docs build/links)
+	@echo "Open build/docs/index.html"
+
+package: $(READY) ## Build wheel and sdist, install them into empty environments, and import every extra (QUICK=1: two of them)
+	@$(BIN)/python -m proof.package $(if $(QUICK),,--every-extra)
+
+pictures: $(READY) ## Draw the README's picture, and record the demo as an animation, in docs/images
+	@$(BIN)/python -m proof.pictures
+	@$(BIN)/python -m proof.recording
+
+engines: servers ## Play the contract and a load on another server, and record it (QUICK=1: the load alone, without a record): make engines ENGINE=postgres13|postgres14|postgres16|postgres17|postgres18|failover|mysql|mariadb|mariadb11|galera|group|dynamodb|pulsar|redis|valkey
+	@$(SCRATCH) WORKERS=$(WORKERS) $(BIN)/python -m engines $(ENGINE) $(if $(QUICK),--load,--json proof/figures/engine-$(ENGINE).json --page)
+
+hops: $(READY) ## Show which functions a message passes through, and renew that and the tree in CONTRIBUTING.md and docs/architecture.md
+	@$(BIN)/python -m tests.hops
+
+sizing: servers ## Measure the bytes that a message takes, and write docs/howto/sizing.md
+	@$(SCRATCH) $(BIN)/python -m proof.sizing
 
 soak: $(READY) ## Run a busy inbox for MINUTES (60), with failures and pruning; fails if anything grows (JSON=file)
 	@MINUTES=$(or $(MINUTES),60) JSON='$(JSON)' $(BIN)/python -m bench.soak
 
-screenshots: servers ## Make the pictures of docs/images anew, from the browser tests
-	@ONCEWARD_SCREENSHOTS=docs/images $(BIN)/pytest -q tests/dashboard/test_browser.py
+screenshots: servers ## Make the pictures of docs/images anew: the demo on the dashboard, as the browser tests see it
+	@ONCEWARD_SCREENSHOTS=docs/images $(BIN)/pytest -q tests/dashboard/test_demo.py
 
 servers: $(READY) ## Install the servers of the tests if missing (apt, as root; Kafka by Maven)
 	@$(BIN)/python -m tests.servers
@@ -135,7 +193,7 @@ pins: $(READY) ## Renew requirements-dev.txt (uv is fetched for this alone)
 
 clean: ## Remove caches and build output (.venv stays)
 	@rm -rf build dist .coverage .coverage.* htmlcov .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
-	@find src tests simulation mutants examples bench -name __pycache__ -type d -exec rm -rf {} + 2>/dev/null || true
+	@find src tests simulation mutants examples bench faults -name __pycache__ -type d -exec rm -rf {} + 2>/dev/null || true
 
 # The stamp is newer than both lists once they are installed, so a second run has nothing to do.
 $(READY): requirements-dev.txt pyproject.toml
@@ -150,11 +208,18 @@ $(READY): requirements-dev.txt pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all]'
 	@touch $@
 
+$(SITE): docs/requirements.txt
+	@$(PYTHON) -m venv .venv-docs >/dev/null || \
+		{ $(PYTHON) -m venv --clear --without-pip .venv-docs && \
+		  $(PYTHON) -m pip --quiet --python .venv-docs/bin/python install pip; }
+	@.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check -r docs/requirements.txt
+	@touch $@
+
 # Each by itself: one that cannot be installed must not take the others with it. The report names it.
-$(PEERS): bench/requirements.txt
-	@$(PYTHON) -m venv bench/.venv >/dev/null || \
-		{ $(PYTHON) -m venv --clear --without-pip bench/.venv && \
-		  $(PYTHON) -m pip --quiet --python bench/.venv/bin/python install pip; }
-	@grep -v '^#' bench/requirements.txt | while read -r peer; do \
-		bench/.venv/bin/python -m pip install --quiet --disable-pip-version-check "$$peer" || echo "not installed: $$peer"; done
+$(PEERS) $(OTHERS): %/.venv/.ready: %/requirements.txt
+	@$(PYTHON) -m venv $*/.venv >/dev/null || \
+		{ $(PYTHON) -m venv --clear --without-pip $*/.venv && \
+		  $(PYTHON) -m pip --quiet --python $*/.venv/bin/python install pip; }
+	@grep -v '^#' $*/requirements.txt | while read -r peer; do \
+		$*/.venv/bin/python -m pip install --quiet --disable-pip-version-check "$$peer" || echo "not installed: $$peer"; done
 	@touch $@

@@ -13,6 +13,8 @@ from types import ModuleType
 from typing import Any
 
 from bench import (
+    brokers,
+    direct,
     drain,
     fairness,
     growth,
@@ -21,6 +23,7 @@ from bench import (
     latency,
     memory,
     origin,
+    orm,
     plot,
     profile,
     receive,
@@ -50,7 +53,7 @@ def run(scale: Scale, say: Callable[[str], None], keep: Callable[[dict[str, Any]
         for _ in range(scale.repetitions):
             # A noisy moment hits neighbours alike; what is compared stands side by side.
             take(startup)
-            for workload in (drain, hard, handle, receive):
+            for workload in (drain, hard, handle, orm, direct, receive, brokers):
                 take(workload, ground)
             take(sqlite, files)
         for once in (latency, fairness, memory, growth, profile):

@@ -12,7 +12,7 @@ from bench import fairness, origin
 from bench.figures import Figures
 from bench.ground import SETTINGS, Ground
 from bench.race import ROOT
-from bench.report import REPORT, judged, written
+from bench.report import REPORT, verdicts, written
 from bench.scale import SCALES
 from tests.servers.postgres import PostgresServer
 
@@ -44,6 +44,6 @@ if __name__ == "__main__":
     with PostgresServer(durable=True, settings=SETTINGS) as server:
         found = renewed(json.loads(REPORT.read_text(encoding="utf-8")), Ground(server))
     written(found)
-    for row in judged(found["ratios"]):
+    for row in verdicts(found["ratios"]):
         if row[0] in fairness.MOST:
             print("{:<30} {:>10}   {:<14} {}".format(*row))

@@ -25,6 +25,7 @@ from bench.ground import LEFT, SETTINGS, Ground, check_drained
 from bench.race import ROOT, ours, run
 from bench.report import written
 from bench.scale import SCALES, Scale
+from proof import report as proof
 from tests.servers.postgres import PostgresServer
 
 COMMIT = "17d9e8e"
@@ -94,7 +95,8 @@ def measured(scale: Scale, repetitions: int, commit: str = COMMIT) -> dict[str, 
         print("scenarios, as it was", file=sys.stderr, flush=True)
         fairness.measure(ground, scale, figures, source)
     return {
-        "commit": commit,
+        **proof.today("bench/report-before.json"),
+        "before": commit,
         "scale": scale.name,
         "seconds": round(time.monotonic() - began),
         "machine": {"cores": os.cpu_count(), "load": [round(load, 1) for load in os.getloadavg()]},

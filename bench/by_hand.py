@@ -15,13 +15,13 @@ from typing import Any
 
 import psycopg
 
-from bench.contenders import in_threads
+from bench.contenders import in_batches, in_threads
 from bench.ground import names
 from bench.inboxes import GROUP, ONE
 from bench.messages import messages
 from bench.race import ready, take_part, tell
 
-_READY = "state = 'ready' AND token IS NULL AND suspect = 0 AND NOT outgoing"
+_READY = "state = 'ready' AND token IS NULL AND isolation = 0 AND NOT outgoing"
 
 
 def sqlite(path: str) -> None:
@@ -30,16 +30,16 @@ def sqlite(path: str) -> None:
     take_part(lambda: _taken(connection, _READY))
 
 
-def sqlite_noted(path: str) -> None:
-    """The same with a note of who works on what, committed before."""
+def sqlite_claimed(path: str) -> None:
+    """The same with a claim that says who works on what, committed before."""
     connection = _opened(path)
 
     def work() -> int:
         done = token = 0
         while True:
             token += 1
-            noted = f"SELECT seq FROM onceward_queue WHERE {_READY} ORDER BY seq LIMIT {GROUP}"
-            connection.execute(f"UPDATE onceward_queue SET worker = 1, token = ? WHERE seq IN ({noted})", [token])
+            due = f"SELECT seq FROM onceward_queue WHERE {_READY} ORDER BY seq LIMIT {GROUP}"
+            connection.execute(f"UPDATE onceward_queue SET worker = 1, token = ? WHERE seq IN ({due})", [token])
             taken = _taken(connection, f"worker = 1 AND token = {token}")
             done += taken
             if not taken:
@@ -79,19 +79,20 @@ def _taken(connection: sqlite3.Connection, which: str) -> int:
         done += len(rows)
 
 
-_REMEMBER = """
+_CLOCK = "(date_part('epoch', clock_timestamp()) * 1000000)::bigint"
+_REMEMBER = f"""
 WITH fresh AS (
-    INSERT INTO onceward_ledger (seq, consumer, source, type_hash, id, hash, received_at)
-    VALUES (nextval('onceward_seq'), %(consumer)s, %(source)s, 1, %(stored)s, %(hash)s, clock_timestamp())
+    INSERT INTO onceward_ledger (seq, consumer, source, slot, type_hash, id, hash, received_at)
+    VALUES (nextval('onceward_seq'), %(consumer)s, %(source)s, 0, 1, %(stored)s, %(hash)s, {_CLOCK})
     ON CONFLICT (consumer, source, id) DO NOTHING RETURNING seq, received_at
 ), stored AS (
     INSERT INTO onceward_body (seq, source, id, type, version, body, received_at)
     SELECT seq, %(source)s, %(id)s, 'update', 1, %(body)s, received_at FROM fresh
 )
 SELECT seq FROM fresh"""
-_RUN = """
+_RUN = f"""
 INSERT INTO onceward_run (worker, token, code_version, finished_at, first_seq, last_seq, seqs, messages)
-VALUES (1, 0, 'limit', clock_timestamp(), %(seq)s, %(seq)s, ARRAY[%(seq)s::bigint], 1)"""
+VALUES (1, 0, 'limit', {_CLOCK}, %(seq)s, %(seq)s, ARRAY[%(seq)s::bigint], 1)"""
 
 
 def inline(url: str, count: str, threads: str) -> None:
@@ -112,25 +113,66 @@ def inline(url: str, count: str, threads: str) -> None:
     take_part(lambda: Counter(in_threads(int(threads), deliveries, process, connections)))
 
 
+_REMEMBER_MANY = f"""
+WITH input AS MATERIALIZED (
+    SELECT nextval('onceward_seq') AS seq, i.*
+    FROM unnest(%(stored)b::bytea[], %(hash)b::bytea[], %(id)b::text[], %(body)b::bytea[]) AS i (stored, hash, id, body)
+), fresh AS (
+    INSERT INTO onceward_ledger (seq, consumer, source, slot, type_hash, id, hash, received_at)
+    SELECT seq, %(consumer)s, %(source)s, 0, 1, stored, hash, {_CLOCK} FROM input ORDER BY stored
+    ON CONFLICT (consumer, source, id) DO NOTHING RETURNING seq, received_at
+), kept AS (
+    INSERT INTO onceward_body (seq, source, id, type, version, body, received_at)
+    SELECT seq, %(source)s, id, 'update', 1, body, received_at FROM input JOIN fresh USING (seq)
+)
+SELECT id, seq FROM input JOIN fresh USING (seq)"""
+_RUN_MANY = f"""
+INSERT INTO onceward_run (worker, token, code_version, finished_at, first_seq, last_seq, seqs, messages)
+VALUES (1, 0, 'limit', {_CLOCK}, %(first)s, %(last)s, %(seqs)b::bigint[], %(number)s)"""
+
+
+def direct(url: str, count: str) -> None:
+    """One transaction for each batch with the writes of `process_many`: remember all, apply each, write one run."""
+    batches, known = in_batches(messages(int(count), "update")), names(url)
+    connection = psycopg.connect(url)
+
+    def process(batch: list[dict[str, Any]]) -> dict[str, int]:
+        rows = {message["id"]: message["data"]["row"] for message in batch}
+        made = [_row(message) for message in {message["id"]: message for message in batch}.values()]
+        columns = {name: [one[name] for one in made] for name in ("stored", "hash", "id", "body")}
+        with connection.transaction():
+            fresh = connection.execute(_REMEMBER_MANY, {**known, **columns}).fetchall()
+            for name, _ in fresh:
+                if connection.execute(ONE["postgres"], [rows[name]]).rowcount != 1:
+                    raise LookupError(name)
+            seqs = sorted(seq for _, seq in fresh)
+            if seqs:
+                done = {"first": seqs[0], "last": seqs[-1], "seqs": seqs, "number": len(seqs)}
+                connection.execute(_RUN_MANY, done)
+        return {"accepted": len(fresh), "duplicate": len(batch) - len(fresh)}
+
+    take_part(lambda: sum((Counter(process(batch)) for batch in batches), Counter[str]()))
+
+
 def _row(message: dict[str, Any]) -> dict[str, Any]:
     body = json.dumps(message["data"]).encode()
     stored = b"r" + message["id"].encode()
     return {"stored": stored, "hash": hashlib.sha256(body).digest(), "id": message["id"], "body": body}
 
 
-_STORE = """
+_STORE = f"""
 WITH input AS MATERIALIZED (
     SELECT nextval('onceward_seq') AS seq, i.*
     FROM unnest(%(stored)b::bytea[], %(hash)b::bytea[], %(id)b::text[], %(body)b::bytea[]) AS i (stored, hash, id, body)
 ), fresh AS (
-    INSERT INTO onceward_ledger (seq, consumer, source, type_hash, id, hash, received_at)
-    SELECT seq, %(consumer)s, %(source)s, 1, stored, hash, clock_timestamp() FROM input ORDER BY stored
+    INSERT INTO onceward_ledger (seq, consumer, source, slot, type_hash, id, hash, received_at)
+    SELECT seq, %(consumer)s, %(source)s, 0, 1, stored, hash, {_CLOCK} FROM input ORDER BY stored
     ON CONFLICT (consumer, source, id) DO NOTHING RETURNING seq, received_at
 ), kept AS (
     INSERT INTO onceward_body (seq, source, id, type, version, body, received_at)
     SELECT seq, %(source)s, id, 'nothing', 1, body, received_at FROM input JOIN fresh USING (seq)
 ), queued AS (
-    INSERT INTO onceward_queue (seq, subscription, place, state) SELECT seq, %(subscription)s, seq, 'ready' FROM fresh
+    INSERT INTO onceward_queue (seq, subscription, slot, place, state) SELECT seq, %(subscription)s, 0, seq, 'ready' FROM fresh
 )
 SELECT id FROM input JOIN fresh USING (seq)"""
 
@@ -173,7 +215,7 @@ async def _receive(url: str, count: int, callers: int) -> None:
     await connection.close()
 
 
-KINDS = (sqlite, sqlite_noted, inline, receive)
+KINDS = (sqlite, sqlite_claimed, inline, direct, receive)
 
 if __name__ == "__main__":
     {kind.__name__: kind for kind in KINDS}[sys.argv[1]](*sys.argv[2:])

@@ -14,15 +14,26 @@ from typing import Any
 
 import psycopg
 
-from bench.inboxes import ONE, inbox_at
+from bench.inboxes import GROUP, ONE, inbox_at, wide_inbox_at
 from bench.messages import messages
-from bench.race import ready, take_part, tell
+from bench.race import ready, take_part, tell, wait_for_end
 from onceward import Inbox
+
+WARM = 3
+"""How many messages a process has handled before its race."""
 
 
 def drain(url: str) -> None:
     """A worker process that drains the backlog."""
-    inbox = inbox_at(url)
+    _drain(inbox_at(url))
+
+
+def drain_wide(url: str) -> None:
+    """The same, of many types."""
+    _drain(wide_inbox_at(url))
+
+
+def _drain(inbox: Inbox) -> None:
     inbox.store.check_schema()
     take_part(inbox.drain)
     inbox.close()
@@ -80,14 +91,72 @@ def inline(url: str, count: str, threads: str) -> None:
     inbox.close()
 
 
+def direct(url: str, count: str) -> None:
+    """A process that handles batches as they come, and what a busy machine made it queue."""
+    inbox = inbox_at(url)
+    inbox.process_many([_warm(number) for number in range(WARM)])
+    batches = in_batches(messages(int(count), "update"))
+
+    def work() -> dict[str, int]:
+        receipts = [one for batch in batches for one in inbox.process_many(batch)]
+        if any(one.outcome == "queued" for one in receipts):
+            inbox.drain()
+        return _statuses(receipts)
+
+    take_part(work)
+    inbox.close()
+
+
+def stored_first(url: str, count: str) -> None:
+    """A process that stores batches, and handles what it has stored."""
+    inbox = inbox_at(url)
+    inbox.receive_many([_warm(number) for number in range(WARM)])
+    inbox.drain()
+    batches = in_batches(messages(int(count), "update"))
+
+    def work() -> dict[str, int]:
+        found = _statuses([one for batch in batches for one in inbox.receive_many(batch)])
+        inbox.drain()
+        return found
+
+    take_part(work)
+    inbox.close()
+
+
+def consume(url: str, address: str) -> None:
+    """A process that reads a broker, and handles what it reads before it is acknowledged."""
+    inbox = inbox_at(url)
+    inbox.store.check_schema()
+    inbox.add_source(address, source="bench", mode="direct", batch=GROUP)
+    worker = threading.Thread(target=inbox.run)
+    ready()
+    worker.start()
+    wait_for_end()
+    while worker.is_alive():
+        inbox.stop()
+        worker.join(0.05)
+    tell([])
+    inbox.close()
+
+
+def _warm(number: int) -> Any:
+    return {"source": "bench", "id": f"warm-{time.time_ns()}-{number}", "type": "nothing", "data": {"number": 0}}
+
+
+def in_batches(deliveries: list[dict[str, Any]]) -> list[Any]:
+    """As a broker would give them."""
+    return [deliveries[first : first + GROUP] for first in range(0, len(deliveries), GROUP)]
+
+
 def textbook(url: str, count: str, threads: str) -> None:
     """The inbox of the articles: one transaction for each message; insert the id, apply, commit."""
     deliveries = messages(int(count), "update")
     connections = [psycopg.connect(url) for _ in range(int(threads))]
-    take_part(lambda: Counter(in_threads(int(threads), deliveries, _textbook, connections)))
+    take_part(lambda: Counter(in_threads(int(threads), deliveries, textbook_message, connections)))
 
 
-def _textbook(message: dict[str, Any], connection: psycopg.Connection[Any]) -> str:
+def textbook_message(message: dict[str, Any], connection: psycopg.Connection[Any]) -> str:
+    """What the textbooks do with a message; says whether it was new."""
     with connection.transaction():
         fresh = connection.execute(
             "INSERT INTO textbook (id, payload, processed_at) VALUES (%s, %s, now()) ON CONFLICT DO NOTHING RETURNING id",
@@ -144,7 +213,19 @@ def _statuses(receipts: list[Any]) -> dict[str, int]:
     return Counter(receipt.status for receipt in receipts)
 
 
-KINDS = (drain, receive_many, receive_tasks, receive_threads, inline, textbook, textbook_sqlite)
+KINDS = (
+    drain,
+    drain_wide,
+    receive_many,
+    receive_tasks,
+    receive_threads,
+    inline,
+    direct,
+    stored_first,
+    consume,
+    textbook,
+    textbook_sqlite,
+)
 
 if __name__ == "__main__":
     {kind.__name__: kind for kind in KINDS}[sys.argv[1]](*sys.argv[2:])

@@ -10,7 +10,7 @@ from bench.ground import Ground
 from bench.race import ours, run
 from bench.scale import Scale
 
-SCENARIOS = ("lanes", "failing", "held", "suspects", "bursts", "neighbours")
+SCENARIOS = ("lanes", "failing", "held", "isolated", "bursts", "neighbours")
 _WAYS = ("one process", "several processes")
 FIGURES = {
     "fairness_lanes": tuple(f"lanes: {way}, {part} (of the ideal)" for way in _WAYS for part in ("first", "again")),

@@ -11,8 +11,8 @@ import psycopg
 
 from bench.figures import Inexact, expect
 from bench.inboxes import inbox_at
-from bench.judges import at_postgres
 from bench.messages import ROWS
+from bench.observers import at_postgres
 from bench.race import Finish, race
 
 if TYPE_CHECKING:
@@ -88,8 +88,8 @@ class Ground:
 
     def race(self, url: str, commands: Sequence[Sequence[str]], left: str = "", *, patience: float = 600) -> Finish:
         """A race on one of its databases, which ends when nothing is left of the backlog, or with the last answer."""
-        with at_postgres(url, self.server.pid, left) as judge:
-            return race(commands, judge, patience=patience)
+        with at_postgres(url, self.server.pid, left) as observer:
+            return race(commands, observer, patience=patience)
 
 
 def prepare(url: str) -> None:

@@ -9,27 +9,27 @@ from bench.contest import Contender, compete
 from bench.drain import onceward, pure_sql
 from bench.figures import Figures, expect
 from bench.ground import LEFT_ALIVE, Ground, check_drained, check_effects, names, one
-from bench.inboxes import FAILING, GROUP, SET_GROUP
+from bench.inboxes import CLAIM, FAILING, GROUP, SET_GROUP
 from bench.messages import messages
 from bench.pgbench import by_pgbench, connected, settings
 from bench.race import Finish, ours
 from bench.scale import Scale
 
-# The handlers of onceward: what each manages in a second, about, and how many messages share a transaction.
+# The handlers of onceward: what each manages in a second, about, and how many messages share a transaction and a claim.
 HANDLERS = {
-    "update": (11_000, GROUP),
-    "pipelined": (13_000, GROUP),
-    "set": (42_000, SET_GROUP),
-    "hot": (3_000, GROUP),
-    "alone": (1_500, 1),
+    "update": (11_000, GROUP, CLAIM),
+    "pipelined": (13_000, GROUP, CLAIM),
+    "set": (42_000, SET_GROUP, SET_GROUP),
+    "hot": (3_000, GROUP, CLAIM),
+    "alone": (1_500, 1, 1),
 }
 
 
 def measure(ground: Ground, scale: Scale, figures: Figures) -> None:
     """One repetition of every contender."""
-    for kind, (guess, group) in HANDLERS.items():
+    for kind, (guess, group, claim) in HANDLERS.items():
         name = f"handle: onceward, {kind}"
-        onceward(ground, scale, figures, name, kind, guess=guess, group=group, check=_handled)
+        onceward(ground, scale, figures, name, kind, guess=guess, group=group, claim=claim, check=_handled)
     name = "handle: onceward, 2 % failing"
     onceward(ground, scale, figures, name, "failing", guess=8_500, check=_handled_or_dead, left=LEFT_ALIVE)
     for name, kind, script, guess, clients, group in (

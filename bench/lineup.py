@@ -19,7 +19,7 @@ from bench import race as racing
 from bench.contest import Contender, compete
 from bench.figures import Figures, expect
 from bench.ground import Ground
-from bench.judges import at_sqlite
+from bench.observers import at_sqlite
 from bench.race import Finish, Unusable, race, run, theirs
 from bench.scale import Scale
 
@@ -34,7 +34,7 @@ class Peer:
     package: str
     driver: str
     left: str
-    """A query that finds a row while a job is unfinished, seen from the end of the backlog (`bench/judges.py`)."""
+    """A query that finds a row while a job is unfinished, seen from the end of the backlog (`bench/observers.py`)."""
     guess: int
     """Jobs a second, to begin with."""
     source: str
@@ -160,9 +160,9 @@ def measure_file(peer: Peer, folder: Path, scale: Scale, figures: Figures) -> No
         place.mkdir()
         file = place / "data.db"
         run(_command(peer, "fill", file, count), patience=PATIENCE)
-        with at_sqlite(file, peer.left) as judge:
-            finish = race(_drains(peer, file), judge, patience=PATIENCE)
-            figures.notes[f"sqlite: {peer.name}: journal"] = judge.journal()
+        with at_sqlite(file, peer.left) as observer:
+            finish = race(_drains(peer, file), observer, patience=PATIENCE)
+            figures.notes[f"sqlite: {peer.name}: journal"] = observer.journal()
         for left in (*place.iterdir(), place):
             left.rmdir() if left.is_dir() else left.unlink()
         return _checked(peer, count, finish)

@@ -7,9 +7,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench import fairness
+from bench import brokers, elsewhere, fairness, mysql
 from bench.before import BEFORE, MOST_COST, totals
-from bench.report import MOST, PGMQ, REPORT, ROWS, TEXTBOOK, judged, shown
+from bench.report import MOST, PGMQ, REPORT, ROWS, TEXTBOOK, shown, verdicts
 from bench.sixty import SIXTY
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
@@ -18,13 +18,13 @@ _INTRODUCTION = """\
 # Benchmarks
 
 `make bench` measures onceward beside pure SQL that does the same writes on the same tables ([bench/limits](../bench/limits)) and beside other
-queues, in one run, in turns, with durable settings, and checks the effects of every run: one that is not exact fails. It takes about 30 minutes on an idle machine;
-`make bench QUICK=1` has the same table in about ten. `make bench-60m` puts sixty million finished rows into the tables. On your own database:
+queues, in one run, in turns, with durable settings, and checks the effects of every run: one that is not exact fails. It takes about 40 minutes on an idle machine;
+`make bench QUICK=1` has the same table in about twenty. `make bench-60m` puts sixty million finished rows into the tables. On your own database:
 `onceward bench --store URL`.
 
 This page is made by `python -m bench.page` from [bench/report.json](../bench/report.json), which has every repetition, all settings and versions; a test
 compares the two. Ratios of one run are the result; messages a second are the machine's. On a machine with more work than cores ratios are bent too: there the
-scheduler gives more to whoever has more processes, such as pgbench with 8 clients and 8 backends beside two workers. The processor time for each message, further
+scheduler gives more to a program with more processes, such as pgbench with 8 clients and 8 backends beside two workers. The processor time for each message, further
 below, is the steadier figure; the load says how much to trust the rest.
 """
 
@@ -35,15 +35,20 @@ _READING = """\
   (*inline*, *receive*, *textbook*) it stops when the last call has returned. A run that was over too soon is run again with more messages.
 - It starts at the word that all processes wait for, imported and connected. A peer is timed from its first job on: its start does not count against it.
 - *drain*: two worker processes, default settings, a handler that decodes the body and does nothing. *Pure SQL* is pgbench with two clients that claims
-  and finishes groups of the same size with the same writes.
+  five groups at a time, as onceward does where a backlog of quick messages waits, and finishes groups of the same size with the same writes.
+- `drain_wide`: 1,000 types, each with a handler, from 200 sources, about 10,000 keys, beside one type from one source about 1,000 keys.
 - *handle*: one UPDATE for each message, from a backlog, two worker processes; `update` checks its row count, `pipelined` and `set` are handlers that take a batch,
   `alone` has `group=1`, `hot` updates ten rows. pgbench takes one message off the same queue in each transaction (8 clients); `handle_statement` is that in one statement. The faster one is compared.
 - *textbook*: insert the id, update, commit, for each message, with psycopg. Its best way counts.
 - *inline*: `process` with 8 connections, as 8 threads, 2 processes of 4 threads, and 8 processes; the best counts. pgbench runs the same transaction with 8 clients.
+- *orm*: a Session of SQLAlchemy, `session.get` and one change, in one worker process with one thread; by hand the same function in a loop with a commit for each message, which are in memory.
+- *direct*: `process_many`, 100 at a time, in two processes; *stored first* is `receive_many` and `drain` of the same deliveries in the same processes; *by hand* has the writes of `process_many`, one transaction for each batch.
+- *kafka*, *rabbitmq*, *redis*: a topic (8 partitions), a quorum queue or a stream (`appendfsync always`) is full of messages; the clock stops when every effect is committed and the broker has nothing left that is not acknowledged.
+  onceward reads with `mode="direct"`, 100 at a time, in two processes. The textbook takes one message, inserts its id, updates, commits, acknowledges, in one process and in eight, with a prefetch and acknowledgements that nothing waits for; the better one counts.
 - *receive*: 64 callers in one process that each wait for their receipt; `receive_many` in two processes; pgbench inserts the same rows, one message in each transaction (8 clients).
 - *sqlite*: WAL, synchronous FULL for every contender. *By hand* takes 100 messages of the same backlog in each transaction; *with notes* it first commits who works on what.
   The peers apply nothing: they take a job off their queue, and decode it.
-- *by hand* ([bench/by_hand.py](../bench/by_hand.py)) has the writes of onceward on its tables, made with the driver alone: no limits, no hash that is compared, no count of copies, nobody who takes over.
+- *by hand* ([bench/by_hand.py](../bench/by_hand.py)) has the writes of onceward on its tables, made with the driver alone: no limits, no hash that is compared, no count of copies, no take-over.
 - *pgmq* has the functions of its release, installed by its Python package and called with psycopg; *pgmq_client* calls them through that package's own client.
 - *growth*: the median time of onceward's own claims and inserts beside so many finished rows, over that on empty tables; the dearer of the two.
 - `memory_growth` is the growth of a worker's resident memory between the two counts, as a part of one. Latencies run from the call of `receive` to the commit of
@@ -55,7 +60,7 @@ _READING = """\
 - `suspects_ms`: a worker process is killed with at least 300 open claims, under a lease of 2 seconds; the slowest of the messages that come every 50 ms from then on until every claimed one has run elsewhere.
 - `burst_max_vs_p50`: 64 receives at the same moment, many times, one idle worker; the slowest latency of all over the median.
 - `neighbour_repeats`: in groups of 100, one in 110 messages writes and then raises, raises `Retry` or `Reject`, or swallows a database error; the handlers of the others call outside for 2 ms, and these
-  calls are counted. *Quick handlers run again* is the same with handlers that call nobody.
+  calls are counted. *Quick handlers run again* is the same with handlers that call no other service.
 - *Own time, by module* comes from a run apart (`bench/profile.py`): a few hundred looks at what uses the processor. What C does, as SQLite and libpq, counts for the module that called it.
 """
 
@@ -65,8 +70,8 @@ _REASONS = {
         ("drain: onceward", "drain: pure SQL"),
         "Beside the same writes there is a Python process that builds and checks every message.",
     ),
-    "drain_vs_pgmq": (
-        ("drain: onceward", "drain: pure SQL"),
+    "drain_vs_pgmq_client": (
+        ("drain: onceward", "drain: pgmq_client"),
         "pgmq remembers nothing: it has no ledger, no run, no note of who works on what, and deletes what it has read.",
     ),
     "drain_vs_best_peer": (
@@ -77,19 +82,19 @@ _REASONS = {
         ("drain: onceward, 1000 keys", "drain: onceward"),
         "Order costs the server a lock for each key, a look at what comes before, and the promotion of what comes after.",
     ),
-    "sqlite_vs_best": (
-        ("sqlite: onceward", "sqlite: by hand, with notes", "sqlite: by hand, 100 at a time"),
+    "drain_wide": (
+        ("drain: onceward, 1000 types", "drain: onceward, 1000 keys"),
+        "A claim names every type that it may take, and looks whether one of them is paused.",
+    ),
+    "sqlite_vs_by_hand": (
+        ("sqlite: onceward", "sqlite: by hand, with notes"),
         "A claim reads all of a message, not its body alone, and looks at keys; then there is Python's time: building an immutable message whose JSON was checked, and calling a handler under a time limit and on a connection that cannot end its transaction.",
     ),
     "sqlite_vs_textbook": (
         ("sqlite: onceward", "sqlite: textbook"),
         "In WAL a commit is one write and one flush of the journal; a group saves most of them, and not the time of Python for each message.",
     ),
-    "import_ms": (
-        (),
-        "More than half of it is the standard library (typing, dataclasses with inspect, logging, json); of the rest half is making dataclasses.",
-    ),
-    "latency_idle_p50_ms": (
+    "latency_idle_vs_by_hand": (
         (),
         "Seven round trips between processes that sleep, and this machine takes its time to wake one.",
     ),
@@ -108,6 +113,25 @@ _REASONS = {
     "batch_vs_limit": (
         ("handle: onceward, set", "handle: pure SQL in batches"),
         "What remains is building every message in Python.",
+    ),
+    "direct_vs_textbook": (
+        ("direct: onceward", "direct: by hand", "handle: textbook, 8 threads"),
+        "Both pay psycopg for the UPDATE; what remains is checking, hashing and building every message.",
+    ),
+    "direct_vs_store_first": (
+        ("direct: onceward", "direct: onceward, stored first"),
+        "The handlers and the driver's calls for them cost the same in both.",
+    ),
+    **{
+        f"e2e_{broker}_vs_textbook": (
+            (brokers.ONCEWARD.format(broker), *brokers.TEXTBOOKS[broker]),
+            "Both pay for the broker's client, and psycopg for the UPDATE.",
+        )
+        for broker in brokers.BROKERS
+    },
+    "inline_vs_by_hand": (
+        ("inline: onceward, 2 processes", "inline: by hand, 8 threads"),
+        "Limits, a hash that is compared, an immutable message whose JSON was checked, and a watch over the handler.",
     ),
     "inline_vs_pgbench": (
         ("inline: onceward, 2 processes", "inline: pgbench"),
@@ -130,23 +154,26 @@ _REASONS = {
 
 # What the machine itself allows: a contender that does the same work without onceward, over whom onceward is compared with.
 _LIMITS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
-    "drain_vs_pgmq": (("drain: pure SQL", PGMQ), ("drain: onceward", ("drain: pgmq_client",))),
+    "drain_vs_pgmq_client": (("drain: pure SQL", PGMQ),),
+    "direct_vs_textbook": (("direct: by hand", TEXTBOOK),),
     "inline_vs_pgbench": (("inline: by hand, 8 threads", ("inline: pgbench",)),),
     "inline_vs_textbook": (("inline: by hand, 8 threads", TEXTBOOK), ("inline: pgbench", TEXTBOOK)),
     "receive_vs_pgbench": (("receive: by hand, 64 tasks", ("receive: pgbench, single inserts",)),),
-    "sqlite_vs_best": (("sqlite: by hand, with notes", ("sqlite: by hand, 100 at a time",)),),
-    "latency_idle_p50_ms": (("latency: idle, by hand, p50 (ms)", ()),),
+    "sqlite_vs_by_hand": (("sqlite: by hand, with notes", ("sqlite: by hand, 100 at a time",)),),
 }
 
 
 # Whose own time says why.
 _PROFILES = {
     "drain_vs_limit": "drain: onceward",
-    "drain_vs_pgmq": "drain: onceward",
+    "drain_vs_pgmq_client": "drain: onceward",
+    "direct_vs_textbook": "direct: onceward",
+    "direct_vs_store_first": "direct: onceward",
+    "inline_vs_by_hand": "inline: onceward",
     "inline_vs_pgbench": "inline: onceward",
     "inline_vs_textbook": "inline: onceward",
     "receive_vs_pgbench": "receive: onceward, 64 tasks",
-    "sqlite_vs_best": "sqlite: onceward",
+    "sqlite_vs_by_hand": "sqlite: onceward",
 }
 
 
@@ -184,7 +211,8 @@ def page(report: dict[str, Any], sixty: dict[str, Any], before: dict[str, Any]) 
         "![Messages a second](../bench/report.svg)\n",
         _READING,
     ]
-    parts += [_contenders(report), _settings(report), _sixty(sixty), _short(report), _errors(report)]
+    parts += [_contenders(report), _settings(report), _sixty(sixty), _mysql(), elsewhere.section()]
+    parts += [_short(report), _errors(report)]
     return "\n".join(part for part in parts if part)
 
 
@@ -219,7 +247,7 @@ def _times(count: int, what: str) -> str:
 def _table(report: dict[str, Any]) -> str:
     lines = ["| ratio | found | to reach | |", "|---|---:|---|---|"]
     lines += [
-        f"| `{name}` | {value} | {target} | {verdict} |" for name, value, target, verdict in judged(report["ratios"])
+        f"| `{name}` | {value} | {target} | {verdict} |" for name, value, target, verdict in verdicts(report["ratios"])
     ]
     return "\n".join(lines) + "\n"
 
@@ -249,7 +277,7 @@ def apart(report: dict[str, Any]) -> str:
 def _before(report: dict[str, Any], before: dict[str, Any]) -> str:
     """The scenarios with the code as it was, and what a message cost it."""
     made = (
-        f"`make bench-before` measures the same with the code of commit `{before['commit']}`, from before claims were fair; {before['seconds'] // 60} minutes, load "
+        f"`make bench-before` measures the same with the code of commit `{before['before']}`, from before claims were fair; {before['seconds'] // 60} minutes, load "
         f"{before['machine']['load'][0]:g} at the end. Processor time is that of the clients and the server together, in microseconds for each message, both codes in turns, {len(before['processor_microseconds']['drain']['now'])} repetitions: medians, and the median of the ratios of neighbouring runs.\n"
     )
     lines = [
@@ -258,7 +286,7 @@ def _before(report: dict[str, Any], before: dict[str, Any]) -> str:
         "| | before | now | to reach | |",
         "|---|---:|---:|---|---|",
     ]
-    for name, value, target, verdict in judged(report["ratios"]):
+    for name, value, target, verdict in verdicts(report["ratios"]):
         if name in fairness.MOST:
             was = _more(name, before["notes"]) + shown(before["ratios"][name])
             now = _more(name, report["settings"]["notes"]) + value
@@ -332,8 +360,22 @@ def _sixty(sixty: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _mysql() -> str:
+    """The figures of MariaDB, where they were measured."""
+    if not mysql.REPORT.exists():
+        return ""
+    found = json.loads(mysql.REPORT.read_text(encoding="utf-8"))
+    made = (
+        f"`make bench-mysql`, commit `{(found['commit'] or 'unknown')[:12]}`{'' if found['clean'] else ', with changes'}, {found['server']}, scale *{found['scale']}*, {found['seconds']:,} seconds, load "
+        f"{found['machine']['load'][0]:g} on {found['machine']['cores']} cores at the end. The same workloads and checks as above; pure SQL is a procedure on the server ([bench/limits/mysql.sql](../bench/limits/mysql.sql)), "
+        f"the textbook's loop is PyMySQL. `mysql_blocked_500k` is a claim behind {found['behind']:,} messages of a dead one's key, over one on empty tables.\n"
+    )
+    rates = [f"- {name}: {value:,.2f}" if value < 100 else f"- {name}: {value:,.0f}" for name, value in found["medians"].items()]  # fmt: skip
+    return "\n".join(["## MariaDB\n", made, *mysql.shown(found), "", *rates]) + "\n"
+
+
 def _short(report: dict[str, Any]) -> str:
-    missed = [name for name, _, _, verdict in judged(report["ratios"]) if verdict == "short"]
+    missed = [name for name, _, _, verdict in verdicts(report["ratios"]) if verdict == "short"]
     if not missed:
         return ""
     lines = ["## What falls short, and why\n"]

@@ -39,6 +39,8 @@ def measure(ground: Ground, scale: Scale, figures: Figures) -> None:
         )
     with ground.copy() as url:
         figures.profiles["inline: onceward"] = _looked_at("inline", url, scale.slow, 1)
+    with ground.copy() as url:
+        figures.profiles["direct: onceward"] = _looked_at("direct", url, scale.messages)
     with tempfile.TemporaryDirectory() as folder:
         backlog = sqlite.filled(Path(folder), scale.messages)
         figures.profiles["sqlite: onceward"] = _looked_at("drain", f"sqlite:///{backlog}")

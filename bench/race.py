@@ -1,9 +1,9 @@
 """Processes that get ready, start at the same moment, and answer with what they did; and the one clock for all of them.
 
 A process of a race says "ready" when it has imported, connected and prepared all it needs, waits for the word, works,
-and prints its answer as JSON. The clock runs from the word to the moment at which the judge finds nothing left, the same
+and prints its answer as JSON. The clock runs from the word to the moment at which the observer finds nothing left, the same
 way for every contender; where there is no backlog to look at, to the last answer. What the processors did is read at the
-same two moments, so that what a process does afterwards, such as its goodbye, counts for neither.
+same two moments, so that what a process does afterwards, such as to deregister, counts for neither.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -28,8 +29,8 @@ class Unusable(RuntimeError):
     """A process did not do what it was started for; says what it printed."""
 
 
-class Judge(Protocol):
-    """Sees whether all is done (`bench/judges.py`)."""
+class Observer(Protocol):
+    """Sees whether all is done (`bench/observers.py`)."""
 
     @property
     def has_backlog(self) -> bool:
@@ -61,26 +62,26 @@ class Finish:
 
 
 LOOK_SECONDS = 0.02
-"""How often the judge looks."""
+"""How often the observer looks."""
 
 
-def race(commands: Sequence[Sequence[str]], judge: Judge, *, patience: float = 600) -> Finish:
+def race(commands: Sequence[Sequence[str]], observer: Observer, *, patience: float = 600) -> Finish:
     """Start these processes, let them work at the same time, and wait for all of their answers."""
-    runners = [_start(command) for command in commands]
+    runners = [Runner(command) for command in commands]
     try:
         for runner in runners:
             if _line(runner) != "ready":
                 raise _failed(runner)
-        clients, server = _clients(runners), judge.server()
+        clients, server = _clients(runners), observer.server()
         started = time.perf_counter()
         _say(runners, "go")
-        if judge.has_backlog:
-            _watch(runners, judge, started + patience)
+        if observer.has_backlog:
+            _watch(runners, observer, started + patience)
             answers = []
         else:
             answers = [_answer(runner) for runner in runners]
         ended = time.perf_counter()
-        clients, server = _clients(runners) - clients, judge.server() - server
+        clients, server = _clients(runners) - clients, observer.server() - server
         _say(runners, "end")
         answers = answers or [_answer(runner) for runner in runners]
         for runner in runners:
@@ -88,9 +89,7 @@ def race(commands: Sequence[Sequence[str]], judge: Judge, *, patience: float = 6
         return Finish(started, ended, answers, clients, server)
     finally:
         for runner in runners:
-            if runner.poll() is None:
-                runner.kill()
-            runner.communicate()
+            runner.end()
 
 
 def processor(process: int, *, but: int = 0) -> float:
@@ -159,7 +158,7 @@ def ready() -> None:
 
 
 def wait_for_end() -> None:
-    """Until the judge has found nothing left: for workers that go on for ever."""
+    """Until the observer has found nothing left: for workers that go on for ever."""
     sys.stdin.readline()
 
 
@@ -171,24 +170,24 @@ def tell(answer: Any) -> None:
 # In the one that starts them:
 
 
-def _watch(runners: list[subprocess.Popen[str]], judge: Judge, deadline: float) -> None:
+def _watch(runners: list[Runner], observer: Observer, deadline: float) -> None:
     """Until nothing is left; fails where that cannot come any more."""
-    while not judge.finds_nothing_left():
+    while not observer.finds_nothing_left():
         codes = [runner.poll() for runner in runners]
         for runner, code in zip(runners, codes, strict=True):
             if code:
                 raise _failed(runner)
-        given_up = None not in codes and not judge.finds_nothing_left()
+        given_up = None not in codes and not observer.finds_nothing_left()
         if given_up or time.perf_counter() > deadline:
             raise Unusable(f"{_name(runners[0])}: something was left when it {'ended' if given_up else 'had to end'}")
         time.sleep(LOOK_SECONDS)
 
 
-def _clients(runners: list[subprocess.Popen[str]]) -> float:
+def _clients(runners: list[Runner]) -> float:
     return sum(processor(runner.pid) for runner in runners)
 
 
-def _say(runners: list[subprocess.Popen[str]], word: str) -> None:
+def _say(runners: list[Runner], word: str) -> None:
     for runner in runners:
         assert runner.stdin is not None
         try:
@@ -198,41 +197,57 @@ def _say(runners: list[subprocess.Popen[str]], word: str) -> None:
             continue
 
 
-def _answer(runner: subprocess.Popen[str]) -> Any:
+def _answer(runner: Runner) -> Any:
     line = _line(runner)
     if not line:
         raise _failed(runner)
     return json.loads(line)
 
 
-def _start(command: Sequence[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env=_environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+class Runner(subprocess.Popen[str]):
+    """A process of a race. What it prints beside its answers goes to a file: a pipe that is not read would stop it."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 - see `end`
+        super().__init__(
+            command,
+            cwd=ROOT,
+            env=_environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+
+    def printed(self) -> str:
+        """All of it, when it has ended."""
+        self._errors.seek(0)
+        return self._errors.read()
+
+    def end(self) -> None:
+        """Let nothing of it stay."""
+        if self.poll() is None:
+            self.kill()
+        self.communicate()
+        self._errors.close()
 
 
 def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONWARNINGS": "ignore"}
 
 
-def _line(runner: subprocess.Popen[str]) -> str:
+def _line(runner: Runner) -> str:
     assert runner.stdout is not None
     return runner.stdout.readline().strip()
 
 
-def _failed(runner: subprocess.Popen[str]) -> Unusable:
+def _failed(runner: Runner) -> Unusable:
     runner.kill()
-    _, printed = runner.communicate()
-    return Unusable(f"{_name(runner)}: {_last(printed)}")
+    runner.communicate()
+    return Unusable(f"{_name(runner)}: {_last(runner.printed())}")
 
 
-def _name(runner: subprocess.Popen[str]) -> str:
+def _name(runner: Runner) -> str:
     return " ".join(map(str, list(runner.args)[2:4]))  # type: ignore[arg-type] # a list
 
 

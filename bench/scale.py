@@ -18,7 +18,7 @@ class Crowd:
     held: int
     """Messages of a key that is held."""
     healthy: int
-    suspects: int
+    isolated: int
     bursts: int
     callers: int
     """Receives of a burst."""
@@ -34,7 +34,7 @@ CROWD = Crowd(
     failing=3_000,
     held=10_000,
     healthy=20,
-    suspects=300,
+    isolated=300,
     bursts=200,
     callers=64,
     neighbours=550,
@@ -139,7 +139,7 @@ TINY = Scale(
         failing=50,
         held=50,
         healthy=2,
-        suspects=10,
+        isolated=10,
         bursts=2,
         callers=4,
         neighbours=60,

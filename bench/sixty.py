@@ -11,6 +11,7 @@ from typing import Any
 from bench.figures import Figures
 from bench.ground import SETTINGS, Ground
 from bench.growth import finished
+from proof import report
 from tests.servers.postgres import PostgresServer
 
 SIZES = (0, 60_000_000)
@@ -36,5 +37,5 @@ def main(sizes: tuple[int, int] = SIZES) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    SIXTY.write_text(json.dumps(main(), indent=2) + "\n", encoding="utf-8")
+    SIXTY.write_text(json.dumps(main() | report.today("bench/report-60m.json"), indent=2) + "\n", encoding="utf-8")
     sys.exit(0)

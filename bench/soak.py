@@ -35,7 +35,7 @@ JSON = os.environ.get("JSON", "")
 WATCHED = ("memory", "descriptors", "bytes", "ledger", "body", "run")
 KEPT = timedelta(seconds=10)
 SETTINGS = Settings(
-    lease=timedelta(seconds=3), upkeep=timedelta(seconds=1), body_retention=KEPT / 2, dedupe_retention=KEPT
+    lease=timedelta(seconds=3), maintenance=timedelta(seconds=1), body_retention=KEPT / 2, dedupe_retention=KEPT
 )
 TABLES = ("ledger", "body", "queue", "run", "result", "attempt", "duplicate", "audit", "quarantine")
 SIZE = {
@@ -135,7 +135,7 @@ class Soak:
             self.stop.wait(EVERY)
             with self.inbox.transaction() as tx:
                 if not self.lite:
-                    tx.execute("SELECT onceward_turn_page(2)")
+                    tx.execute("SELECT onceward_rotate_partition(2)")
             line = self.look()
             self.lines.append(line)
             rows = "  ".join(f"{table} {line[table]:,.0f}" for table in TABLES if line[table])
@@ -167,8 +167,8 @@ class Soak:
         verdict = "grew: " + "; ".join(grown) if grown else "memory, descriptors, rows and bytes are flat"
         print(f"{self.name}: {verdict}")
         self.inbox.close()
-        story = {"accepted": self.accepted, "duplicates": self.duplicates, "effects": int(effects)}
-        return {**story, "peaks": peaks, "grown": grown}
+        figures = {"accepted": self.accepted, "duplicates": self.duplicates, "effects": int(effects)}
+        return {**figures, "peaks": peaks, "grown": grown}
 
 
 def _memory() -> float:
@@ -188,8 +188,8 @@ def main() -> int:
     lost = sum(one["accepted"] - one["effects"] for one in seen.values())
     grown = sum(len(one["grown"]) for one in seen.values())
     if JSON:
-        story = {"run": "soak", "minutes": MINUTES, "rate": RATE, "lost": lost, "grown": grown, "stores": seen}
-        report.write(JSON, story)
+        figures = {"run": "soak", "minutes": MINUTES, "rate": RATE, "lost": lost, "grown": grown, "stores": seen}
+        report.write(JSON, figures, stores)
     return 0 if lost == grown == 0 else 1
 
 

@@ -15,8 +15,8 @@ from bench.contest import Contender, compete
 from bench.figures import Figures, expect
 from bench.ground import LEFT
 from bench.inboxes import GROUP, inbox_at
-from bench.judges import at_sqlite
 from bench.messages import ROWS, messages
+from bench.observers import at_sqlite
 from bench.race import Finish, ours, race
 from bench.scale import Scale
 
@@ -28,11 +28,11 @@ _TABLES = (
 )
 _DURABLE = {"processes": 1, "journal": "WAL", "synchronous": "FULL"}
 
-# How a backlog is taken: by a worker; and by hand, with and without a note of who works on what.
+# How a backlog is taken: by a worker; and by hand, with and without a claim.
 _DRAINING = (
     ("onceward", ("contenders", "drain"), 24_000),
     (f"by hand, {GROUP} at a time", ("by_hand", "sqlite"), 75_000),
-    ("by hand, with notes", ("by_hand", "sqlite_noted"), 55_000),
+    ("by hand, with notes", ("by_hand", "sqlite_claimed"), 55_000),
 )
 
 
@@ -71,9 +71,9 @@ def _drained(folder: Path, scale: Scale, figures: Figures, contender: Contender,
     def run(count: int) -> tuple[int, Finish]:
         path = Path(shutil.copy(filled(folder, count), folder / "drained.db"))
         address = f"sqlite:///{path}" if command[0] == "contenders" else path
-        with at_sqlite(path, LEFT) as judge:
-            finish = race([ours(*command, address)], judge)
-            figures.notes[f"{contender.name}: journal"] = judge.journal()
+        with at_sqlite(path, LEFT) as observer:
+            finish = race([ours(*command, address)], observer)
+            figures.notes[f"{contender.name}: journal"] = observer.journal()
         expect(f"{contender.name}: finished", finish.answers, [count])
         _check(contender.name, path, count)
         _removed(path)
@@ -90,9 +90,9 @@ def _textbook(folder: Path, scale: Scale, figures: Figures) -> None:
             for statement in _TABLES:
                 connection.execute(statement)
             connection.commit()
-        with at_sqlite(path) as judge:
-            finish = race([ours("contenders", "textbook_sqlite", path, count)], judge)
-            figures.notes[f"{name}: journal"] = judge.journal()
+        with at_sqlite(path) as observer:
+            finish = race([ours("contenders", "textbook_sqlite", path, count)], observer)
+            figures.notes[f"{name}: journal"] = observer.journal()
         _check(name, path, count)
         copies = len(messages(count, "")) - count
         expect(f"{name}: answers", finish.answers, [{"accepted": count, "duplicate": copies}])

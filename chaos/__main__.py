@@ -1,4 +1,8 @@
-"""`make chaos MESSAGES=20000 FAULTS=300`: both stores at once, half of the messages and faults each."""
+"""`make chaos MESSAGES=20000 FAULTS=300`: SQLite and PostgreSQL at once, half of the messages and faults each.
+
+`--store mariadb` is another run, with all of them. With `--skew` (`make skew`) processes of two releases share
+the tables, and are upgraded and rolled back under the same faults.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,16 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from chaos.world import Outcome, run
+from chaos.world import Outcome, Plan, run
 from proof import report
+
+_STORES = {
+    "postgres": ["postgres"],
+    "sqlite": ["sqlite"],
+    "mariadb": ["mariadb"],
+    "both": ["postgres", "sqlite"],
+    "all": ["postgres", "sqlite", "mariadb"],
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -19,23 +31,25 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--messages", type=int, default=2000)
     parser.add_argument("--faults", type=int, default=40)
     parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--store", choices=("postgres", "sqlite", "both"), default="both")
-    parser.add_argument("--json", help="write the figures to this file")
+    parser.add_argument("--store", choices=_STORES, default="both")
+    parser.add_argument("--skew", action="store_true", help="two releases at once, an upgrade and a rollback")
+    parser.add_argument("--json", help="add the figures to those in this file")
     options = parser.parse_args(arguments)
-    stores = ["postgres", "sqlite"] if options.store == "both" else [options.store]
+    stores = _STORES[options.store]
     share = len(stores)
+    run_name = "skew" if options.skew else "chaos"
     print(f"seed {options.seed}", flush=True)
 
     def one(store: str) -> Outcome:
-        return run(store, options.messages // share, options.faults // share, options.seed, _say)
+        return run(Plan(store, options.messages // share, options.faults // share, options.seed, options.skew), _say)
 
-    with ThreadPoolExecutor(share) as pool:
+    with ThreadPoolExecutor(2) as pool:
         outcomes = list(pool.map(one, stores))
     for outcome in outcomes:
         _print(outcome)
     if options.json:
-        report.write(options.json, _figures(outcomes, options.seed))
-    return _last_line(outcomes)
+        report.add(options.json, run_name, [(one.store, _figures(one, options.seed)) for one in outcomes])
+    return _last_line(run_name, outcomes)
 
 
 def _say(text: str) -> None:
@@ -63,21 +77,14 @@ def _print(outcome: Outcome) -> None:
             print(f"  {title.upper()}: {name}")
 
 
-def _figures(outcomes: list[Outcome], seed: int) -> dict[str, Any]:
+def _figures(outcome: Outcome, seed: int) -> dict[str, Any]:
     return {
-        "run": "chaos",
         "seed": seed,
-        **_totals(outcomes),
-        "stores": {
-            outcome.store: {
-                "messages": outcome.messages,
-                "seconds": round(outcome.seconds),
-                "glances": outcome.glances,
-                "faults": dict(outcome.faults),
-                "reached": dict(outcome.seen),
-            }
-            for outcome in outcomes
-        },
+        **_totals([outcome]),
+        "seconds": round(outcome.seconds),
+        "glances": outcome.glances,
+        "faults_by_name": dict(outcome.faults),
+        "reached": dict(outcome.seen),
     }
 
 
@@ -92,11 +99,11 @@ def _totals(outcomes: list[Outcome]) -> dict[str, int]:
     }
 
 
-def _last_line(outcomes: list[Outcome]) -> int:
+def _last_line(run_name: str, outcomes: list[Outcome]) -> int:
     figures = _totals(outcomes)
     print(
-        "chaos: {messages} messages, {faults} faults, lost {lost}, doubled {doubled}, disordered {disordered}, "
-        "stuck {stuck}".format(**figures)
+        f"{run_name}: {figures['messages']} messages, {figures['faults']} faults, lost {figures['lost']}, "
+        f"doubled {figures['doubled']}, disordered {figures['disordered']}, stuck {figures['stuck']}"
     )
     return 0 if all(outcome.clean for outcome in outcomes) and figures["messages"] and figures["faults"] else 1
 

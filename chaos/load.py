@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -16,7 +17,9 @@ How = Literal["receive", "many", "process"]
 
 PARTITIONS = 2
 KEYS = 20
-_KINDS = {"plain": 45, "ordered": 35, "flaky": 10, "sends": 8, "doomed": 2}
+KINDS = {"plain": 45, "ordered": 35, "flaky": 10, "sends": 8, "doomed": 2}
+WITH_NOVEL = {**KINDS, "plain": 35, "novel": 10}
+"""With a type that only newer code handles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +38,14 @@ class Parcel:
         return 0 if self.kind in ("doomed", "deadly") else 1
 
 
-def make(count: int, rng: random.Random) -> list[list[Parcel]]:
+def make(count: int, rng: random.Random, kinds: Mapping[str, int] = KINDS) -> list[list[Parcel]]:
     """So many messages, in partitions; what kills its process is rare, as each kills three."""
     partitions: list[list[Parcel]] = []
     for partition in range(PARTITIONS):
         positions = [0] * KEYS
         parcels = []
         for number in range(count // PARTITIONS + (count % PARTITIONS > partition)):
-            kind = rng.choices(list(_KINDS), list(_KINDS.values()))[0]
+            kind = rng.choices(list(kinds), list(kinds.values()))[0]
             if number % 1000 == 500:
                 kind = "deadly"
             key = rng.randrange(KEYS)

@@ -16,8 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import psycopg
+import pymysql
 
 from chaos.service import LEASE
+from onceward.stores.mysql.address import Address
+from onceward.stores.mysql.guard import PlainConnection
+from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import FaultProxy
 
@@ -67,10 +71,12 @@ class Nemesis:
             process.send_signal(signal.SIGCONT)
 
 
-class PostgresNemesis(Nemesis):
+class ServerNemesis(Nemesis):
     """Network and server too."""
 
-    def __init__(self, fleet: Fleet, rng: random.Random, server: PostgresServer, proxy: FaultProxy) -> None:
+    def __init__(
+        self, fleet: Fleet, rng: random.Random, server: PostgresServer | MariadbServer, proxy: FaultProxy
+    ) -> None:
         super().__init__(fleet, rng)
         self._server, self._proxy = server, proxy
         self._faults += [
@@ -80,8 +86,7 @@ class PostgresNemesis(Nemesis):
             ("commit lost on its way", 3, lambda: self._drop(proxy.drop_request_with)),
             ("connections ended by the server", 3, self._terminate),
             ("server killed", 2, self._kill),
-            ("server stopped at once", 1, lambda: self._restart("immediate")),
-            ("server restarted", 1, lambda: self._restart("fast")),
+            ("server restarted", 1, self._restart),
             ("tables locked", 1, self._lock),
         ]
 
@@ -103,6 +108,30 @@ class PostgresNemesis(Nemesis):
         while self._proxy.hits == before and time.monotonic() < deadline:
             time.sleep(0.01)
 
+    def _kill(self) -> None:
+        self._server.kill()
+        time.sleep(self._rng.uniform(0, 0.5))
+        self._server.start()
+
+    def _terminate(self) -> None:
+        raise NotImplementedError
+
+    def _restart(self) -> None:
+        raise NotImplementedError
+
+    def _lock(self) -> None:
+        raise NotImplementedError
+
+
+class PostgresNemesis(ServerNemesis):
+    """What PostgreSQL does in its own words."""
+
+    _server: PostgresServer
+
+    def __init__(self, fleet: Fleet, rng: random.Random, server: PostgresServer, proxy: FaultProxy) -> None:
+        super().__init__(fleet, rng, server, proxy)
+        self._faults.append(("server stopped at once", 1, self._stop_at_once))
+
     def _terminate(self) -> None:
         with psycopg.connect(self._server.url(DATABASE), autocommit=True) as connection:
             connection.execute(
@@ -110,19 +139,41 @@ class PostgresNemesis(Nemesis):
                 " WHERE datname = current_database() AND pid <> pg_backend_pid() AND random() < 0.5"
             )
 
-    def _kill(self) -> None:
-        self._server.kill()
-        time.sleep(self._rng.uniform(0, 0.5))
-        self._server.start()
+    def _restart(self) -> None:
+        self._server.restart("fast")
 
-    def _restart(self, mode: str) -> None:
-        self._server.restart("fast" if mode == "fast" else "immediate")
+    def _stop_at_once(self) -> None:
+        self._server.restart("immediate")
 
     def _lock(self) -> None:
         with psycopg.connect(self._server.url(DATABASE)) as connection:
             connection.execute("SET LOCAL lock_timeout = '3s'")
             with contextlib.suppress(psycopg.Error):
                 connection.execute("LOCK TABLE onceward_queue IN SHARE MODE")
+                time.sleep(self._rng.uniform(0, 0.5))
+
+
+class MariadbNemesis(ServerNemesis):
+    """What MariaDB does in its own words."""
+
+    _server: MariadbServer
+
+    def _terminate(self) -> None:
+        others = "SELECT id FROM information_schema.processlist WHERE db = %s AND rand() < 0.5"
+        for (other,) in self._server.administer(others, DATABASE):
+            with contextlib.suppress(pymysql.err.Error):  # it has gone by itself
+                self._server.administer(f"KILL {other}")
+
+    def _restart(self) -> None:
+        self._server.stop()
+        self._server.start()
+
+    def _lock(self) -> None:
+        address = Address.of(self._server.url(DATABASE)).arguments()
+        with contextlib.closing(PlainConnection(**address)) as connection:
+            connection.execute("SET SESSION lock_wait_timeout = 3")
+            with contextlib.suppress(pymysql.err.Error):
+                connection.execute("LOCK TABLES onceward_queue READ")
                 time.sleep(self._rng.uniform(0, 0.5))
 
 

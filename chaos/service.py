@@ -6,17 +6,22 @@ import os
 from datetime import timedelta
 from typing import Any, Literal
 
+from chaos.releases import OLD
 from onceward import Inbox, Message, Reject, Retry, RetryPolicy, Settings
 from onceward.sinks.inbox import InboxSink
 
 Kind = Literal["sync", "async"]
 LEASE = timedelta(seconds=2)
 
+_TYPES = ("plain", "flaky", "doomed", "deadly", "sends", "echo")
+
 _TABLE = {
-    "sqlite": "CREATE TABLE effect (at integer PRIMARY KEY AUTOINCREMENT, id text, key text,"
-    " position integer, pid integer)",
-    "postgres": "CREATE TABLE effect (at bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id text, key text,"
-    " position bigint, pid integer)",
+    "sqlite": "CREATE TABLE effect (at integer PRIMARY KEY AUTOINCREMENT, id text, account text,"
+    " position integer, pid integer, code text)",
+    "postgres": "CREATE TABLE effect (at bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id text, account text,"
+    " position bigint, pid integer, code text)",
+    "mysql": "CREATE TABLE effect (at bigint AUTO_INCREMENT PRIMARY KEY, id varchar(255), account varchar(255),"
+    " position bigint, pid integer, code text)",
 }
 
 
@@ -35,15 +40,16 @@ def build(url: str, kind: Kind) -> Inbox:
         poll=timedelta(milliseconds=200),
         statement_limit=timedelta(seconds=5),
         handler_timeout=timedelta(seconds=10),
-        careful=timedelta(seconds=5),
+        store_first_for=timedelta(seconds=5),
         stop_timeout=timedelta(seconds=5),
     )
     inbox = Inbox(url, settings=settings)
     place = "?" if inbox.store.dialect == "sqlite" else "%s"
-    insert = f"INSERT INTO effect (id, key, position, pid) VALUES ({place}, {place}, {place}, {place})"
+    insert = f"INSERT INTO effect (id, account, position, pid, code) VALUES ({', '.join([place] * 5)})"
+    code = os.environ.get("ONCEWARD_CODE_VERSION", "")
 
     def values(message: Message) -> tuple[Any, ...]:
-        return message.id, message.key, message.data["position"], os.getpid()
+        return message.id, message.key, message.data["position"], os.getpid(), code
 
     def decide(message: Message) -> None:
         if message.type == "deadly":
@@ -65,7 +71,7 @@ def build(url: str, kind: Kind) -> Inbox:
 
     chosen = handle if kind == "sync" else handle_async
     retry = RetryPolicy(attempts=5, first=timedelta(milliseconds=100))
-    for name in ("plain", "flaky", "doomed", "deadly", "sends", "echo"):
+    for name in (*_TYPES, *(() if code == OLD else ("novel",))):
         inbox.on(name, retry=retry)(chosen)
     inbox.on("ordered", key="key", retry=retry)(chosen)
     inbox.add_sink("default", InboxSink(inbox, source="relay"))

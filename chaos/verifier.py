@@ -1,4 +1,4 @@
-"""The judge: reads effects and ledger while the faults happen, and counts what is wrong when they have ended."""
+"""The verdict: reads effects and ledger while the faults happen, and counts what is wrong when they have ended."""
 
 from __future__ import annotations
 
@@ -7,16 +7,25 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chaos.load import Parcel
+from chaos.releases import BREAKING, NEW, OLD
 from onceward import Inbox
 
 _DOUBLED = "SELECT id FROM effect GROUP BY id HAVING count(*) > 1"
 _DISORDERED = (
-    "SELECT id FROM (SELECT id, position, lag(position) OVER (PARTITION BY key ORDER BY at) AS before"
-    " FROM effect WHERE key IS NOT NULL AND id LIKE 'p%') AS e WHERE position <= before"
+    "SELECT id FROM (SELECT id, position, lag(position) OVER (PARTITION BY account ORDER BY at) AS earlier"
+    " FROM effect WHERE account IS NOT NULL AND id LIKE 'p%') AS e WHERE position <= earlier"
 )
 _HANDED_OVER = (
-    "SELECT count(*) FROM (SELECT pid, lag(pid) OVER (PARTITION BY key ORDER BY at) AS before"
-    " FROM effect WHERE key IS NOT NULL) AS e WHERE pid <> before"
+    "SELECT count(*) FROM (SELECT pid, lag(pid) OVER (PARTITION BY account ORDER BY at) AS earlier"
+    " FROM effect WHERE account IS NOT NULL) AS e WHERE pid <> earlier"
+)
+_BETWEEN_RELEASES = (
+    "SELECT count(*) FROM (SELECT code, lag(code) OVER (PARTITION BY account ORDER BY at) AS earlier"
+    " FROM effect WHERE account IS NOT NULL) AS e WHERE code <> earlier"
+)
+_FINISHED_ELSEWHERE = (
+    "SELECT count(*) FROM onceward_attempt a JOIN onceward_body b ON b.seq = a.seq JOIN effect e ON e.id = b.id"
+    " WHERE e.code <> a.code_version"
 )
 _QUEUE = "SELECT b.id, q.state FROM onceward_queue q JOIN onceward_body b ON b.seq = q.seq"
 
@@ -58,7 +67,7 @@ class Verifier:
         with Inbox(self._url) as inbox, inbox.transaction() as tx:
             return [row[0] for row in tx.execute(_QUEUE).fetchall() if row[1] != "dead"]
 
-    def judge(self) -> Verdict:
+    def verdict(self) -> Verdict:
         """The figures, after the faults have ended and everything had time to come to its end."""
         with Inbox(self._url) as inbox, inbox.transaction() as tx:
             effects = Counter(row[0] for row in tx.execute("SELECT id FROM effect").fetchall())
@@ -84,21 +93,31 @@ class Verifier:
 
     def seen(self) -> Counter[str]:
         """The hard states that the database remembers."""
+        return self._numbers(
+            {
+                "taken over after a death": "SELECT count(*) FROM onceward_attempt WHERE kind = 'crash'",
+                "failed and tried again": "SELECT count(*) FROM onceward_attempt WHERE kind = 'error'",
+                "dead": "SELECT count(*) FROM onceward_queue WHERE state = 'dead'",
+                "key handed over": _HANDED_OVER,
+                "published again": "SELECT coalesce(sum(d.copies), 0) FROM onceward_duplicate d"
+                " JOIN onceward_body b ON b.seq = d.seq WHERE b.type = 'echo'",
+            }
+        )
+
+    def skew(self) -> Counter[str]:
+        """The hard states of releases that share tables, after the last rollout: what each of them has finished."""
+        finished = "SELECT coalesce(sum(messages), 0) FROM onceward_run WHERE"
+        return self._numbers(
+            {
+                f"finished by {OLD}": f"{finished} code_version = '{OLD}' AND area IS NULL",
+                f"finished by {NEW}": f"{finished} code_version = '{NEW}' AND area = '{NEW}'",
+                f"finished by {BREAKING}": f"{finished} code_version = '{BREAKING}' AND area = '{BREAKING}'",
+                "key handed over to another release": _BETWEEN_RELEASES,
+                "failed or crashed in one release, finished by another": _FINISHED_ELSEWHERE,
+            }
+        )
+
+    def _numbers(self, queries: dict[str, str]) -> Counter[str]:
         with Inbox(self._url) as inbox, inbox.transaction() as tx:
-
-            def number(query: str) -> int:
-                rows: list[Any] = tx.execute(query).fetchall()
-                return int(rows[0][0])
-
-            return Counter(
-                {
-                    "taken over after a death": number("SELECT count(*) FROM onceward_attempt WHERE kind = 'crash'"),
-                    "failed and tried again": number("SELECT count(*) FROM onceward_attempt WHERE kind = 'error'"),
-                    "dead": number("SELECT count(*) FROM onceward_queue WHERE state = 'dead'"),
-                    "key handed over": number(_HANDED_OVER),
-                    "published again": number(
-                        "SELECT coalesce(sum(d.copies), 0) FROM onceward_duplicate d"
-                        " JOIN onceward_body b ON b.seq = d.seq WHERE b.type = 'echo'"
-                    ),
-                }
-            )
+            found: dict[str, list[Any]] = {name: tx.execute(query).fetchall() for name, query in queries.items()}
+        return Counter({name: int(rows[0][0]) for name, rows in found.items()})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import signal
 import subprocess
@@ -11,14 +12,18 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 from chaos import load
-from chaos.nemesis import DATABASE, Disk, Nemesis, PostgresNemesis, SqliteNemesis
+from chaos.nemesis import DATABASE, Disk, MariadbNemesis, Nemesis, PostgresNemesis, SqliteNemesis
+from chaos.releases import make
+from chaos.rollout import Rollout, Step
 from chaos.service import LEASE, Kind, create
 from chaos.verifier import Verdict, Verifier
+from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import FaultProxy
 
@@ -32,6 +37,7 @@ class Member:
     """One process of the fleet, started again whenever it ends."""
 
     command: list[str]
+    environment: dict[str, str]
     process: subprocess.Popen[bytes]
     finished: bool = False
 
@@ -39,10 +45,11 @@ class Member:
 class Fleet:
     """Workers and deliverers; a thread starts again whoever has died."""
 
-    def __init__(self, url: str, folder: Path) -> None:
-        self._url, self._folder = url, folder
+    def __init__(self, url: str, folder: Path, environment: dict[str, str]) -> None:
+        self._url, self._folder, self._environment = url, folder, environment
         self._output = (folder / "output").open("ab")
         self._over = threading.Event()
+        self._keeping = threading.Lock()
         self.deaths = 0
         self.workers = [self._begin("work", url, kind) for kind in WORKERS]
         self.deliverers = [
@@ -54,21 +61,29 @@ class Fleet:
 
     def _begin(self, *arguments: str) -> Member:
         command = [sys.executable, "-m", "chaos.program", *arguments]
-        return Member(command, self._launch(command))
+        return Member(command, self._environment, self.launch(command, self._environment))
 
-    def _launch(self, command: list[str]) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(command, stdout=self._output, stderr=self._output)
+    def launch(
+        self, command: list[str], environment: dict[str, str], output: IO[bytes] | int | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start a process of a release; what it prints goes where that of the fleet goes, if nowhere else."""
+        stream = self._output if output is None else output
+        return subprocess.Popen(command, env={**os.environ, **environment}, stdout=stream, stderr=subprocess.STDOUT)
 
     def _keep(self) -> None:
         while not self._over.wait(0.05):
-            for member in [*self.workers, *self.deliverers]:
-                if member.finished or member.process.poll() is None:
-                    continue
-                if member in self.deliverers and member.process.returncode == 0:
-                    member.finished = True
-                    continue
-                self.deaths += 1
-                member.process = self._launch(member.command)
+            with self._keeping:
+                for member in [*self.workers, *self.deliverers]:
+                    self._keep_up(member)
+
+    def _keep_up(self, member: Member) -> None:
+        if member.finished or member.process.poll() is None:
+            return
+        if member in self.deliverers and member.process.returncode == 0:
+            member.finished = True
+            return
+        self.deaths += 1
+        member.process = self.launch(member.command, member.environment)
 
     def kill(self, member: Member) -> None:
         """SIGKILL; the keeper starts it again."""
@@ -79,6 +94,18 @@ class Fleet:
         member.process.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             member.process.wait(5)
+
+    @contextlib.contextmanager
+    def away(self, environment: dict[str, str]) -> Iterator[None]:
+        """No process is there, until the end; then all of them come back in another environment."""
+        with self._keeping:
+            members = [*self.workers, *self.deliverers]
+            for member in members:
+                self.stop(member)
+                self.kill(member)
+                member.process.wait()
+                member.environment = environment
+            yield
 
     @property
     def delivered(self) -> bool:
@@ -125,33 +152,52 @@ class Outcome:
         return self.verdict.clean and not self.alarms and not self.missing
 
 
-def run(store: str, messages: int, faults: int, seed: int, say: Callable[[str], None]) -> Outcome:
-    """All of it on one store."""
-    started = time.monotonic()
-    rng = random.Random(f"{seed} {store}")
-    partitions = load.make(messages, rng)
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A run on one store; with `skew`, processes of two releases share its tables."""
+
+    store: str
+    messages: int
+    faults: int
+    seed: int
+    skew: bool = False
+
+
+def run(plan: Plan, say: Callable[[str], None]) -> Outcome:
+    """All of it."""
+    started, store = time.monotonic(), plan.store
+    rng = random.Random(f"{plan.seed} {store}")
+    partitions = load.make(plan.messages, rng, load.WITH_NOVEL if plan.skew else load.KINDS)
     parcels = [parcel for partition in partitions for parcel in partition]
     with tempfile.TemporaryDirectory(prefix="onceward-chaos-") as name:
         folder = Path(name)
         (folder / "released").write_text("0")
         for number, partition in enumerate(partitions):
             load.write(folder / f"partition{number}", partition)
-        ground = _postgres if store == "postgres" else _sqlite
-        with ground(folder, rng) as (fleet, nemesis, verifier_url):
+        ground = {"postgres": _postgres, "mariadb": _mariadb, "sqlite": _sqlite}[store]
+        releases = make(folder) if plan.skew else None
+        with ground(folder, rng, releases[0].environment if releases else {}) as (fleet, nemesis, verifier_url):
             if store == "sqlite" and "disk full" not in nemesis.names:
                 say("sqlite: a full disk needs root to be made, so it is not among the faults of this run")
             verifier = Verifier(verifier_url, parcels)
+            rollout = Rollout(fleet, verifier_url, releases, rng) if releases else None
             watch = _Watch(verifier)
             try:
-                _torment(nemesis, faults, folder / "released", store, say)
+                _torment(nemesis, plan, folder / "released", rollout.steps() if rollout else [], say)
                 _settle(fleet, verifier, store, say)
             finally:
                 alarms = watch.end() + ([] if fleet.delivered else ["a deliverer did not come to its end"])
                 fleet.end()
             seen = fleet.said() + verifier.seen()
+            if rollout:
+                seen += rollout.done + verifier.skew()
+                alarms += rollout.wrong
             doubles = [word for word in seen if word.startswith("ACCEPTED-TWICE")]
-            outcome = Outcome(store, messages, nemesis.done, seen, verifier.judge(), watch.glances, alarms + doubles)
-            outcome.missing = [name for name in _sometimes(nemesis) if not (seen[name] or nemesis.done[name])]
+            outcome = Outcome(
+                store, plan.messages, nemesis.done, seen, verifier.verdict(), watch.glances, alarms + doubles
+            )
+            wanted = [*_sometimes(nemesis), *(rollout.wanted if rollout else ())]
+            outcome.missing = [name for name in wanted if not (seen[name] or nemesis.done[name])]
             outcome.seconds = time.monotonic() - started
             if not outcome.clean:
                 kept = Path(tempfile.mkdtemp(prefix="onceward-chaos-output-")) / "output"
@@ -177,14 +223,17 @@ def _sometimes(nemesis: Nemesis) -> list[str]:
     return states
 
 
-def _torment(nemesis: Nemesis, faults: int, released: Path, store: str, say: Callable[[str], None]) -> None:
-    """Release messages little by little, a fault after each part."""
+def _torment(nemesis: Nemesis, plan: Plan, released: Path, steps: Sequence[Step], say: Callable[[str], None]) -> None:
+    """Release messages little by little, a fault after each part, and the steps of a rollout spread over the faults."""
+    faults = plan.faults
     for number in range(1, faults + 1):
         _release(released, number / (faults + 1))
         time.sleep(0.2)
         nemesis.strike()
+        for step in steps[len(steps) * (number - 1) // faults : len(steps) * number // faults]:
+            step()
         if number % max(faults // 10, 1) == 0:
-            say(f"{store}: {number} of {faults} faults")
+            say(f"{plan.store}: {number} of {faults} faults")
     _release(released, 1)
 
 
@@ -233,19 +282,29 @@ class _Watch:
 
 
 @contextlib.contextmanager
-def _postgres(folder: Path, rng: random.Random) -> Iterator[tuple[Fleet, Nemesis, str]]:
+def _postgres(folder: Path, rng: random.Random, environment: dict[str, str]) -> Iterator[tuple[Fleet, Nemesis, str]]:
     with PostgresServer(durable=True) as server:
         direct = server.create_database(DATABASE)
         create(direct)
         with FaultProxy("127.0.0.1", server.port) as proxy:
-            fleet = Fleet(direct.replace(f":{server.port}/", f":{proxy.port}/"), folder)
+            fleet = Fleet(direct.replace(f":{server.port}/", f":{proxy.port}/"), folder, environment)
             yield fleet, PostgresNemesis(fleet, rng, server, proxy), direct
 
 
 @contextlib.contextmanager
-def _sqlite(folder: Path, rng: random.Random) -> Iterator[tuple[Fleet, Nemesis, str]]:
+def _mariadb(folder: Path, rng: random.Random, environment: dict[str, str]) -> Iterator[tuple[Fleet, Nemesis, str]]:
+    with MariadbServer(durable=True) as server:
+        direct = server.create_database(DATABASE)
+        create(direct)
+        with FaultProxy("127.0.0.1", server.port) as proxy:
+            fleet = Fleet(direct.replace(f":{server.port}/", f":{proxy.port}/"), folder, environment)
+            yield fleet, MariadbNemesis(fleet, rng, server, proxy), direct
+
+
+@contextlib.contextmanager
+def _sqlite(folder: Path, rng: random.Random, environment: dict[str, str]) -> Iterator[tuple[Fleet, Nemesis, str]]:
     with Disk(folder / "disk") as disk:
         url = f"sqlite:///{disk.path}/chaos.db"
         create(url)
-        fleet = Fleet(url, folder)
+        fleet = Fleet(url, folder, environment)
         yield fleet, SqliteNemesis(fleet, rng, disk), url

@@ -10,19 +10,23 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-import psycopg
-
 from onceward import Inbox, Message, Settings, StoreError
 
-FEEDERS, KEYS = 3, 30
+FEEDERS, KEYS, MESSAGES = 3, 30, 3_000
 PATIENCE_SECONDS = 120.0
 SETTINGS = Settings(lease=timedelta(seconds=5), poll=timedelta(milliseconds=50))
 TYPE = "engine.load"
+_TABLE = {
+    "postgres": "CREATE TABLE effect (place bigserial PRIMARY KEY, name text, number int)",
+    "mysql": (
+        "CREATE TABLE effect (place bigint AUTO_INCREMENT PRIMARY KEY, name text, number int) /*T! AUTO_ID_CACHE 1 */"
+    ),
+}
 
 
 class Verdict(NamedTuple):
@@ -35,23 +39,35 @@ class Verdict(NamedTuple):
     disordered: int
 
 
+class Report(NamedTuple):
+    """What an engine has shown under load."""
+
+    server: str
+    version: str
+    fault: str
+    load: Verdict
+    checks: tuple[bool, ...] = ()
+    """What must be so at the end, beside the verdict."""
+
+
 class Load:
     """Feeders and workers on one database, which may fail while they run."""
 
-    def __init__(self, url: str, messages: int) -> None:
+    def __init__(self, url: str, messages: int, *, urls: Sequence[str] = ()) -> None:
         self._url, self._messages = url, messages
+        self._urls = [*urls] or [url]
+        """Of the servers of a cluster, which are all written."""
         self.accepted: list[int] = []
-        self._errors: list[StoreError] = []
+        self.errors: list[Exception] = []
         self._fed = threading.Event()
 
     def play(self, fault: Callable[[], None] | None = None) -> Verdict:
         """Send all, with the fault in the middle, and work until every accepted message has had its effect."""
         with closing(Inbox(self._url, settings=SETTINGS)) as inbox:
             inbox.migrate()
-        with psycopg.connect(self._url, autocommit=True) as connection:
-            connection.execute("CREATE TABLE effect (place bigserial PRIMARY KEY, key text, number int)")
+            self._prepare(inbox)
         threads = [threading.Thread(target=self._feed, args=(one,)) for one in range(FEEDERS)]
-        threads += [threading.Thread(target=self._work) for _ in range(2)]
+        threads += [threading.Thread(target=self._work, args=(one,)) for one in range(max(2, len(self._urls)))]
         for thread in threads:
             thread.start()
         if fault is not None:
@@ -63,12 +79,12 @@ class Load:
         self._fed.set()
         for thread in threads:
             thread.join()
-        return self._judge()
+        return self._verdict()
 
     def _feed(self, feeder: int) -> None:
         chance = random.Random(feeder)
-        with closing(Inbox(self._url, settings=SETTINGS)) as inbox:
-            inbox.on(TYPE, key="key")(_handle)
+        with closing(Inbox(self._urls[feeder % len(self._urls)], settings=SETTINGS)) as inbox:
+            inbox.on(TYPE, key="key")(self.effect)
             for number in range(feeder, self._messages, FEEDERS):
                 while not self._send(inbox, number):
                     time.sleep(0.05)
@@ -76,34 +92,47 @@ class Load:
                 if chance.random() < 0.3:
                     self._send(inbox, number)
 
+    def _prepare(self, inbox: Inbox) -> None:
+        """Make what effects need."""
+        with inbox.transaction() as tx:
+            tx.execute(_TABLE[inbox.store.dialect])
+
+    @staticmethod
+    def effect(message: Message, tx: Any) -> None:
+        """What the handler does."""
+        tx.execute("INSERT INTO effect (name, number) VALUES (%s, %s)", [message.data["key"], message.data["number"]])
+
+    def key(self, number: int) -> str:
+        """A key belongs to one feeder, so that the order it is sent in is known."""
+        return f"key-{number % KEYS}"
+
     def _send(self, inbox: Inbox, number: int) -> bool:
-        # A key belongs to one feeder, so that the order it is sent in is known.
-        data = {"number": number, "key": f"key-{number % KEYS}"}
+        data = {"number": number, "key": self.key(number)}
         try:
             inbox.receive(source="load", id=f"message-{number}", type=TYPE, data=data)
         except StoreError as error:
-            self._errors.append(error)
+            self.errors.append(error)
             return False
         return True
 
-    def _work(self) -> None:
-        with closing(Inbox(self._url, settings=SETTINGS)) as inbox:
-            inbox.on(TYPE, key="key")(_handle)
+    def _work(self, worker: int) -> None:
+        with closing(Inbox(self._urls[worker % len(self._urls)], settings=SETTINGS)) as inbox:
+            inbox.on(TYPE, key="key")(self.effect)
             while not self._fed.is_set():
                 try:
                     inbox.drain()
                 except StoreError as error:
-                    self._errors.append(error)
+                    self.errors.append(error)
                 time.sleep(0.02)
 
     def _effects(self) -> list[tuple[str, int]]:
         try:
-            with psycopg.connect(self._url) as connection:
-                return connection.execute("SELECT key, number FROM effect ORDER BY place").fetchall()
-        except psycopg.OperationalError:
+            with closing(Inbox(self._urls[-1])) as inbox, inbox.transaction() as tx:
+                return list(tx.execute("SELECT name, number FROM effect ORDER BY place").fetchall())
+        except Exception:  # noqa: BLE001 - the server is away; it is asked again
             return []
 
-    def _judge(self) -> Verdict:
+    def _verdict(self) -> Verdict:
         effects = self._effects()
         times = Counter(number for _, number in effects)
         lost = sum(number not in times for number in self.accepted)
@@ -113,11 +142,7 @@ class Load:
         for key, number in effects:
             disordered += number < latest.get(key, -1)
             latest[key] = max(number, latest.get(key, -1))
-        return Verdict(len(self.accepted), len(self._errors), lost, doubled, disordered)
-
-
-def _handle(message: Message, tx: Any) -> None:
-    tx.execute("INSERT INTO effect (key, number) VALUES (%s, %s)", [message.data["key"], message.data["number"]])
+        return Verdict(len(self.accepted), len(self.errors), lost, doubled, disordered)
 
 
 def _wait(done: Callable[[], bool]) -> None:

@@ -210,7 +210,7 @@ DASHBOARD: tuple[Mutant, ...] = (
     Mutant(
         name="reading a payload leaves no line in the audit",
         file="dashboard/actions.py",
-        old="""    view.admin.note_reading(seq, actor=_actor(view), reason="payload, in the dashboard")\n""",
+        old="""    await view.admin.arecord_reading(seq, actor=actor_of(view), reason="payload, in the dashboard")\n""",
         new="",
         test=f"{_PAGES}::test_whoever_sees_a_payload_is_in_the_audit[sqlite]",
         store="sqlite",

@@ -1,7 +1,7 @@
 """Plays mutants: a copy of the package with one edit, and a run of the tests that must notice it.
 
 Invariants: the checkout is never edited; a mutant gets a process of its own with the copy before everything else on the
-path, which the processes that its tests start inherit; and nothing is judged by a test that fails without the mutant.
+path, which the processes that its tests start inherit; and nothing is decided by a test that fails without the mutant.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 from mutants.mutant import Mutant
 from mutants.verdict import Verdict
@@ -28,29 +29,29 @@ _FAILED = 1
 
 
 class Unready(Exception):
-    """The tests cannot judge anything: they fail on the code as it is."""
+    """The tests cannot decide anything: they fail on the code as it is."""
 
 
 def play(mutants: Sequence[Mutant], processes: int = 2) -> Iterator[Verdict]:
-    """Judge them, in order, several at a time; the tests must pass on the code as it is."""
+    """Evaluate them, in order, several at a time; the tests must pass on the code as it is."""
     if not mutants:
         return
     tests = sorted({test for mutant in mutants for test in mutant.tests})
-    code, _, output = _run(None, tests)
-    if code:
-        raise Unready(f"the tests do not pass without a mutant:\n{output}")
+    unready = run_tests(None, tests)
+    if unready.code:
+        raise Unready(f"the tests do not pass without a mutant:\n{unready.output}")
     with ThreadPoolExecutor(processes) as pool:
-        yield from pool.map(judge, mutants)
+        yield from pool.map(evaluate, mutants)
 
 
-def judge(mutant: Mutant) -> Verdict:
+def evaluate(mutant: Mutant) -> Verdict:
     """Run the tests of a mutant on it."""
     if problem := stale(mutant):
         return Verdict(mutant.name, mutant.store, caught=False, text=f"does not apply: {problem}")
-    code, failed, output = _run(mutant, mutant.tests)
-    if code == _FAILED and failed:
-        return Verdict(mutant.name, mutant.store, caught=True, text=failed)
-    why = "every test passes" if not code else f"no test failed (pytest ended with {code}):\n{output}"
+    run = run_tests(mutant, mutant.tests)
+    if run.code == _FAILED and run.failed:
+        return Verdict(mutant.name, mutant.store, caught=True, text=run.failed)
+    why = "every test passes" if not run.code else f"no test failed (pytest ended with {run.code}):\n{run.output}"
     return Verdict(mutant.name, mutant.store, caught=False, text=why)
 
 
@@ -63,8 +64,16 @@ def stale(mutant: Mutant) -> str:
     return "" if count == 1 else f"{mutant.file} has {mutant.old!r} {count} times"
 
 
-def _run(mutant: Mutant | None, tests: Sequence[str]) -> tuple[int, str, str]:
+class Run(NamedTuple):
     """The exit code of pytest, the test that failed, and the end of what was printed."""
+
+    code: int
+    failed: str
+    output: str
+
+
+def run_tests(mutant: Mutant | None, tests: Sequence[str], seconds: float | None = None) -> Run:
+    """Run tests on a mutant, or on the code as it is; raises subprocess.TimeoutExpired where that takes longer."""
     with tempfile.TemporaryDirectory(prefix="mutant-") as name:
         folder = Path(name)
         # With its bytecode: then only the edited module is compiled again.
@@ -76,12 +85,13 @@ def _run(mutant: Mutant | None, tests: Sequence[str]) -> tuple[int, str, str]:
         done = subprocess.run(
             [sys.executable, "-m", "pytest", *_OPTIONS, *tests],
             cwd=CHECKOUT,
-            env={**os.environ, "PYTHONPATH": path, FOLDER: name},
+            env={**os.environ, "PYTHONPATH": path, FOLDER: name, "ONCEWARD_STORES": "all"},  # no turns are taken
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             check=False,
+            timeout=seconds,
         )
         note = folder / NOTE
         failed = note.read_text(encoding="utf-8") if note.exists() else ""
-        return done.returncode, failed, "\n".join(done.stdout.splitlines()[-30:])
+        return Run(done.returncode, failed, "\n".join(done.stdout.splitlines()[-30:]))

@@ -8,36 +8,47 @@ from mutants.mutant import Mutant
 
 STATEMENTS = "stores/sql/postgres.sql"
 GUARDS = "tests/contract/test_postgres_guards.py"
-RACES = "tests/upkeep/test_races.py"
+RACES = "tests/retention/test_races.py"
 ZOMBIES = "tests/crash/test_zombies.py"
 CATALOG = "tests/contract/test_catalog.py"
 FAN_OUT = "tests/contract/test_fan_out.py"
+SUITE = "tests/contract/test_store_suite.py::TestStores"
+HALF = f"{SUITE}::test_a_finish_with_half_of_its_claim_changes_nothing"
 MIGRATIONS = "tests/migration/test_migrations.py"
 ENDING = f"{GUARDS}::test_a_claim_that_is_committed_while_its_worker_ends_is_let_go"
 
 _mutant = partial(Mutant, store="postgres")
 _FENCE = "(worker, token) IS NOT DISTINCT FROM (%(worker)s::bigint, %(token)s::bigint)"
-_FRESH = "SELECT * FROM fresh LIMIT %(limit)s\n), mine AS MATERIALIZED (\n    SELECT seq FROM picked, me"
+_FRESH = "SELECT * FROM fresh LIMIT %(limit)s\n), mine AS MATERIALIZED (\n    SELECT seq, key_hash, place, due_at FROM picked, me"
 _ME = "WITH me AS MATERIALIZED (\n    SELECT id FROM {prefix}worker WHERE id = %(worker)s"
+
+_CATALOG = "(SELECT version FROM {prefix}catalog WHERE one) = %(catalog)s::bigint"
+_KEPT = "      AND (%(worker)s::bigint IS NULL OR EXISTS (SELECT FROM {prefix}worker w WHERE w.id = %(worker)s FOR KEY SHARE))\n"
+_FRESH_LEDGER = (
+    "), fresh AS (\n"
+    "    INSERT INTO {prefix}ledger (seq, consumer, source, slot, type_hash, id, hash, received_at)\n"
+    "    SELECT seq, consumer, source, slot, type_hash, stored_id, hash, {clock}\n"
+    "    FROM input"
+)
 
 POSTGRES: tuple[Mutant, ...] = (
     _mutant(
         name="a handler's transaction that was replaced by another is finished all the same",
         file=STATEMENTS,
-        old="\n      AND current_setting('onceward.mark', true) = %(mark)s\n    RETURNING seq, outgoing",
+        old="\n      AND current_setting('onceward.fence', true) = %(fence)s\n    RETURNING seq, outgoing",
         new="\n    RETURNING seq, outgoing",
         test=f"{GUARDS}::test_a_transaction_that_is_replaced_under_the_driver_is_noticed",
     ),
     _mutant(
         name="inline, a transaction that was replaced by another is finished all the same",
         file=STATEMENTS,
-        old="CASE WHEN current_setting('onceward.mark', true) = %(mark)s THEN 1 END",
-        new="1",
+        old="CASE WHEN coalesce(current_setting('onceward.fence', true), '') = %(fence)s THEN %(expected)s::integer END",
+        new="%(expected)s::integer",
         test=f"{GUARDS}::test_a_transaction_that_is_replaced_under_the_driver_is_noticed",
     ),
     _mutant(
         name="a transaction is as isolated as the database likes",
-        file="stores/postgres/wire.py",
+        file="stores/postgres/cursors.py",
         old='"BEGIN ISOLATION LEVEL READ COMMITTED"',
         new='"BEGIN"',
         test=f"{GUARDS}::test_what_came_behind_a_key_while_its_handler_ran_is_not_forgotten",
@@ -52,15 +63,15 @@ POSTGRES: tuple[Mutant, ...] = (
     _mutant(
         name="inline work takes a key that somebody has",
         file=STATEMENTS,
-        old="SELECT pg_try_advisory_xact_lock(%(key_hash)s::bigint)",
-        new="SELECT %(key_hash)s::bigint IS NOT NULL",
+        old="THEN pg_try_advisory_xact_lock(i.key_hash) ELSE false END",
+        new="THEN true ELSE false END",
         test="tests/order/test_inline.py::test_inline_messages_of_a_key_never_overlap",
     ),
     _mutant(
         name="a transaction that stands still is left open",
         file=STATEMENTS,
-        old="set_config('idle_in_transaction_session_timeout', %(idle_limit)s, true),\n           set_config('onceward.mark'",
-        new="set_config('onceward.mark'",
+        old="set_config('idle_in_transaction_session_timeout', %(idle_limit)s, true),\n           set_config('onceward.fence'",
+        new="set_config('onceward.fence'",
         test=f"{GUARDS}::test_a_process_that_is_stuck_in_its_transaction_does_not_hold_its_key_for_ever",
     ),
     _mutant(
@@ -73,8 +84,8 @@ POSTGRES: tuple[Mutant, ...] = (
     _mutant(
         name="a handler's transaction may stand still for ever",
         file="steps/context.py",
-        old="return Begin(seconds + 5, seconds + 5, seconds + 15, mark",
-        new="return Begin(seconds + 5, seconds + 5, 0, mark",
+        old="return Begin(seconds + 5, seconds + 5, seconds + 15, fence",
+        new="return Begin(seconds + 5, seconds + 5, 0, fence",
         test=f"{GUARDS}::test_the_server_has_limits_of_its_own_for_a_handler",
     ),
     _mutant(
@@ -92,11 +103,11 @@ POSTGRES: tuple[Mutant, ...] = (
         test=f"{RACES}::test_a_case_that_is_opened_while_its_message_is_forgotten_is_found",
     ),
     _mutant(
-        name="a page is looked at before it is locked",
-        file="stores/sql/migrations/0002_upkeep.postgres.sql",
+        name="a partition is looked at before it is locked",
+        file="stores/sql/migrations/0002_retention.postgres.sql",
         old="    LOCK TABLE {prefix}body IN ACCESS EXCLUSIVE MODE;\n",
         new="",
-        test=f"{RACES}::test_a_message_that_is_committed_while_its_page_goes_keeps_its_body",
+        test=f"{RACES}::test_a_message_that_is_committed_while_its_partition_goes_keeps_its_body",
     ),
     _mutant(
         name="a finish that finds fewer rows counts",
@@ -113,6 +124,20 @@ POSTGRES: tuple[Mutant, ...] = (
         test=f"{ZOMBIES}::test_a_zombie_that_wakes_while_its_heir_runs_ends_nothing[postgres-sync]",
     ),
     _mutant(
+        name="a zombie finishes what its own process has claimed again",
+        file=STATEMENTS,
+        old=f"WHERE seq = ANY(%(seqs)b::bigint[]) AND {_FENCE}\n      AND current_setting",
+        new="WHERE seq = ANY(%(seqs)b::bigint[]) AND worker = %(worker)s\n      AND current_setting",
+        test=f"{HALF}[postgres-def-worker]",
+    ),
+    _mutant(
+        name="a zombie finishes what another has claimed under its token",
+        file=STATEMENTS,
+        old=f"WHERE seq = ANY(%(seqs)b::bigint[]) AND {_FENCE}\n      AND current_setting",
+        new="WHERE seq = ANY(%(seqs)b::bigint[]) AND token = %(token)s\n      AND current_setting",
+        test=f"{HALF}[postgres-def-token]",
+    ),
+    _mutant(
         name="a message is claimed whose key inline work has",
         file=STATEMENTS,
         old=f"    SELECT * FROM due UNION ALL {_FRESH} WHERE key_hash IS NULL OR pg_try_advisory_xact_lock(key_hash)",
@@ -122,8 +147,8 @@ POSTGRES: tuple[Mutant, ...] = (
     _mutant(
         name="a claim does not keep its worker",
         file=STATEMENTS,
-        old=f"Relies on queue_ready and queue_due.\n{_ME} FOR KEY SHARE",
-        new=f"Relies on queue_ready and queue_due.\n{_ME}",
+        old=f"Relies on queue_ready, queue_due and queue_key.\n{_ME} FOR KEY SHARE",
+        new=f"Relies on queue_ready, queue_due and queue_key.\n{_ME}",
         test=f"{ENDING}[claim-seen]",
     ),
     _mutant(
@@ -134,11 +159,11 @@ POSTGRES: tuple[Mutant, ...] = (
         test=f"{ENDING}[claim_outgoing-seen]",
     ),
     _mutant(
-        name="a claim of suspects does not keep its worker",
+        name="a claim of isolated messages does not keep its worker",
         file=STATEMENTS,
-        old=f"Relies on queue_suspect.\n{_ME} FOR KEY SHARE",
-        new=f"Relies on queue_suspect.\n{_ME}",
-        test=f"{ENDING}[claim_suspects-seen]",
+        old=f"Relies on queue_isolated.\n{_ME} FOR KEY SHARE",
+        new=f"Relies on queue_isolated.\n{_ME}",
+        test=f"{ENDING}[claim_isolated-seen]",
     ),
     _mutant(
         name="whoever lapsed is taken over while it claims",
@@ -164,8 +189,8 @@ POSTGRES: tuple[Mutant, ...] = (
     _mutant(
         name="batches that overlap insert in their own order",
         file=STATEMENTS,
-        old="    FROM input ORDER BY consumer, source, stored_id\n",
-        new="    FROM input\n",
+        old=f"    WHERE coalesce({_CATALOG}, true)\n{_KEPT}{_FRESH_LEDGER} ORDER BY consumer, source, stored_id\n",
+        new=f"    WHERE coalesce({_CATALOG}, true)\n{_KEPT}{_FRESH_LEDGER}\n",
         test=f"{GUARDS}::test_batches_that_overlap_do_not_wait_for_each_other_in_a_circle",
     ),
     _mutant(
@@ -173,14 +198,14 @@ POSTGRES: tuple[Mutant, ...] = (
         file=STATEMENTS,
         old="    WHERE coalesce((SELECT version FROM {prefix}catalog WHERE one) = %(catalog)s::bigint, true)\n",
         new="    WHERE coalesce(%(catalog)s::bigint, 0) IS NOT NULL\n",
-        test=f"{FAN_OUT}::test_a_stale_receiver_reaches_a_new_consumer[postgres-def]",
+        test=f"{SUITE}::test_a_stale_receiver_reaches_a_new_consumer[postgres-def]",
     ),
     _mutant(
         name="inline work stores under an outdated catalog",
         file=STATEMENTS,
-        old="    FROM {prefix}catalog WHERE one AND version = %(catalog)s::bigint\n",
-        new="    FROM {prefix}catalog WHERE one AND %(catalog)s::bigint IS NOT NULL\n",
-        test=f"{FAN_OUT}::test_inline_work_under_a_stale_catalog_reaches_a_new_consumer[postgres-def]",
+        old="    WHERE (SELECT version FROM {prefix}catalog WHERE one) = %(catalog)s::bigint\n",
+        new="    WHERE %(catalog)s::bigint IS NOT NULL\n",
+        test=f"{SUITE}::test_inline_work_under_a_stale_catalog_reaches_a_new_consumer[postgres-def]",
     ),
     _mutant(
         name="a message is discarded while it is fanned out",
@@ -206,28 +231,28 @@ POSTGRES: tuple[Mutant, ...] = (
     _mutant(
         name="a zombie charges what its heir is running",
         file=STATEMENTS,
-        old=f"WHERE seq = %(seq)s AND {_FENCE}\nRETURNING seq\n\n-- name: add_attempt",
+        old=f"WHERE seq = %(seq)s AND {_FENCE}\nRETURNING seq\n\n-- name: postpone",
         new="WHERE seq = %(seq)s AND (%(worker)s::bigint + %(token)s::bigint) IS NOT NULL\n"
-        "RETURNING seq\n\n-- name: add_attempt",
+        "RETURNING seq\n\n-- name: postpone",
         test="tests/contract/test_claims.py::test_a_zombie_ends_nothing_that_its_heir_runs[postgres-def-raises]",
     ),
     _mutant(
         name="a commit that was answered with ROLLBACK counts",
-        file="stores/postgres/wire.py",
-        old='if what is COMMIT and answer.command_status != b"COMMIT":',
-        new='if what is COMMIT and answer.command_status not in (b"COMMIT", b"ROLLBACK"):',
+        file="stores/postgres/cursors.py",
+        old='if statement is COMMIT and answer.command_status != b"COMMIT":',
+        new='if statement is COMMIT and answer.command_status not in (b"COMMIT", b"ROLLBACK"):',
         test=f"{GUARDS}::test_a_commit_counts_only_when_the_server_says_so",
     ),
     _mutant(
         name="two migrate at once",
-        file="stores/postgres/store.py",
-        old='connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"{self.prefix}migration"])',
-        new='connection.execute("SELECT hashtext(%s)", [f"{self.prefix}migration"])',
+        file="stores/postgres/migrating.py",
+        old='connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"{prefix}migration"])',
+        new='connection.execute("SELECT hashtext(%s)", [f"{prefix}migration"])',
         test=f"{MIGRATIONS}::test_migrators_wait_for_each_other_whatever_the_default_isolation",
     ),
     _mutant(
         name="a migrator does not see what the one before it did",
-        file="stores/postgres/store.py",
+        file="stores/postgres/migrating.py",
         old="connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED",
         new="connection.isolation_level = None",
         test=f"{MIGRATIONS}::test_migrators_wait_for_each_other_whatever_the_default_isolation",
@@ -238,5 +263,26 @@ POSTGRES: tuple[Mutant, ...] = (
         old="CASE WHEN %(durable)s THEN current_setting('synchronous_commit') ELSE 'off' END",
         new="CASE WHEN %(durable)s THEN 'off' ELSE 'off' END",
         test=f"{GUARDS}::test_what_is_promised_is_written_as_surely_as_the_server_writes",
+    ),
+    Mutant(
+        name="a migration that meets a deadlock fails",
+        file="stores/postgres/migrating.py",
+        old="except (pg.DeadlockDetected, pg.LockNotAvailable) as error:",
+        new="except pg.CrashShutdown as error:",
+        test="tests/migration/test_newer.py::test_a_migration_that_meets_a_lock_is_made_again[postgres]",
+        store="postgres",
+    ),
+    _mutant(
+        name="a claim waits for a row that another has locked",
+        file=STATEMENTS,
+        old="""    WHERE state = 'ready' AND token IS NULL AND isolation = 0 AND NOT outgoing AND seq + 0 >= %(cursor)s
+      AND subscription = ANY(%(subscriptions)b::integer[])
+      AND (key_hash IS NULL OR key_hash <> ALL(%(held)b::bigint[]))
+    ORDER BY seq + 0 LIMIT %(limit)s FOR UPDATE SKIP LOCKED""",
+        new="""    WHERE state = 'ready' AND token IS NULL AND isolation = 0 AND NOT outgoing AND seq + 0 >= %(cursor)s
+      AND subscription = ANY(%(subscriptions)b::integer[])
+      AND (key_hash IS NULL OR key_hash <> ALL(%(held)b::bigint[]))
+    ORDER BY seq + 0 LIMIT %(limit)s FOR UPDATE""",
+        test="tests/contract/test_claims.py::test_a_claim_passes_over_what_another_has_in_hand[def]",
     ),
 )

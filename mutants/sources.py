@@ -4,24 +4,70 @@ from __future__ import annotations
 
 from mutants.mutant import Mutant
 
-INTAKE = "tests/unit/test_intake.py::test_a_stop_half_way_accepts_what_is_kept_and_releases_the_rest"
-SETTLING = "tests/sources/test_contract_settling.py"
-HALF_WAY = f"{SETTLING}::test_an_inline_source_that_stops_half_way_settles_what_it_has_handled"
-OLD_HANDLES = f"{SETTLING}::test_a_delivery_of_a_lost_connection_settles_itself_or_nothing"
-RELEASED = f"{SETTLING}::test_what_is_released_comes_again"
-FIRST = "tests/sources/test_contract.py::test_each_message_takes_effect_once_and_is_settled"
+CONSUMER = "tests/unit/test_consumer.py::test_a_stop_half_way_acknowledges_what_is_kept_and_gives_back_the_rest"
+CONTRACT = "tests/sources/test_contract.py::TestSources"
+HALF_WAY = f"{CONTRACT}::test_an_inline_source_that_stops_half_way_settles_what_it_has_handled"
+OLD_HANDLES = f"{CONTRACT}::test_a_delivery_of_a_lost_connection_settles_itself_or_nothing"
+NACKED = f"{CONTRACT}::test_what_is_released_comes_again"
+FIRST = f"{CONTRACT}::test_each_message_takes_effect_once_and_is_settled"
+
+DEBEZIUM = "tests/sources/test_debezium.py"
+
+POSITIONS = "tests/sources/test_positions.py"
 
 SOURCES: tuple[Mutant, ...] = (
     Mutant(
-        name="a stop half-way accepts the whole batch",
-        file="sources/intake.py",
-        old="await self.source.accept(arrivals[:stored])",
-        new="await self.source.accept(arrivals)",
-        test=INTAKE,
+        name="a position moves past a gap",
+        file="stores/sql/portable.sql",
+        old="WHERE p.position = :since\n",
+        new="WHERE p.position IS NOT NULL\n",
+        test=f"{POSITIONS}::test_commits_that_a_failover_loses_are_read_again",
+    ),
+    Mutant(
+        name="a position is kept without what was read",
+        file="stores/relational/ledger.py",
+        old="storing(rows, catalog=catalog), *keeping(marks), COMMIT)",
+        new="storing(rows, catalog=catalog), COMMIT)",
+        test=f"{POSITIONS}::test_the_position_is_kept_with_what_was_read",
+    ),
+    Mutant(
+        name="a reader never asks where the database is",
+        file="brokers/positions.py",
+        old="        if elsewhere:\n            await source.rewind(elsewhere)",
+        new="        del elsewhere",
+        test=f"{POSITIONS}::test_commits_that_a_failover_loses_are_read_again",
+    ),
+    Mutant(
+        name="Debezium: an event without the router's id gets its position",
+        file="brokers/debezium.py",
+        old='text(headers["id"]) if "id" in headers else None',
+        new='text(headers["id"]) if "id" in headers else arrival.position',
+        test=f"{DEBEZIUM}::test_an_event_without_an_id_is_kept_for_an_operator",
+    ),
+    Mutant(
+        name="Debezium: a body of the application's own is taken for the converter's",
+        file="brokers/debezium.py",
+        old=' and isinstance(value["schema"], dict)',
+        new="",
+        test=f"{DEBEZIUM}::test_what_is_not_wrapped_is_left_alone",
+    ),
+    Mutant(
+        name="CloudEvents: the bytes of a structured event are left in it",
+        file="brokers/envelope.py",
+        old='if "data_base64" in event:',
+        new="if False:",
+        test="tests/sources/test_cloudevents.py::test_bytes_are_the_same_bytes_in_every_form",
+    ),
+    Mutant(
+        name="a stop half-way acknowledges the whole batch",
+        file="brokers/consumer.py",
+        old="await self.source.ack(arrivals[:stored])",
+        new="await self.source.ack(arrivals)",
+        test=CONSUMER,
     ),
     Mutant(
         name="a stop half-way counts what was not stored",
-        file="sources/intake.py",
+        file="brokers/consumer.py",
         old="                if stopping.is_set():\n                    return done",
         new="                if stopping.is_set():\n                    return len(messages)",
         test=f"{HALF_WAY}[redis-sqlite]",
@@ -29,14 +75,14 @@ SOURCES: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a stop half-way keeps the rest from everybody",
-        file="sources/intake.py",
-        old="            await self.source.release(arrivals[stored:])",
+        file="brokers/consumer.py",
+        old="            await self.source.nack(arrivals[stored:])",
         new="            return",
-        test=INTAKE,
+        test=CONSUMER,
     ),
     Mutant(
         name="Kafka: what was read is committed by itself",
-        file="sources/kafka.py",
+        file="brokers/kafka/source.py",
         old='"enable.auto.commit": False',
         new='"enable.auto.commit": True',
         test=f"{HALF_WAY}[kafkamock-sqlite]",
@@ -44,53 +90,92 @@ SOURCES: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="Kafka: one record too many is committed",
-        file="sources/kafka.py",
+        file="brokers/kafka/source.py",
         old="= place.offset + 1",
         new="= place.offset + 2",
         test=f"{HALF_WAY}[kafkamock-sqlite]",
         store="sqlite",
     ),
     Mutant(
-        name="Kafka: of what is released only the last is read again",
-        file="sources/kafka.py",
+        name="Kafka: of what is given back only the last is read again",
+        file="brokers/kafka/source.py",
         old="for place in reversed(places):",
         new="for place in places:",
-        test=f"{RELEASED}[kafkamock-sqlite]",
+        test=f"{NACKED}[kafkamock-sqlite]",
         store="sqlite",
     ),
     Mutant(
         name="Kafka: what its producer took back is read",
-        file="sources/kafka.py",
+        file="brokers/kafka/source.py",
         old='"isolation.level": "read_committed"',
         new='"isolation.level": "read_uncommitted"',
         test="tests/sources/test_kafka.py::test_what_a_producer_takes_back_is_never_read",
         store="sqlite",
     ),
     Mutant(
+        name="Pulsar: what was there before the subscription is passed over",
+        file="brokers/pulsar.py",
+        old="pulsar.InitialPosition.Earliest",
+        new="pulsar.InitialPosition.Latest",
+        test="tests/sources/test_pulsar.py::test_every_message_of_a_batch_in_a_partition_has_a_place_of_its_own",
+        store="sqlite",
+    ),
+    Mutant(
+        name="Pulsar: readers share keys",
+        file="brokers/pulsar.py",
+        old="pulsar.ConsumerType.KeyShared",
+        new="pulsar.ConsumerType.Shared",
+        test="tests/sources/test_pulsar.py::test_readers_that_come_and_go_keep_the_order_of_keys",
+        store="sqlite",
+    ),
+    Mutant(
+        name="Pulsar: what is given back is acknowledged",
+        file="brokers/pulsar.py",
+        old='self._settle("negative_acknowledge", arrivals)',
+        new='self._settle("acknowledge", arrivals)',
+        test=f"{NACKED}[pulsar-postgres]",
+        store="postgres",
+    ),
+    Mutant(
+        name="Pulsar: the messages of a batch have one place",
+        file="brokers/pulsar.py",
+        old="place.partition(), place.batch_index())",
+        new="place.partition())",
+        test="tests/sources/test_pulsar.py::test_every_message_of_a_batch_in_a_partition_has_a_place_of_its_own",
+        store="sqlite",
+    ),
+    Mutant(
+        name="RabbitMQ: an acknowledgement covers what is still in hand",
+        file="brokers/rabbitmq.py",
+        old="if 0 < len(tags | {tag for tag in self._settled if tag < last}) == last - self._settled_to:",
+        new="if tags:",
+        test="tests/sources/test_rabbitmq.py::test_an_acknowledgement_of_many_covers_nothing_that_is_in_hand",
+    ),
+    Mutant(
         name="NATS: an acknowledgement covers everything before it",
-        file="sources/nats.py",
+        file="brokers/nats.py",
         old="AckPolicy.EXPLICIT",
         new="AckPolicy.ALL",
         test=f"{OLD_HANDLES}[nats-postgres]",
     ),
     Mutant(
         name="NATS: what is delivered is acknowledged",
-        file="sources/nats.py",
+        file="brokers/nats.py",
         old="AckPolicy.EXPLICIT",
         new="AckPolicy.NONE",
         test=f"{HALF_WAY}[nats-postgres]",
         store="postgres",
     ),
     Mutant(
-        name="NATS: what is released is acknowledged",
-        file="sources/nats.py",
+        name="NATS: what is given back is acknowledged",
+        file="brokers/nats.py",
         old="[arrival.handle.nak for",
         new="[arrival.handle.ack for",
-        test=f"{RELEASED}[nats-postgres]",
+        test=f"{NACKED}[nats-postgres]",
     ),
     Mutant(
         name="Kafka: what was there before the reader is passed over",
-        file="sources/kafka.py",
+        file="brokers/kafka/source.py",
         old='"auto.offset.reset": "earliest"',
         new='"auto.offset.reset": "latest"',
         test=f"{HALF_WAY}[kafkamock-sqlite]",
@@ -98,7 +183,7 @@ SOURCES: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="Redis: what is read is acknowledged",
-        file="sources/redis.py",
+        file="brokers/redis.py",
         old="count=limit, block=milliseconds\n",
         new="count=limit, block=milliseconds, noack=True\n",
         test=f"{HALF_WAY}[redis-sqlite]",
@@ -106,7 +191,7 @@ SOURCES: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="Redis: what was there before the reader is passed over",
-        file="sources/redis.py",
+        file="brokers/redis.py",
         old='self._group, "0", mkstream',
         new='self._group, "$", mkstream',
         test=f"{HALF_WAY}[redis-sqlite]",
@@ -114,14 +199,14 @@ SOURCES: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="Redis: a consumer takes what is pending along",
-        file="sources/redis.py",
+        file="brokers/redis.py",
         old="            if not pending:\n",
         new="            if pending is not None:\n",
         test="tests/sources/test_redis.py::test_a_consumer_that_leaves_tidies_up_unless_something_is_pending",
     ),
     Mutant(
         name="MQTT: what is delivered is acknowledged",
-        file="sources/mqtt.py",
+        file="brokers/mqtt.py",
         old="manual_ack=True",
         new="manual_ack=False",
         test=f"{HALF_WAY}[mqtt-postgres]",
@@ -129,29 +214,29 @@ SOURCES: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="MQTT: each connection begins a new session",
-        file="sources/mqtt.py",
+        file="brokers/mqtt.py",
         old="clean=False",
         new="clean=True",
         test=f"{OLD_HANDLES}[mqtt-postgres]",
     ),
     Mutant(
         name="RabbitMQ: what is delivered is acknowledged",
-        file="sources/rabbitmq.py",
+        file="brokers/rabbitmq.py",
         old="queue.consume(arrived)",
         new="queue.consume(arrived, no_ack=True)",
         test=f"{HALF_WAY}[rabbit-sqlite]",
         store="sqlite",
     ),
     Mutant(
-        name="RabbitMQ: what is released is dropped",
-        file="sources/rabbitmq.py",
+        name="RabbitMQ: what is given back is dropped",
+        file="brokers/rabbitmq.py",
         old="nack(requeue=True)",
         new="nack(requeue=False)",
-        test=f"{RELEASED}[rabbit-sqlite]",
+        test=f"{NACKED}[rabbit-sqlite]",
     ),
     Mutant(
         name="RabbitMQ: the queue that is made is on one machine only",
-        file="sources/rabbitmq.py",
+        file="brokers/rabbitmq.py",
         old="durable=True, arguments=QUORUM",
         new="durable=True",
         test="tests/sources/test_rabbitmq.py::test_a_queue_that_is_not_there_is_made_and_made_again",
@@ -159,23 +244,37 @@ SOURCES: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="SQS: a deletion that failed is one",
-        file="sources/sqs.py",
+        file="brokers/sqs.py",
         old='if failed := answer.get("Failed"):',
         new='if failed := answer.get("Failed", [])[:0]:',
         test="tests/sources/test_sqs.py::test_a_deletion_that_fails_in_part_is_trouble_with_the_broker",
     ),
     Mutant(
         name="SQS: what is in hand is shown to others",
-        file="sources/sqs.py",
-        old="_batches(sorted(self._held), {",
-        new="_batches(sorted(self._held)[:0], {",
+        file="brokers/sqs.py",
+        old='self._deadlines.hold(message["ReceiptHandle"] for message in messages)',
+        new="pass",
         test="tests/sources/test_deadlines.py::test_what_is_in_hand_is_given_to_nobody_else[sqs]",
     ),
     Mutant(
         name="Pub/Sub: what is in hand is given to others",
-        file="sources/pubsub.py",
-        old="await self._each(sorted(self._held), ",
-        new="await self._each([], ",
+        file="brokers/pubsub.py",
+        old="self._deadlines.hold(handles)",
+        new="pass",
         test="tests/sources/test_deadlines.py::test_what_is_in_hand_is_given_to_nobody_else[pubsub]",
+    ),
+    Mutant(
+        name="FastStream: a policy that drops what has failed is taken",
+        file="integrations/faststream.py",
+        old="    if policy != SAFE:",
+        new="    if policy not in (SAFE, 'reject_on_error'):",
+        test="tests/recipes/test_faststream.py::test_what_is_usual_and_loses_messages_is_refused[rabbit]",
+    ),
+    Mutant(
+        name="FastStream: a message is acknowledged before it is stored",
+        file="integrations/faststream.py",
+        old="        await (inbox.aprocess(**message) if inline else inbox.areceive(**message))",
+        new="        __import__('asyncio').get_running_loop().create_task(inbox.areceive(**message))",
+        test="tests/recipes/test_faststream.py::test_a_message_comes_again_while_the_database_is_away",
     ),
 )

@@ -30,7 +30,7 @@ def tell(verdicts: Iterable[Verdict], *, enough: int, file: str = "") -> int:
     print(f"{seconds} s")
     if file:
         figures = {"run": "mutants", "total": len(told), "caught": caught, "seconds": seconds}
-        report.write(file, {**figures, "mutants": [asdict(verdict) for verdict in told]})
+        report.write(file, {**figures, "mutants": [asdict(one) for one in told]}, {one.store for one in told})
     stores = ", ".join(
         f"{sum(one.store == store for one in told)} {store or 'without a store'}"
         for store in sorted({one.store for one in told}, key=lambda name: (not name, name))

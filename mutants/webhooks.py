@@ -225,9 +225,9 @@ _SERVER = (
     ),
     Mutant(
         name="a request says itself where it comes from",
-        file="runtime/http_server.py",
-        old="proxy_headers=False",
-        new="proxy_headers=True",
+        file="runtime/http_connection.py",
+        old='"client": client and client[:2],',
+        new='"client": (dict(request.headers).get(b"x-forwarded-for", b"").decode(), 0),',
         test=f"{_STRANGERS}::test_what_a_request_says_about_its_origin_is_not_believed",
     ),
     Mutant(

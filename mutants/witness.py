@@ -1,4 +1,4 @@
-"""A plugin for the run that judges a mutant: is it the mutant that runs, and which test failed?
+"""A plugin for the run that evaluates a mutant: is it the mutant that runs, and which test failed?
 
 Invariant: a run counts only where `onceward` comes from the mutant's folder, and a mutant is caught only by a test that
 ran and failed; an error of a fixture or of a collection, or a run that ended in the middle, catches nothing.
@@ -19,7 +19,7 @@ NOTE = "failed"
 
 
 def pytest_configure() -> None:
-    """Refuse to judge another code than the mutant's."""
+    """Refuse to evaluate another code than the mutant's."""
     folder = Path(os.environ[FOLDER])
     if folder not in Path(onceward.__file__).parents:
         raise pytest.UsageError(f"onceward comes from {onceward.__file__}, not from {folder}")

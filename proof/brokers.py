@@ -19,8 +19,9 @@ BROKERS = (
     ("Kafka", "kafka", "KafkaBroker"),
     ("Amazon SQS", "sqs", "SqsBroker"),
     ("Google Pub/Sub", "pubsub", "PubsubBroker"),
+    ("Apache Pulsar", "pulsar", "PulsarBroker"),
 )
-"""The name, the module of its source (and the extra to install), and what the record calls it."""
+"""The name, its module (and the extra to install), and what the record calls it."""
 
 
 def record() -> dict[str, Any]:
@@ -34,7 +35,7 @@ def table() -> str:
     lines = ["| broker | address | install | proven on | cases in | out |", "|---|---|---|---|---|---|"]
     found = record()
     for name, module, key in BROKERS:
-        form = importlib.import_module(f"onceward.sources.{module}").FORM
+        form = importlib.import_module(f"onceward.brokers.{module}").BROKER.source.form
         entry = found[key]
         counts = " | ".join(f"{sum(entry[way].values())} of {len(entry[way])}" for way in ("in", "out"))
         lines.append(f"| {name} | `{form}` | `pip install 'onceward[{module}]'` | {entry['server']} | {counts} |")

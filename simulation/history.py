@@ -126,15 +126,17 @@ class Sent:
 
 @dataclass(slots=True)
 class Holders:
-    """Who held notes after a commit that claimed: (key hash, worker, token) of each noted row."""
+    """Who held claims after a commit that claimed: (key hash, worker, token) of each claimed row."""
 
     step: int
-    notes: list[tuple[int | None, int, int, int]]
+    claims: list[tuple[int | None, int, int, int]]
+    at: int = 0
+    """When that was, by the clock of the database."""
 
 
 @dataclass(slots=True)
 class Removal:
-    """What upkeep deleted, and what was committed about it a moment before; it may have been rolled back."""
+    """What retention deleted, and what was committed about it a moment before; it may have been rolled back."""
 
     statement: str
     numbers: set[int]
@@ -167,7 +169,7 @@ class History:
     misdeeds: list[tuple[str, str]] = field(default_factory=list)
     """(kind, text) of writes that succeeded against what was committed at that moment."""
     departed: list[int] = field(default_factory=list)
-    """Workers that said goodbye or were taken over, in a committed transaction."""
+    """Workers that deregistered or were taken over, in a committed transaction."""
     answering: set[str] = field(default_factory=set)
     """Types whose handler always returns a result."""
     surprises: list[str] = field(default_factory=list)

@@ -27,7 +27,7 @@ from simulation.requests import Blocked, Close, Open, Write
 
 PREFIX = "o_"
 CROWDED = (
-    f"SELECT q.seq FROM {PREFIX}queue q WHERE q.token IS NOT NULL AND q.suspect = 1 AND EXISTS"
+    f"SELECT q.seq FROM {PREFIX}queue q WHERE q.token IS NOT NULL AND q.isolation = 1 AND EXISTS"
     f" (SELECT 1 FROM {PREFIX}queue o WHERE o.worker = q.worker AND o.token IS NOT NULL AND o.seq <> q.seq) ORDER BY 1"
 )
 PATIENCE = 10.0
@@ -52,7 +52,7 @@ TABLES = [
     "progress",
     "effect",
 ]
-UNSEEN = ["sighting", "source"]
+UNSEEN = ["first_seen", "source"]
 """Tables that no check looks at."""
 _INSERT = (
     "INSERT INTO effect_log (consumer, source, message, seq, key, number, hash, attempt) "
@@ -115,7 +115,7 @@ class LiteDatabase:
         self._run("DELETE FROM effect_log")
         self._run("DELETE FROM sqlite_sequence")
         self._run(f"UPDATE {PREFIX}catalog SET version = 1, last_crash_at = NULL")
-        self._run(f"UPDATE {PREFIX}upkeep SET due_at = 0")
+        self._run(f"UPDATE {PREFIX}maintenance SET due_at = 0")
         self._run("COMMIT")
 
     def snapshot(self) -> dict[str, list[Any]]:
@@ -152,13 +152,13 @@ class LiteDatabase:
         self._sessions.remove(session)
         self._pool.append(session.connection)
 
-    def notes(self) -> list[tuple[int | None, int, int, int]]:
-        """Committed notes: (key hash, worker, token, seq)."""
+    def claims(self) -> list[tuple[int | None, int, int, int]]:
+        """Committed claims: (key hash, worker, token, seq)."""
         rows = self._run(f"SELECT key_hash, worker, token, seq FROM {PREFIX}queue WHERE token IS NOT NULL")
         return [tuple(row) for row in rows]
 
     def crowded(self) -> list[int]:
-        """Committed notes of messages that must be alone and are not: their worker holds another."""
+        """Committed claims of messages that must be alone and are not: their worker holds another."""
         return [row[0] for row in self._run(CROWDED)]
 
     def has_effect_intent(self, key: str) -> bool:
@@ -172,7 +172,7 @@ class LiteDatabase:
         return cursor.fetchone() is not None
 
     def outgoing_of(self, worker: int) -> set[str]:
-        """The ids of outgoing messages that a worker has noted and not finished."""
+        """The ids of outgoing messages that a worker has claimed and not finished."""
         sql = f"SELECT b.id FROM {PREFIX}queue q JOIN {PREFIX}body b ON b.seq = q.seq WHERE q.outgoing AND q.worker = ?"
         return {row[0] for row in sqlite3.Cursor(self._probe).execute(sql, (worker,))}
 
@@ -231,7 +231,7 @@ class LiteSession:
         self.database, self.name, self.connection = database, name, connection
         self.broken = False
         self.patience = PATIENCE
-        connection.armed = None
+        connection.pending_begin = None
         self._real = self._connected()
 
     def _connected(self) -> SqliteSession:
@@ -259,21 +259,21 @@ class LiteSession:
             own = isinstance(request, Write | Open | Close)
             return self._write(request) if own else self._real.perform(request)
         finally:
-            self._note_writer()
+            self._record_writer()
 
     def _write(self, request: Write) -> None:
-        self.connection.hand_over()
+        self.connection.lend()
         try:
             self.connection.execute(_INSERT, request.row)
         finally:
-            self.connection.take_back()
+            self.connection.reclaim()
 
     def _wait_for_writer(self) -> None:
         writer = self.database.writer
         if writer is not None and writer is not self:
             raise Blocked
 
-    def _note_writer(self) -> None:
+    def _record_writer(self) -> None:
         if self.connection.in_transaction:
             self.database.writer = self
         elif self.database.writer is self:
@@ -297,10 +297,10 @@ class LiteSession:
 
     def abort(self) -> None:
         """The database rolls the transaction back; the connection stays."""
-        self.connection.armed = None
+        self.connection.pending_begin = None
         if self.connection.in_transaction:
             sqlite3.Cursor(self.connection).execute("ROLLBACK")
-        self._note_writer()
+        self._record_writer()
 
     def cut(self) -> None:
         """The connection is lost, and with it whatever is not committed."""

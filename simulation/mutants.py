@@ -17,6 +17,7 @@ from simulation.checks import violations
 from simulation.fleet_variants import FLEET
 from simulation.lite import LiteDatabase
 from simulation.pg import PgDatabase
+from simulation.postgres_variants import in_postgres
 from simulation.runner import MODES
 from simulation.sabotage import Stale, edited
 from simulation.variants import VARIANTS, Variant
@@ -25,10 +26,11 @@ from simulation.world import World
 from tests.servers.postgres import PostgresServer
 
 ENOUGH = 20
-ALL = (*VARIANTS, *FLEET)
+WRITTEN = (*VARIANTS, *FLEET)
+ALL = (*WRITTEN, *in_postgres(WRITTEN))
 
 
-def judge(variant: Variant, seeds: int, url: str = "") -> Verdict:
+def evaluate(variant: Variant, seeds: int, url: str = "") -> Verdict:
     """Run a variant until it is caught, or the seeds are used up; `url` is an empty database of PostgreSQL."""
     others: set[str] = set()
     try:
@@ -56,9 +58,9 @@ def _database(variant: Variant, url: str) -> LiteDatabase | PgDatabase:
     return PgDatabase(url, statements)
 
 
-def _judge(work: tuple[int, int, str]) -> Verdict:
+def _evaluate(work: tuple[int, int, str]) -> Verdict:
     at, seeds, url = work
-    return judge(ALL[at], seeds, url)
+    return evaluate(ALL[at], seeds, url)
 
 
 @contextmanager
@@ -73,7 +75,7 @@ def _servers(chosen: list[int]) -> Iterator[dict[int, str]]:
 
 
 def play(only: str = "", seeds: int = 400, processes: int = 2) -> Iterator[Verdict]:
-    """Judge those whose names hold `only`, in order; a variant gets that many seeds at most."""
+    """Evaluate those whose names hold `only`, in order; a variant gets that many seeds at most."""
     chosen = [at for at, variant in enumerate(ALL) if only in variant.name]
     # A fresh process each: what a variant replaces must not reach the next one.
     with (
@@ -81,13 +83,13 @@ def play(only: str = "", seeds: int = 400, processes: int = 2) -> Iterator[Verdi
         multiprocessing.get_context("fork").Pool(processes, maxtasksperchild=1) as pool,
     ):
         work = [(at, seeds, urls.get(at, "")) for at in chosen]
-        yield from pool.imap(_judge, work, chunksize=1)
+        yield from pool.imap(_evaluate, work, chunksize=1)
         pool.close()
         pool.join()  # so that each removes its database
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Judge all of them, and answer the exit code."""
+    """Evaluate all of them, and answer the exit code."""
     parser = argparse.ArgumentParser(prog="python -m simulation.mutants", description=__doc__)
     parser.add_argument("--seeds", type=int, default=400, help="how many seeds a variant gets at most")
     parser.add_argument("--only", default="", help="part of a name")

@@ -9,7 +9,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from onceward.flow import Commit, Rollback
-from onceward.steps import presence
+from onceward.steps import membership
 from simulation.process import Process
 from simulation.standby import Standby
 from simulation.tasks import Task
@@ -99,7 +99,7 @@ class Nemesis:
         """Its parent saw it die and takes over at once."""
         world = self._world
         context = world.plain_context()
-        flow = presence.take_over_process(context, process.name, f"{process.name} died")
+        flow = membership.take_over_process(context, process.name, f"{process.name} died")
         world.scheduler.spawn(f"parent of {process.name}", flow, process=None, on_end=lambda *_: None)
         world.observer.sometimes("parent takes over")
 

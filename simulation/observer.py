@@ -11,7 +11,7 @@ from onceward.domain.identity import body_hash, stored_id
 from onceward.errors import GuardFailed
 from onceward.flow import Call, Commit, Each, Query
 from onceward.message import Message
-from onceward.steps.suspects import ALONE
+from onceward.steps.isolated import ALONE
 from simulation.history import History, Holders, Reception, Removal, Run
 from simulation.placing import Placing
 from simulation.requests import Close
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from simulation.requests import Script
     from simulation.tasks import Task
 
-FENCED = {"finish", "settle", "postpone", "put_off", "release", "release_some"}
-CLAIMS = {"claim", "claim_outgoing", "claim_suspects"}
+FENCED = {"finish", "settle", "postpone", "put_off", "unclaim_tokens", "unclaim"}
+CLAIMS = {"claim", "claim_outgoing", "claim_isolated"}
 Look = Callable[["Task", Any, Any, Any], None]
 Factory = Callable[[Call], "Script"]
 
@@ -43,7 +43,7 @@ class Observer:
         self._finishing: set[Any] = set()
         """Their transactions have finished messages and are not committed."""
         self._given_back: dict[Any, set[int]] = {}
-        """The messages whose notes their transactions have taken off: a claim that rides along may take them anew."""
+        """The messages whose claims their transactions have taken off: a claim made along may take them anew."""
         self._leaving: dict[Any, list[int]] = {}
         self._redriven: set[int] = set()
         self._forgotten: set[tuple[str, bytes]] = set()
@@ -51,16 +51,17 @@ class Observer:
         self._looks_elsewhere: dict[tuple[Task, str], tuple[int, list[str]]] = {}
         """When a lane last looked who else knows a version, and who did then."""
         self._looks: dict[str, Look] = {
-            "receive_inline": self._receive_inline,
+            "receive_direct": self._receive_direct,
+            "enqueue": lambda *_: self.sometimes("direct: queued or failed in it"),
             "park": self._park,
-            "claim_suspects": self._claim_suspects,
+            "claim_isolated": self._claim_isolated,
             "promote": self._promote,
             "add_attempt": self._attempt,
             "add_audit": self._audit,
             "add_worker": self._add_worker,
             "handled_elsewhere": self._handled_elsewhere,
             "unhandled_types": self._unhandled,
-            "beat": self._beat,
+            "heartbeat": self._heartbeat,
             "redrive": self._redrive,
             "discard": self._discard,
             "forget_worker": self._forget_worker,
@@ -72,12 +73,12 @@ class Observer:
             "hold": lambda *_: self.sometimes("gap: held"),
             "postpone": lambda _t, _s, _p, answer: self.sometimes("postponed, not charged") if answer else None,
             "detach": lambda _t, _s, _p, answer: self.sometimes("dead message left its key") if answer else None,
-            "release_some": lambda _t, _s, _p, answer: self.sometimes("rest of a batch released") if answer else None,
-            "release": lambda _t, _s, _p, answer: self.sometimes("unknown claim let go") if answer else None,
-            "key_has_rows": lambda _t, _s, _p, answer: self.sometimes("inline: key busy") if answer[0][0] else None,
+            "unclaim": lambda _t, _s, _p, answer: self.sometimes("rest of a batch unclaimed") if answer else None,
+            "unclaim_tokens": lambda _t, _s, _p, answer: self.sometimes("unknown claim let go") if answer else None,
+            "busy_keys": lambda _t, _s, _p, answer: self.sometimes("inline: key busy") if answer else None,
             "requeue_own": lambda *_: self.sometimes("inline: known after failure"),
             "effect": lambda _t, _s, _p, answer: self.sometimes("once: record found") if answer else None,
-            "back_to_point": lambda *_: self.sometimes("group stepped back"),
+            "rollback_to_savepoint": lambda *_: self.sometimes("group stepped back"),
             "finish": lambda _t, session, _p, _a: self._finishing.add(session),
             "settle": self._settled,
             "drop_bodies": self._removed,
@@ -160,7 +161,7 @@ class Observer:
         self._placing.committed(session, self.step)
         if session in self._claiming:
             self._claiming.discard(session)
-            self.history.holders.append(Holders(self.step, self._database.notes()))
+            self.history.holders.append(Holders(self.step, self._database.claims(), self._database.clock.wall()))
             for seq in self._database.crowded():
                 self.history.misdeeds.append(("not alone", f"message {seq} must run alone, and its process holds more"))
 
@@ -173,7 +174,7 @@ class Observer:
             self._claimed(session, part, answer)
             self._claiming.add(session)
             if began:
-                self.sometimes("claim rides with a finish")
+                self.sometimes("next claim with a finish")
         elif name in CLAIMS and _has_open_circuit(task):
             self.sometimes("circuit open")
         elif name == "receive":
@@ -194,21 +195,23 @@ class Observer:
         touched = params["seqs"] if name == "finish" else [row[0] for row in answer]
         if not touched:
             return
-        tokens = set(params["tokens"]) if name == "release" else {params["token"]}
-        ours = {note[3] for note in self._database.notes() if note[1] == params["worker"] and note[2] in tokens}
+        tokens = set(params["tokens"]) if name == "unclaim_tokens" else {params["token"]}
+        ours = {claim[3] for claim in self._database.claims() if claim[1] == params["worker"] and claim[2] in tokens}
         self._given_back.setdefault(session, set()).update(ours.intersection(touched))
         for seq in touched:
             if seq not in ours:
-                self.history.misdeeds.append(("old token", f"{name} of message {seq} without its note"))
+                self.history.misdeeds.append(("old token", f"{name} of message {seq} without its claim"))
 
     def _claimed(self, session: Any, part: Query, answer: Any) -> None:
         mine = (part.params["worker"], part.params["token"])
-        noted = {note[3] for note in self._database.notes() if note[1:3] != mine}
-        noted -= self._given_back.get(session, set())
+        claimed = {claim[3] for claim in self._database.claims() if claim[1:3] != mine}
+        claimed -= self._given_back.get(session, set())
         for row in answer:
             self._claimed_at[row[0]] = self.step
-            if row[0] in noted:
-                self.history.misdeeds.append(("stolen note", f"message {row[0]} was claimed while it was noted"))
+            if row[2] is not None and row[4] is None and row[3] > row[0]:  # its place is behind its number
+                self.sometimes("joined its key")
+            if row[0] in claimed:
+                self.history.misdeeds.append(("stolen claim", f"message {row[0]} was claimed while another had it"))
 
     def _redrive(self, _task: Task, _session: Any, part: Query, answer: Any) -> None:
         states = {seq: (state, token) for seq, state, token in self._database.queue()}
@@ -216,15 +219,15 @@ class Observer:
             self.history.misdeeds.append(("redrive of the living", f"message {part.params['seq']} was not dead"))
 
     def _discard(self, _task: Task, _session: Any, part: Query, answer: Any) -> None:
-        if answer and any(note[3] == part.params["seq"] for note in self._database.notes()):
-            self.history.misdeeds.append(("discard of the running", f"message {part.params['seq']} was noted"))
+        if answer and any(claim[3] == part.params["seq"] for claim in self._database.claims()):
+            self.history.misdeeds.append(("discard of the running", f"message {part.params['seq']} was claimed"))
 
     def _removed(self, _task: Task, _session: Any, part: Query, answer: Any) -> None:
-        """Upkeep has deleted something that nobody may need; it is committed later, or not."""
+        """Retention has deleted something that nobody may need; it is committed later, or not."""
         numbers = {row[0] for row in answer}
         if not numbers:
             return
-        self.sometimes(f"upkeep: {part.name}")
+        self.sometimes(f"retention: {part.name}")
         before = self._database.tables()
         self.history.removals.append(Removal(part.name, numbers, self._database.clock.wall(), before))
         if part.name == "forget_runs":
@@ -253,10 +256,12 @@ class Observer:
         if part.shared.get("token") is not None and answer:
             self._claiming.add(session)
             self.sometimes("inline: stored first")
+        if answer and any(row["due_in"] is not None for row in part.records):
+            self.sometimes("scheduled")
         self._inserted(part.shared.get("catalog"), answer)
 
-    def _receive_inline(self, _task: Task, _session: Any, part: Query, answer: Any) -> None:
-        self._inserted(part.params["catalog"], answer)
+    def _receive_direct(self, _task: Task, _session: Any, part: Each, answer: Any) -> None:
+        self._inserted(part.shared["catalog"], answer)
         if answer:
             self.sometimes("inline: in one transaction")
 
@@ -270,7 +275,7 @@ class Observer:
         if reception.status == "accepted" and (reception.source, stored_id(reception.id)) in self._forgotten:
             self.sometimes("forgotten, and came again")
         if reception.status == "duplicate":
-            if any(note[3] == seq for note in self._database.notes()):
+            if any(claim[3] == seq for claim in self._database.claims()):
                 self.sometimes("duplicate while in flight")
             if seq in self._redriven and any(row[0] == seq for row in self._database.queue()):
                 self.sometimes("duplicate after redrive")
@@ -289,9 +294,11 @@ class Observer:
             waits = session.peek_state(seq) == "waiting"
             self.sometimes("parked" if waits else "stepped back behind a later one")
 
-    def _claim_suspects(self, _task: Task, _session: Any, part: Query, answer: Any) -> None:
+    def _claim_isolated(self, _task: Task, _session: Any, part: Query, answer: Any) -> None:
         if answer:
-            self.sometimes("suspect runs alone" if part.params["level"] == ALONE else "suspects beside others")
+            self.sometimes(
+                "isolated message runs alone" if part.params["level"] == ALONE else "isolated messages beside others"
+            )
 
     def _promote(self, _task: Task, session: Any, _part: Query, _answer: Any) -> None:
         if session.changed:
@@ -356,7 +363,7 @@ class Observer:
         if any(other.worker == number for other in self._processes(task)):
             self.history.misdeeds.append(("shared number", f"worker {number} is the number of another process"))
 
-    def _beat(self, _task: Task, _session: Any, _part: Query, answer: Any) -> None:
+    def _heartbeat(self, _task: Task, _session: Any, _part: Query, answer: Any) -> None:
         if not answer:
             self.sometimes("declared dead, registers anew")
 

@@ -1,4 +1,4 @@
-"""Operators: they redrive, discard, release, resolve, settle and erase, at random, sometimes two at once and twice."""
+"""Operators: they redrive, discard, unblock, resolve, settle and erase, at random, sometimes two at once and twice."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from onceward.flow import RECONNECT, Flow, Wait
 from onceward.steps import archive as archiving
 from onceward.steps import erase as erasing
 from onceward.steps import operate
+from onceward.stores.moves.operations import Resolution
 from simulation.checks.facts import CASE
 from simulation.history import Action
 from simulation.process import twice as _twice
@@ -32,7 +33,7 @@ def twice(record: Action, step: Callable[[], Flow[Any]]) -> Flow[Any]:
 
 
 ARCHIVED_AT_ONCE = 3
-RESOLUTIONS: tuple[operate.Resolution, ...] = ("keep-first", "accept-as-new", "discard")
+RESOLUTIONS: tuple[Resolution, ...] = ("keep-first", "accept-as-new", "discard")
 
 
 def operator(world: World, name: str) -> Flow[None]:
@@ -50,7 +51,7 @@ def _act_at_random(world: World, name: str) -> Flow[None]:
     dead = [seq for seq, state, _ in rows if state == "dead"]
     cases, effects = world.database.open_cases(), world.database.open_effects()
     roll = chance.random()
-    if world.scenario.settings.upkeep is not None and roll < 0.15:
+    if world.scenario.settings.maintenance is not None and roll < 0.15:
         yield from erase(world, name, [row["seq"] for row in world.database.tables()["ledger"]])
     elif cases and roll < 0.3:
         yield from decide(world, name, chance.choice(cases), chance.choice(RESOLUTIONS))
@@ -60,11 +61,11 @@ def _act_at_random(world: World, name: str) -> Flow[None]:
     elif dead and roll < 0.9:
         seq = world.favourite if world.favourite in dead and chance.random() < 0.5 else chance.choice(dead)
         world.favourite = seq
-        what = chance.choice(("redrive", "redrive", "redrive", "discard", "release"))
+        what = chance.choice(("redrive", "redrive", "redrive", "discard", "unblock"))
         yield from act(world, name, what, seq, out_of_order=chance.random() < 0.6)
     elif rows:
         seq = chance.choice(rows)[0]
-        yield from act(world, name, chance.choice(("redrive", "discard", "release")), seq, out_of_order=True)
+        yield from act(world, name, chance.choice(("redrive", "discard", "unblock")), seq, out_of_order=True)
 
 
 def act(world: World, name: str, what: str, seq: int, *, out_of_order: bool) -> Flow[bool]:
@@ -76,7 +77,7 @@ def act(world: World, name: str, what: str, seq: int, *, out_of_order: bool) -> 
     def step() -> Flow[Any]:
         if what == "redrive":
             return operate.redrive(context, seq, actor=name, reason="test", out_of_order=out_of_order)
-        action = operate.discard if what == "discard" else operate.release
+        action = operate.discard if what == "discard" else operate.unblock
         return action(context, seq, actor=name, reason="test")
 
     try:
@@ -96,7 +97,7 @@ def act(world: World, name: str, what: str, seq: int, *, out_of_order: bool) -> 
     return bool(done)
 
 
-def decide(world: World, name: str, case: int, resolution: operate.Resolution) -> Flow[None]:
+def decide(world: World, name: str, case: int, resolution: Resolution) -> Flow[None]:
     """Decide about a mismatch."""
     context = world.plain_context()
     name_in_audit = "discard-mismatch" if resolution == "discard" else resolution

@@ -11,7 +11,6 @@ key locks, deadlocks.
 
 from __future__ import annotations
 
-import datetime  # noqa: ICN001 - the module is passed on
 import random
 import re
 from collections.abc import Callable, Mapping
@@ -27,9 +26,9 @@ from onceward.flow import Begin, Each, Query, Reconnect, Rollback
 from onceward.stores.postgres.session import PostgresSession
 from onceward.stores.postgres.statement import Statement
 from onceward.stores.postgres.store import PostgresStore
-from onceward.stores.statements import load
+from onceward.stores.statements import WORDS, load
 from simulation.backends import Backends
-from simulation.clock import START, Clock
+from simulation.clock import Clock
 from simulation.lite import CROWDED, PREFIX, TABLES, UNSEEN
 from simulation.requests import Blocked, Close, Open, Write
 
@@ -51,18 +50,18 @@ _INSERT = (
     "INSERT INTO effect_log (consumer, source, message, seq, key, number, hash, attempt) VALUES "
     "(%(consumer)s, %(source)s, %(message)s, %(seq)s, %(key)s, %(number)s, %(hash)s, %(attempt)s)"
 )
-_REAL_TIME = re.compile(r"\b(?:clock_timestamp|statement_timestamp|now)\(\)")
-_MARK_ONLY = "SELECT set_config('onceward.mark', %(mark)s, true)"
+_REAL_TIME = re.compile("|".join(re.escape(WORDS["postgres"][word]) for word in ("now", "clock")))
+_FENCE_ONLY = "SELECT set_config('onceward.fence', %(fence)s, true)"
 _NOW = " FROM (SELECT set_config('onceward.now', %(now)s::text, true)) AS clock"
 """For a function in the database, which has no parameters of a statement's."""
-_VIRTUAL_NOW = "to_timestamp(current_setting('onceward.now')::float8)"
+_VIRTUAL_NOW = "current_setting('onceward.now')::bigint"
 
 
 def virtual(statements: dict[str, str]) -> dict[str, str]:
     """The same statements under a virtual clock, with the seed's random numbers and without limits in real time."""
-    found = {name: _REAL_TIME.sub("to_timestamp(%(now)s::float8)", text) for name, text in statements.items()}
+    found = {name: _REAL_TIME.sub("%(now)s::bigint", text) for name, text in statements.items()}
     found = {name: text.replace("random()", "%(chance)s::float8") for name, text in found.items()}
-    return {**found, "begin_limits": _MARK_ONLY, "turn_page": found["turn_page"] + _NOW}
+    return {**found, "begin_limits": _FENCE_ONLY, "rotate_partition": found["rotate_partition"] + _NOW}
 
 
 class PgDatabase:
@@ -81,7 +80,7 @@ class PgDatabase:
         self._probe.execute(EFFECTS)
         for (command,) in self.run(_QUIET):
             self._probe.execute(command)
-        ((function,),) = self.run("SELECT pg_get_functiondef(%s::regproc)", f"{PREFIX}turn_page")
+        ((function,),) = self.run("SELECT pg_get_functiondef(%s::regproc)", f"{PREFIX}rotate_partition")
         self._probe.execute(_REAL_TIME.sub(_VIRTUAL_NOW, function))
         texts = statements or load("postgres", PREFIX)
         self.statements = virtual({name: parts[0] for name, parts in texts.items()})
@@ -105,24 +104,24 @@ class PgDatabase:
         names = ", ".join([f"{PREFIX}{table}" for table in TABLES[1:] + UNSEEN] + ["effect_log"])
         self._probe.execute(f"TRUNCATE {names} RESTART IDENTITY CASCADE")
         self._probe.execute(f"UPDATE {PREFIX}catalog SET version = 1, last_crash_at = NULL")
-        self._probe.execute(f"UPDATE {PREFIX}upkeep SET due_at = 'epoch'")
+        self._probe.execute(f"UPDATE {PREFIX}maintenance SET due_at = 0")
         self._probe.execute(f"ALTER SEQUENCE {PREFIX}seq RESTART")
-        self._remove_pages()
+        self._remove_partitions()
 
-    def _remove_pages(self) -> None:
-        """All bodies are in the first page again."""
-        pages = [number for (number,) in self.run(f"SELECT number FROM {PREFIX}page")]
-        for number in pages:
+    def _remove_partitions(self) -> None:
+        """All bodies are in the first partition again."""
+        partitions = [number for (number,) in self.run(f"SELECT number FROM {PREFIX}partition")]
+        for number in partitions:
             if number:
                 self._probe.execute(f"DROP TABLE {PREFIX}body_{number}")
-        self._probe.execute(f"DELETE FROM {PREFIX}page WHERE number <> 0")
-        self._probe.execute(f"UPDATE {PREFIX}page SET opened_at = NULL, closed_at = NULL")
-        if 0 not in pages:
-            self._probe.execute(f"SELECT {PREFIX}add_page(0)")
+        self._probe.execute(f"DELETE FROM {PREFIX}partition WHERE number <> 0")
+        self._probe.execute(f"UPDATE {PREFIX}partition SET opened_at = NULL, closed_at = NULL")
+        if 0 not in partitions:
+            self._probe.execute(f"SELECT {PREFIX}add_partition(0)")
 
     def snapshot(self) -> dict[str, list[Any]]:
         """Everything that is committed, and how far the sequences are, as `restore` takes it."""
-        names = [*(f"{PREFIX}{table}" for table in [*TABLES, *UNSEEN, "upkeep"]), "effect_log"]
+        names = [*(f"{PREFIX}{table}" for table in [*TABLES, *UNSEEN, "maintenance"]), "effect_log"]
         found = {name: self.run(f"SELECT * FROM {name}") for name in names}
         found[""] = self.run(
             "SELECT quote_ident(sequencename), last_value FROM pg_sequences WHERE schemaname = 'public'"
@@ -181,13 +180,13 @@ class PgDatabase:
         while any(session.come_to_rest() for session in waiting):  # it may have ended what others waited for
             waiting = [session for session in waiting if session.waits]
 
-    def notes(self) -> list[tuple[int | None, int, int, int]]:
-        """Committed notes: (key hash, worker, token, seq)."""
+    def claims(self) -> list[tuple[int | None, int, int, int]]:
+        """Committed claims: (key hash, worker, token, seq)."""
         rows = self.run(f"SELECT key_hash, worker, token, seq FROM {PREFIX}queue WHERE token IS NOT NULL ORDER BY seq")
         return [(row[0], row[1], row[2], row[3]) for row in rows]
 
     def crowded(self) -> list[int]:
-        """Committed notes of messages that must be alone and are not: their worker holds another."""
+        """Committed claims of messages that must be alone and are not: their worker holds another."""
         return [row[0] for row in self.run(CROWDED)]
 
     def has_effect_intent(self, key: str) -> bool:
@@ -199,7 +198,7 @@ class PgDatabase:
         return bool(self.run(f"SELECT 1 FROM {PREFIX}body WHERE id = %s", message_id))
 
     def outgoing_of(self, worker: int) -> set[str]:
-        """The ids of outgoing messages that a worker has noted and not finished."""
+        """The ids of outgoing messages that a worker has claimed and not finished."""
         sql = f"SELECT b.id FROM {PREFIX}queue q JOIN {PREFIX}body b USING (seq) WHERE q.outgoing AND q.worker = %s"
         return {row[0] for row in self.run(sql, worker)}
 
@@ -247,18 +246,13 @@ class PgDatabase:
     def _dump(self, table: str) -> list[dict[str, Any]]:
         cursor = self._probe.execute(f"SELECT * FROM {table} ORDER BY 1")
         names = [column.name for column in cursor.description or ()]
-        return [{name: _plain(value) for name, value in zip(names, row, strict=True)} for row in cursor]
+        return [dict(zip(names, row, strict=True)) for row in cursor]
 
 
 def _settled(url: str) -> str:
     """The same database, for connections to which nothing happens by itself."""
     options = " ".join(f"-c {name}={value}" for name, value in SETTINGS.items())
     return make_conninfo(url, options=options)
-
-
-def _plain(value: Any) -> Any:
-    """Times as microseconds, as SQLite has them."""
-    return round(value.timestamp() * 1_000_000) if isinstance(value, datetime.datetime) else value
 
 
 class PgSession:
@@ -318,7 +312,7 @@ class PgSession:
 
     def _action(self, request: Any) -> Callable[[], Any]:
         clock = self.database.clock
-        now = {"now": START + clock.now + clock.offset, "chance": self.database.chance.random()}
+        now = {"now": clock.wall(), "chance": self.database.chance.random()}
         if isinstance(request, Query):
             request = replace(request, params={**request.params, **now})
         elif isinstance(request, Each):
@@ -329,13 +323,13 @@ class PgSession:
 
     def _write(self, request: Write) -> None:
         connection = self._real.connection
-        connection.hand_over()
+        connection.lend()
         try:
             connection.execute(_INSERT, request.row)
         except psycopg.Error as error:
             raise StoreUnavailable(str(error)) from error
         finally:
-            connection.take_back()
+            connection.reclaim()
 
     def come_to_rest(self) -> bool:
         """Wait until the running statement has ended (True) or waits for somebody (False)."""
@@ -386,7 +380,7 @@ class PgSession:
         """The database rolls the transaction back; the connection stays."""
         self._cancel()
         open_before = not self._real.idle
-        self._real.connection.armed = None
+        self._real.connection.pending_begin = None
         if open_before:
             self._real.perform(Rollback())
             self.database.ended()

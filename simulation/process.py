@@ -1,4 +1,4 @@
-"""A simulated process: upkeep, lanes, receivers; the threads and loops of the real one as generators.
+"""A simulated process: maintenance, lanes, receivers; the threads and loops of the real one as generators.
 
 Mirrors `heartbeat.py`, `worker.py`, `inline.py` and `runner.py` of `runtime/`, whose threads cannot be simulated: the
 same steps in the same order, each request a scheduling point.
@@ -17,16 +17,17 @@ from onceward.flow import RECONNECT, Flow, Wait
 from onceward.message import Delivery, Message, Receipt
 from onceward.registry import Subscription
 from onceward.runtime.worker import FAN_OUT_SECONDS
-from onceward.steps import presence
+from onceward.steps import membership
 from onceward.steps.context import Context
 from onceward.steps.dispatch import LINGER
-from onceward.steps.gate import Gate
 from onceward.steps.handle import work
 from onceward.steps.introduce import introduce, stay_introduced
+from onceward.steps.isolation import Isolation
 from onceward.steps.lane import Lane, open_tokens
 from onceward.steps.process import process as process_step
-from onceward.steps.prune import Sweep, upkeep
-from onceward.steps.receive import merged, receive
+from onceward.steps.process import process_many
+from onceward.steps.prune import PruneProgress, maintain
+from onceward.steps.receive import folded, merged, receive
 from onceward.steps.subscribe import fan_out
 from simulation.broker import Parcel
 from simulation.history import Reception
@@ -54,14 +55,14 @@ class Process:
     """It handles what came late, too."""
     numbers: Iterator[int]
     """What worker numbers are drawn from: the same for all processes."""
-    gate: Gate = field(default_factory=Gate)
+    isolation: Isolation = field(default_factory=Isolation)
     worker: int = 0
     registered_as: str = ""
     stopping: bool = False
     alive: bool = True
     paused_until: float = 0.0
     tasks: list[Task] = field(default_factory=list)
-    sweep: Sweep = field(default_factory=Sweep)
+    prune_progress: PruneProgress = field(default_factory=PruneProgress)
     _tokens: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
     _starts: itertools.count[int] = field(default_factory=itertools.count)
 
@@ -101,7 +102,7 @@ def twice(step: Callable[[], Flow[Any]]) -> Flow[Any]:
 
 
 def life(world: World, process: Process) -> Flow[None]:
-    """Register, start the lanes, renew the lease until told to stop, say goodbye."""
+    """Register, start the lanes, renew the lease until told to stop, deregister."""
     while True:
         try:
             yield from introduce(process.context, anew=True)
@@ -115,18 +116,18 @@ def life(world: World, process: Process) -> Flow[None]:
     while not process.stopping or process.busy:
         yield Wait(0.2 if process.stopping else TICK)
         try:
-            yield from _beat(process)
+            yield from _heartbeat(process)
         except StoreError:
             yield RECONNECT
     try:
-        yield from presence.say_goodbye(process.context, process.worker)
+        yield from membership.deregister(process.context, process.worker)
     except StoreError:
-        world.observer.sometimes("could not say goodbye")
+        world.observer.sometimes("could not deregister")
 
 
 def _register(process: Process) -> Flow[None]:
     process.registered_as = process.start_name()
-    process.worker = yield from presence.register(
+    process.worker = yield from membership.register(
         process.context,
         process=process.registered_as,
         host="host",
@@ -136,8 +137,10 @@ def _register(process: Process) -> Flow[None]:
     )
 
 
-def _beat(process: Process) -> Flow[None]:
-    if not (yield from presence.beat(process.context, process.worker, process.registered_as, inline=process.inline)):
+def _heartbeat(process: Process) -> Flow[None]:
+    if not (
+        yield from membership.heartbeat(process.context, process.worker, process.registered_as, inline=process.inline)
+    ):
         yield from _register(process)
 
 
@@ -147,13 +150,13 @@ def duties(process: Process) -> Flow[None]:
     while not process.stopping:
         yield Wait(TICK)
         for duty in (
-            lambda _: presence.release_strays(context, process.worker, lambda: open_tokens(process.gate)),
+            lambda _: membership.unclaim_strays(context, process.worker, lambda: open_tokens(process.isolation)),
             _introduce,
             lambda _: fan_out(context, seconds=FAN_OUT_SECONDS),
-            lambda _: upkeep(context, process.sweep),
+            lambda _: maintain(context, process.prune_progress),
         ):
             try:
-                yield from presence.take_over_lapsed(context, process.worker)
+                yield from membership.take_over_lapsed(context, process.worker)
                 yield from duty(process)
             except StoreError:
                 yield RECONNECT
@@ -183,7 +186,7 @@ def lane_of(process: Process, *, destination: str | None = None) -> Lane:
         new_token=process.token,
         subscriptions=_served(process) if destination is None else [one for one in [relay] if one is not None],
         stopping=lambda: process.stopping,
-        gate=process.gate,
+        isolation=process.isolation,
         destination=destination,
         linger=float("inf") if destination is None else LINGER,
         effects=_effect,
@@ -208,8 +211,10 @@ def receiver(world: World, process: Process, name: str) -> Flow[None]:
             continue
         try:
             if process.inline and _plan_is_inline(world, parcels[0]):
-                for parcel in parcels:
-                    yield from _process_one(world, process, parcel.delivery, name)
+                if len(parcels) == 1:
+                    yield from _process_one(world, process, parcels[0].delivery, name)
+                else:
+                    yield from _process_batch(world, process, parcels, name)
             else:
                 yield from _receive_all(world, process, parcels)
         except StoreError as error:
@@ -272,28 +277,28 @@ def _receive_all(world: World, process: Process, parcels: list[Parcel]) -> Flow[
 
 @contextmanager
 def inline_lane(world: World, process: Process, name: str) -> Iterator[Lane]:
-    """The lane of an actor that handles a message itself; whoever has it enters its gate."""
+    """The lane of an actor that handles a message itself; whoever has it enters its isolation."""
     lane = Lane(
         context=process.context,
         worker=lambda: process.worker,
         new_token=process.token,
         subscriptions=[],
         stopping=lambda: False,
-        gate=process.gate,
+        isolation=process.isolation,
         effects=_effect,
     )
     world.lane_of_task(name, lane)
     try:
         yield lane
     finally:
-        process.gate.leave(lane)
+        process.isolation.leave(lane)
         world.lane_of_task(name, None)
 
 
 def _process_one(world: World, process: Process, delivery: Delivery, name: str) -> Flow[None]:
     reception = began(world, delivery, inline=True)
     with inline_lane(world, process, name) as lane:
-        while not process.gate.enter(lane):
+        while not process.isolation.enter(lane):
             yield Wait(0.005)
         receipts = yield from twice(lambda: process_step(lane, delivery, is_async=False))
     wanted = {one.consumer for one in process.context.cache.catalog.by_type.get(delivery.type, ())}
@@ -304,3 +309,23 @@ def _process_one(world: World, process: Process, delivery: Delivery, name: str) 
     if receipt.finished and receipt.status == "accepted":
         world.observer.sometimes("inline: finished")
     ended(world, reception, receipt)
+
+
+def _process_batch(world: World, process: Process, parcels: list[Parcel], name: str) -> Flow[None]:
+    """As `Inbox.process_many`: a batch without its copies in one transaction, then those."""
+    deliveries = [parcel.delivery for parcel in parcels]
+    receptions = [began(world, delivery, inline=True) for delivery in deliveries]
+    firsts, copies = folded(deliveries)
+    fresh = [deliveries[index] for index in firsts]
+    with inline_lane(world, process, name) as lane:
+        while not process.isolation.enter(lane):
+            yield Wait(0.005)
+        parts = yield from twice(lambda: process_many(lane, fresh, is_async=False, rest=True))
+    receipts = dict(zip(firsts, map(merged, parts), strict=True))
+    if copies:
+        again = yield from twice(lambda: take_in(process, [deliveries[index] for index in copies]))
+        receipts |= dict(zip(copies, again, strict=True))
+    if sum(receipt.finished and receipt.status == "accepted" for receipt in receipts.values()) > 1:
+        world.observer.sometimes("direct: several finished")
+    for index, reception in enumerate(receptions):
+        ended(world, reception, receipts[index])

@@ -5,15 +5,19 @@ from __future__ import annotations
 import multiprocessing
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from simulation.checks import violations
 from simulation.lite import LiteDatabase
+from simulation.schedules import Recorder, Replay, Schedule, shortened
 from simulation.workload import scenario
 from simulation.world import World
 
 MODES = ("safety", "liveness")
+STORES = ("sqlite", "postgres")
+"""Where a history can happen: a name in the record is one of these."""
 CHUNK = 20
 
 
@@ -51,11 +55,43 @@ def _postgres(url: str) -> Any:
     return PgDatabase(url)
 
 
+@contextmanager
+def place(store: str) -> Iterator[str]:
+    """What to call a store in this process: "postgres" is an empty database on a server that is started for it."""
+    if store != "postgres":
+        yield store
+        return
+    from tests.servers.postgres import PostgresServer  # noqa: PLC0415 - as above
+
+    with PostgresServer() as server:
+        url = server.create_database("simulation")
+        yield url
+        if opened := _databases.pop(url, None):
+            opened.close()
+
+
 def run_one(seed: int, mode: str, store: str = "sqlite", *, trace: bool = False) -> tuple[World, list[str]]:
     """One history and what is wrong with it."""
     world = World(scenario(seed, mode), database(store), trace=trace)
     history = world.run()
     return world, [str(violation) for violation in violations(history)]
+
+
+def recorded(seed: int, mode: str, where: str, *, store: str, finding: str) -> Schedule:
+    """The schedule of a seed, in short numbers where these give the same history again."""
+    recorder = Recorder(f"run:{mode}:{seed}")
+    digest = World(scenario(seed, mode), database(where), chance=recorder).run().digest
+    for turns in (shortened(recorder.turns), recorder.turns):
+        world, _ = replayed(Schedule(finding, store, scenario(seed, mode), turns), where)
+        if world.history.digest == digest:
+            return Schedule(finding, store, scenario(seed, mode), turns)  # a history changes its scenario
+    raise ValueError(f"seed {seed}, {mode}: its schedule is not the same history again")
+
+
+def replayed(schedule: Schedule, where: str, *, trace: bool = False) -> tuple[World, list[str]]:
+    """A history that was kept, and what is wrong with it."""
+    world = World(schedule.scenario, database(where), trace=trace, chance=Replay(schedule.turns))
+    return world, [str(violation) for violation in violations(world.run())]
 
 
 def run_chunk(work: tuple[list[int], tuple[str, ...], str]) -> Found:

@@ -6,7 +6,6 @@ process may die or be stopped, and time may pass.
 
 from __future__ import annotations
 
-import random
 import zlib
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
@@ -24,9 +23,10 @@ if TYPE_CHECKING:
     from onceward.steps.lane import Lane
     from simulation.nemesis import Nemesis
     from simulation.process import Process
+    from simulation.schedules import Chance
 
 _LATER = object()
-AT_ONCE = {"subscribe", "touch_catalog", "add_name", "declare_source", "add_worker", "beat"}
+AT_ONCE = {"subscribe", "touch_catalog", "add_name", "declare_source", "add_worker", "heartbeat"}
 """What never waits for a caller's transaction, which holds nothing but the messages it has received."""
 PROMPT = 0.97
 """How many requests take no more than the jitter; the others take up to a second."""
@@ -39,7 +39,7 @@ class Died(Exception):
 class Scheduler:
     """Runs tasks one request at a time."""
 
-    def __init__(self, database: Any, clock: Clock, chance: random.Random, observer: Observer, jitter: float) -> None:
+    def __init__(self, database: Any, clock: Clock, chance: Chance, observer: Observer, jitter: float) -> None:
         self.database, self.clock, self.chance, self.observer = database, clock, chance, observer
         self.tasks: list[Task] = []
         self.nemesis: Nemesis | None = None
@@ -76,7 +76,7 @@ class Scheduler:
             return True
         self.steps += 1
         self.observer.step = self.steps
-        task = ready[int(self.chance.random() * len(ready))]
+        task = self.chance.turn(ready)
         roll = self.chance.random()
         self.clock.now += self.jitter * roll if roll < self.prompt else roll
         if self.nemesis is not None and self.nemesis.strikes(task):
@@ -333,7 +333,7 @@ class Scheduler:
         """Whether a lane has its message in hand; what is processed inline nobody can take away."""
         if lane is None or not lane.open_tokens:
             return True
-        return any((lane.owner, token) == note[1:3] for token in lane.open_tokens for note in self.database.notes())
+        return any((lane.owner, token) == claim[1:3] for token in lane.open_tokens for claim in self.database.claims())
 
 
 def _done(request: Do) -> Outcome:

@@ -53,7 +53,7 @@ def client(world: World, process: Process, name: str) -> Flow[None]:
 
 def _answer(world: World, process: Process, delivery: Delivery, consumer: str, name: str) -> Flow[Receipt]:
     with inline_lane(world, process, name) as lane:
-        while not process.gate.enter(lane):
+        while not process.isolation.enter(lane):
             yield Wait(0.005)
         receipts: dict[str, Receipt] = yield from twice(lambda: process_step(lane, delivery, is_async=True))
     if consumer not in receipts:

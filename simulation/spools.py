@@ -35,9 +35,9 @@ def new_spool() -> Spool:
         memory = Path("/dev/shm")  # noqa: S108 - the folder inside it is made by mkdtemp
         _folders[process] = tempfile.mkdtemp(prefix="simulation-", dir=memory if memory.is_dir() else None)
         Finalize(None, shutil.rmtree, (_folders[process],), exitpriority=10)
-    path = Path(_folders[process]) / "spool"
-    path.unlink(missing_ok=True)
-    return Spool(path)
+    for file in Path(_folders[process]).iterdir():
+        file.unlink()
+    return Spool(Path(_folders[process]) / "spool")
 
 
 def attempt(world: World, process: Process, deliveries: Sequence[Delivery]) -> Flow[list[Receipt]]:
@@ -72,19 +72,20 @@ def drainer(world: World, process: Process) -> Flow[None]:
 
 
 def _drain(world: World, process: Process, spool: Spool) -> Flow[None]:
-    drained = 0
     with spool.draining() as mine:
         world.draining = world.draining or mine
         while mine and not process.stopping:
-            deliveries, drained = spool.read(drained, MANY if world.calm else FEW)
-            if deliveries:
-                receipts = yield from twice(lambda: take_in(process, deliveries))  # noqa: B023 - called at once
-                for receipt in receipts:
-                    world.observer.sometimes(f"drained: {receipt.status}")
-            elif spool.clear(drained):
+            batch = spool.read(0, MANY if world.calm else FEW)
+            if not batch:
                 break
+            deliveries = [one.delivery for one in batch]
+            receipts = yield from twice(lambda: take_in(process, deliveries))  # noqa: B023 - called at once
+            spool.settle([one.number for one in batch], {})
+            for receipt in receipts:
+                world.observer.sometimes(f"drained: {receipt.status}")
 
 
 def left(spool: Spool) -> set[tuple[str, str, bytes]]:
     """What still waits: (source, id, hash)."""
-    return {(one.source, one.id, one.hash) for one in spool.read(0, 10**6)[0]}
+    deliveries = [one.delivery for one in spool.read(0, 10**6)]
+    return {(one.source, one.id, one.hash) for one in deliveries}

@@ -65,6 +65,8 @@ class Theme:
     """What cannot be stored waits in a file, and is drained from there."""
     joins: bool = False
     """Messages come inside transactions of programs' own, too."""
+    delays: float = 0.0
+    """How many messages come with a time."""
     forgetful: bool = False
     """What is finished is soon forgotten, and its copies come all the time."""
 
@@ -105,6 +107,9 @@ SPOOLING = Theme(
     inline=0.0,
     spool=True,
 )
+SCHEDULED = Theme(
+    ("keyed", "single", "shared", "plain"), {"clock_jump": 0.0, "operators": 0.02}, trouble=True, twins=0.0, delays=0.5
+)
 THEMES = (
     Theme(("caller", "payer"), {"effect_lost": 0.4, "operators": 0.04}),
     Theme(("moving", "tally"), {"operators": BUSY}, trouble=True),
@@ -130,4 +135,5 @@ THEMES = (
     VERSIONS,
     JOINING,
     FAILOVER,
+    SCHEDULED,
 )

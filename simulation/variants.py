@@ -15,13 +15,14 @@ from onceward.errors import StoreUnavailable
 from onceward.flow import COMMIT, Begin, Call, Each, Outcome, Query
 from onceward.message import Receipt
 from onceward.registry import OUTBOX
-from onceward.steps import attempt, claim, effect, operate, presence, process, receive, settle, subscribe
+from onceward.steps import attempt, effect, membership, operate, receive, settle, subscribe
 from onceward.steps.group import Group, failure_of
-from onceward.steps.order import PASS
+from onceward.stores.moves.claims import PASS
+from onceward.stores.relational import claims
 from simulation.sabotage import method, nothing, replaced, rewritten, without
-from simulation.themes import PLAIN, THEMES, Theme
+from simulation.themes import PLAIN, SCHEDULED, THEMES, Theme
 
-NOTE = "AND worker = :worker AND token = :token"
+CLAIM = "AND worker = :worker AND token = :token"
 CATALOG = "WHERE coalesce((SELECT version FROM o_catalog) = :catalog, 1)"
 SHORT = Begin(10.0, 2.0, 20.0)
 
@@ -115,13 +116,13 @@ def _generous(policy: Any, error: BaseException, *, attempt: int, **options: Any
     return decide_original(policy, error, attempt=attempt - 1, **options)
 
 
-def _everything_passes(_lane: Any, _token: int, rows: list[Any]) -> Generator[Any, Any, Any]:
+def _everything_passes(_claim: Any, _gaps: Any, rows: list[Any]) -> Generator[Any, Any, Any]:
     yield from ()
     return [(row, PASS) for row in rows]
 
 
-def _stale_runs(lane: Any, token: int, rows: list[Any]) -> Generator[Any, Any, Any]:
-    kept = yield from in_sequence_original(lane, token, rows)
+def _stale_runs(claim: Any, gaps: Any, rows: list[Any]) -> Generator[Any, Any, Any]:
+    kept = yield from in_sequence_original(claim, gaps, rows)
     return [(row, verdict._replace(stale=False)) for row, verdict in kept]
 
 
@@ -135,19 +136,13 @@ def _intent_inside(_context: Any, worker: Any, message: Any, name: Any, call: An
     return value
 
 
-def _key_not_checked(*_arguments: Any) -> Generator[Any, Any, str]:
-    yield from ()
-    return "now"
-
-
 receive_original = receive.receive
 meet_again_original = receive.meet_again
 finish_original = attempt._finish
 fails_original = Group.fails
 attempt_original = attempt.attempt
 decide_original = retry.decide
-in_sequence_original = claim._in_sequence
-turn_original = process._turn
+in_sequence_original = claims._in_sequence
 
 
 def _patched(original: Any, replacement: Any) -> Callable[[], AbstractContextManager[None]]:
@@ -176,7 +171,7 @@ VARIANTS: tuple[Variant, ...] = (
         "insert without the unique key",
         ("double effect", "accepted twice"),
         edits=dict.fromkeys(
-            ("receive", "receive_inline"),
+            ("receive", "receive_direct"),
             ("ON CONFLICT (consumer, source, id) DO NOTHING", "ON CONFLICT (seq) DO NOTHING"),
         ),
         schema=("UNIQUE (consumer, source, id)", "CHECK (1)"),
@@ -185,7 +180,7 @@ VARIANTS: tuple[Variant, ...] = (
     Variant(
         "stepping back undoes nothing",
         ("effect without done", "effect without result", "double effect"),
-        edits={"back_to_point": ("ROLLBACK TO SAVEPOINT onceward_point", "SELECT 1")},
+        edits={"rollback_to_savepoint": ("ROLLBACK TO SAVEPOINT onceward_savepoint", "SELECT 1")},
         theme=Theme(("plain", "keyed"), trouble=True, inline=0.0),
         seed=2,
     ),
@@ -200,13 +195,13 @@ VARIANTS: tuple[Variant, ...] = (
         "what follows a failure in its key runs on",
         ("order",),
         patch=lambda: method(Group, "_goes_along", lambda *_: False),
-        theme=Theme(("keyed",), trouble=True, inline=0.0),
-        seed=260,
+        theme=Theme(("keyed", "growing", "latest", "sheaf"), inline=0.0),
+        seed=25,
     ),
-    Variant("settle without the guard", ("old token",), edits={"settle": (NOTE, "")}, theme=ZOMBIES, seed=1),
-    Variant("finish by id only", ("old token", "double effect"), edits={"finish": (NOTE, "")}, seed=58),
-    Variant("postpone without the guard", ("old token",), edits={"postpone": (NOTE, "")}, theme=CONFLICTS, seed=3),
-    Variant("release without the guard", ("old token",), edits={"release_some": (NOTE, "")}, theme=ZOMBIES, seed=38),
+    Variant("settle without the guard", ("old token",), edits={"settle": (CLAIM, "")}, theme=ZOMBIES, seed=1),
+    Variant("finish by id only", ("old token", "double effect"), edits={"finish": (CLAIM, "")}, theme=ZOMBIES, seed=11),
+    Variant("postpone without the guard", ("old token",), edits={"postpone": (CLAIM, "")}, theme=CONFLICTS, seed=3),
+    Variant("unclaim without the guard", ("old token",), edits={"unclaim": (CLAIM, "")}, theme=ZOMBIES, seed=38),
     Variant(
         "order without the head rule",
         ("order", "two holders"),
@@ -249,9 +244,32 @@ VARIANTS: tuple[Variant, ...] = (
         "take-over leaves the worker row", ("ghost worker",), edits={"forget_worker": ("WHERE", "WHERE 0 AND")}, seed=1
     ),
     Variant(
-        "take-over leaves the notes", ("stuck",), edits={"take_over": ("WHERE worker = :worker", "WHERE 0")}, seed=3
+        "take-over leaves the claims", ("stuck",), edits={"take_over": ("WHERE worker = :worker", "WHERE 0")}, seed=3
     ),
-    Variant("claim ignores notes", ("stolen note",), edits={"claim": ("AND token IS NULL", "")}),
+    Variant(
+        "a scheduled message joins its key where it came",
+        ("order",),
+        edits={"claim": ("UPDATE o_queue AS q SET place = j.place", "UPDATE o_queue AS q SET place = q.seq")},
+        theme=SCHEDULED,
+    ),
+    Variant(
+        "a scheduled message holds its key before it is due",
+        ("order", "stuck"),
+        edits={
+            "park": (
+                "WHERE e.key_hash = m.key_hash AND (e.place, e.seq) < (m.place, m.seq)",
+                "WHERE e.key_hash = m.key_hash AND e.seq < m.seq",
+            )
+        },
+        theme=SCHEDULED,
+    ),
+    Variant(
+        "a scheduled message runs before its time",
+        ("too early",),
+        edits={"claim": ("NOT outgoing AND due_at <= :now", "NOT outgoing AND due_at <= :now + 1500000")},
+        theme=SCHEDULED,
+    ),
+    Variant("claim takes claimed rows", ("stolen claim",), edits={"claim": ("AND token IS NULL", "")}),
     Variant(
         "claim without the worker's own row",
         ("stuck",),
@@ -260,10 +278,10 @@ VARIANTS: tuple[Variant, ...] = (
         seed=11,
     ),
     Variant(
-        "the rest of a batch is not released",
+        "the rest of a batch is not unclaimed",
         ("stuck",),
         # Without the duty that lets go of what no lane holds, which would mend it a moment later.
-        patch=lambda: replaced((settle.release, nothing), (presence.release_strays, nothing)),
+        patch=lambda: replaced((settle.unclaim, nothing), (membership.unclaim_strays, nothing)),
         theme=TROUBLE,
         seed=32,
     ),
@@ -368,9 +386,8 @@ VARIANTS: tuple[Variant, ...] = (
     Variant(
         "inline work does not look at its key",
         ("order", "number order", "number gap"),
-        patch=_patched(turn_original, _key_not_checked),
+        edits={"busy_keys": ("SELECT :key_hash WHERE", "SELECT :key_hash WHERE 0 AND")},
         theme=Theme((*KEYED.kinds, *COUNTED.kinds)),
-        seed=2,
     ),
     Variant(
         "another body overwrites the first",
@@ -397,14 +414,14 @@ VARIANTS: tuple[Variant, ...] = (
         seed=4,
     ),
     Variant(
-        "upkeep forgets what is not finished",
+        "retention forgets what is not finished",
         ("needed", "queue without ledger"),
         edits={"forget_messages": ("AND NOT EXISTS (SELECT 1 FROM o_queue q WHERE q.seq = o_ledger.seq)", "")},
         theme=FORGETFUL,
         seed=18,
     ),
     Variant(
-        "upkeep forgets too early",
+        "retention forgets too early",
         ("forgotten early",),
         edits={
             "next_ledger": (":now - CAST(:keep * 1000000 AS integer)", ":now - CAST(:keep * 500000 AS integer)"),
@@ -417,27 +434,33 @@ VARIANTS: tuple[Variant, ...] = (
         seed=5,
     ),
     Variant(
-        "upkeep forgets what came long ago and has just been finished",
+        "retention forgets what came long ago and has just been finished",
         ("forgotten early",),
         edits={"forget_messages": ("AND r.finished_at >= :now", "AND 0 AND r.finished_at >= :now")},
         theme=FORGETFUL,
         seed=6,
     ),
     Variant(
-        "upkeep drops the bodies of what is not finished",
+        "retention drops the bodies of what is not finished",
         ("needed",),
         edits={"drop_bodies": ("AND NOT EXISTS (SELECT 1 FROM o_queue q WHERE q.seq = o_body.seq)", "")},
         theme=FORGETFUL,
         seed=1,
     ),
     Variant(
-        "upkeep forgets what is in an open case",
+        "retention forgets what is in an open case",
         ("needed",),
         edits={"forget_messages": ("x.resolution IS NULL OR", "")},
         theme=FORGETFUL,
         seed=2,
     ),
-    Variant("goodbye keeps the notes", ("stuck",), edits={"let_go": ("WHERE", "WHERE 0 AND")}, theme=LEAVING, seed=7),
+    Variant(
+        "deregistering keeps the claims",
+        ("stuck",),
+        edits={"unclaim_all": ("WHERE", "WHERE 0 AND")},
+        theme=LEAVING,
+        seed=7,
+    ),
     Variant(
         "skipped without its line in the audit",
         ("done without effect",),

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from onceward.domain.breaker import Circuit
+from onceward.domain.schedule import Due
 from onceward.message import Delivery
 from onceward.retry import RetryPolicy
 from onceward.settings import Settings
@@ -156,8 +157,8 @@ def scenario(seed: int, mode: str, theme: Theme | None = None) -> Scenario:
             group_time=timedelta(milliseconds=chance.choice((1, 20, 2000))),
             claim_time=timedelta(seconds=random.Random(f"claim:{mode}:{seed}").choice((0.2, 60, 3600))),
             crash_limit=chance.choice((2, 3)),
-            careful=timedelta(seconds=chance.choice((0, 20, 60))),
-            **(_retention(chance) if theme.forgetful else {"upkeep": None}),
+            store_first_for=timedelta(seconds=chance.choice((0, 20, 60))),
+            **(_retention(chance) if theme.forgetful else {"maintenance": None}),
         ),
         retry=RetryPolicy(
             attempts=chance.choice((1, 2, 3)), first=timedelta(seconds=chance.choice((0.1, 1, 4))), jitter=1
@@ -198,7 +199,7 @@ def _retention(chance: random.Random) -> dict[str, Any]:
     return {
         "dedupe_retention": timedelta(seconds=ids),
         "body_retention": timedelta(seconds=ids / 2),
-        "upkeep": timedelta(seconds=chance.choice((1, 5))),
+        "maintenance": timedelta(seconds=chance.choice((1, 5))),
         "archive_first": chance.random() < 0.3,
     }
 
@@ -223,7 +224,10 @@ def _plans(chance: random.Random, kinds: list[Kind], theme: Theme) -> dict[tuple
         delivery = _delivery(chance, kind, index, key, number)
         if theme.spool:
             delivery = _unsigned(chance, delivery, [plan.delivery for plan in plans.values()])
-        plan = Plan(delivery, kind, number, inline=chance.random() < theme.inline)
+        inline = chance.random() < theme.inline
+        if theme.delays and chance.random() < theme.delays:
+            delivery, inline = delivery._replace(due=Due(after=round(chance.choice((0.3, 2.0, 8.0)) * 1e6))), False
+        plan = Plan(delivery, kind, number, inline=inline)
         plans[delivery.source, delivery.id] = plan
         _misbehave(chance, plan, trouble, theme.twins)
     return plans

@@ -18,6 +18,8 @@ from onceward.steps import group
 from onceward.steps.context import Context
 from onceward.steps.dispatch import Dispatch, dispatch
 from onceward.steps.lane import Lane
+from onceward.stores.protocol import TimeLimits
+from onceward.stores.relational import RelationalMoves
 from simulation.broker import Broker
 from simulation.clock import Clock
 from simulation.handlers import Scripts, registry_of
@@ -28,6 +30,7 @@ from simulation.observer import Observer
 from simulation.people import archivist, cleaner, operator
 from simulation.process import Process, duties, lane_of, lane_work, life, receiver
 from simulation.scheduler import Scheduler
+from simulation.schedules import Chance
 from simulation.services import add_requests, announcer, client
 from simulation.spools import attempt, drainer, left, new_spool
 from simulation.tasks import Task
@@ -42,12 +45,12 @@ DRAIN_STEPS = 40_000
 class World:
     """Everything that exists in one history."""
 
-    def __init__(self, scenario: Scenario, database: Any, *, trace: bool = False) -> None:
+    def __init__(self, scenario: Scenario, database: Any, *, trace: bool = False, chance: Chance | None = None) -> None:
         random.seed(scenario.seed)  # the jitter of back-offs in the steps themselves
         self.scenario, self.database = scenario, database
         self.clock = Clock()
         database.reset(self.clock)
-        self.chance = random.Random(f"run:{scenario.mode}:{scenario.seed}")
+        self.chance = chance or Chance(f"run:{scenario.mode}:{scenario.seed}")
         self.history = History(scenario.mode, database.name)
         self.observer = Observer(self.history, database)
         self.scheduler = Scheduler(database, self.clock, self.chance, self.observer, scenario.jitter)
@@ -185,7 +188,7 @@ class World:
             add_requests(process)
         self.processes.append(process)
         task = self.scheduler.spawn(
-            f"{process.name} upkeep", life(self, process), process=process, on_end=self._process_ended(process)
+            f"{process.name} maintenance", life(self, process), process=process, on_end=self._process_ended(process)
         )
         task.wake_at = self.clock.now + self.chance.choice((0.0, 0.0, 2.0))
 
@@ -204,6 +207,7 @@ class World:
             code_version="1",
             settings=self.scenario.settings,
             registry=registry or Registry(),
+            moves=RelationalMoves(TimeLimits.of(self.scenario.settings)),
             clock=self.clock.monotonic,
         )
 
@@ -283,7 +287,7 @@ class World:
     def _process_ended(self, process: Process) -> Any:
         def end(_value: Any, error: BaseException | None) -> None:
             if error is not None:
-                self._surprise(f"upkeep of {process.name}", error)
+                self._surprise(f"maintenance of {process.name}", error)
             self.bury(process)
 
         return end

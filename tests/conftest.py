@@ -18,20 +18,25 @@ import pytest
 from tests import brokers_record
 from tests.nursery import Nursery
 from tests.servers import (
+    DynamoServer,
     FaultProxy,
     KafkaMock,
     KafkaServer,
+    MariadbServer,
     MosquittoServer,
     MotoServer,
     NatsServer,
     PgBouncer,
     PostgresServer,
     PubsubServer,
+    PulsarServer,
     RabbitServer,
     RedisServer,
 )
 from tests.servers.foreign import ForeignServer, foreign
 from tests.servers.limits import LEFT_OUT, broker_of, leave_out, summary, why_not
+from tests.servers.prepared import Prepared
+from tests.stores import USUAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,10 +99,69 @@ def postgres_database(postgres_server: PostgresServer) -> Iterator[str]:
         _empty_databases.append(name)
 
 
+@pytest.fixture(scope="session")
+def prepared(postgres_server: PostgresServer) -> Prepared:
+    """Databases of the worker's cluster that have the tables already."""
+    return Prepared(postgres_server)
+
+
+@pytest.fixture
+def prepared_database(prepared: Prepared) -> Iterator[str]:
+    """The name of a database with onceward's tables and nothing in them, for folders that take it as theirs."""
+    name = prepared.take()
+    yield name
+    if name in _pooled_databases:
+        prepared.drop(name)
+    else:
+        prepared.put_back(name)
+
+
 @pytest.fixture
 def postgres_url(postgres_server: PostgresServer, postgres_database: str) -> str:
     """The address of a fresh, empty PostgreSQL database."""
     return postgres_server.url(postgres_database)
+
+
+def _mariadb() -> MariadbServer:
+    """MariaDB, or the server of its family that `make engines` plays."""
+    which = os.environ.get("ONCEWARD_MYSQL")
+    if not which:
+        return MariadbServer()
+    from tests.servers.mysql import Mariadb11Server, MysqlServer  # noqa: PLC0415 - of `make engines` alone
+
+    return {"mysql": MysqlServer, "mariadb11": Mariadb11Server}[which]()
+
+
+@pytest.fixture(scope="session")
+def mariadb_server(pytestconfig: pytest.Config) -> Iterator[MariadbServer]:
+    """The worker's own MariaDB, shared by its tests: create databases in it, but leave it standing."""
+    with _mariadb() as server:
+        _note(pytestconfig, f"{server.name} {server.version}")
+        yield server
+
+
+@pytest.fixture
+def private_mariadb(pytestconfig: pytest.Config) -> Iterator[MariadbServer]:
+    """A durable MariaDB for this test alone, to stop, kill and restart at will."""
+    with MariadbServer(durable=True) as server:
+        _note(pytestconfig, f"MariaDB {server.version}")
+        server.create_database("test")
+        yield server
+
+
+@pytest.fixture
+def mariadb_database(mariadb_server: MariadbServer) -> Iterator[str]:
+    """The name of an empty database; dropped after the test."""
+    name = f"test_{next(_database_numbers)}"
+    mariadb_server.create_database(name)
+    yield name
+    mariadb_server.drop_database(name)
+
+
+@pytest.fixture
+def mariadb_url(mariadb_server: MariadbServer, mariadb_database: str) -> str:
+    """The address of a fresh, empty database of MariaDB."""
+    return mariadb_server.url(mariadb_database)
 
 
 @pytest.fixture(scope="session")
@@ -173,6 +237,14 @@ def moto_server(pytestconfig: pytest.Config) -> Iterator[MotoServer]:
 
 
 @pytest.fixture(scope="session")
+def dynamo_server(pytestconfig: pytest.Config) -> Iterator[DynamoServer]:
+    """The worker's own DynamoDB Local, shared by its tests."""
+    with DynamoServer(in_memory=True) as server:
+        _note(pytestconfig, f"DynamoDB Local {server.version}")
+        yield server
+
+
+@pytest.fixture(scope="session")
 def sqs_server(request: pytest.FixtureRequest) -> MotoServer | ForeignServer:
     """The worker's own SQS; or the user's."""
     private: MotoServer | ForeignServer = foreign("sqs") or request.getfixturevalue("moto_server")
@@ -187,6 +259,14 @@ def pubsub_server(pytestconfig: pytest.Config) -> Iterator[PubsubServer | Foreig
         return
     with PubsubServer() as server:
         _note(pytestconfig, f"Pub/Sub ({server.version})")
+        yield server
+
+
+@pytest.fixture(scope="session")
+def pulsar_server(pytestconfig: pytest.Config) -> Iterator[PulsarServer]:
+    """The worker's own Pulsar, shared by its tests."""
+    with PulsarServer() as server:
+        _note(pytestconfig, f"Pulsar {server.version}")
         yield server
 
 
@@ -218,7 +298,7 @@ def sqlite_url(pytestconfig: pytest.Config, tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'inbox.db'}"
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=USUAL)
 def store_url(request: pytest.FixtureRequest) -> str:
     """The address of a fresh store, once for each kind."""
     # Asked for by name, so that the SQLite half of a test starts no PostgreSQL.

@@ -28,13 +28,15 @@ from tests import processes
 from tests.waiting import wait_until
 
 CHECKOUT = Path(__file__).parents[1]
-IMPORTED = ("aiosqlite", "onceward.stores.postgres.store", "onceward.stores.sqlite.store")
+IMPORTED = (
+    *("aiosqlite", "asyncmy"),
+    *("onceward.stores.mysql.store", "onceward.stores.postgres.store", "onceward.stores.sqlite.store"),
+)
 PROGRAMS = (
     "tests.crash.program",
-    "tests.crash.upkeep_scenarios",
+    "tests.crash.retention_scenarios",
     "tests.order.program",
     "tests.outbox.program",
-    "tests.sinks.program",
 )
 
 

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import ast
-from pathlib import Path
-
 import pytest
 
+from onceward.testing.broker_suite import SinkSuite, SourceSuite
 from proof.brokers import BROKERS, BROKERS_PAGE, record, with_table
 
-TESTS = Path(__file__).parent
 
-
-def cases(folder: str, fixture: str) -> set[str]:
-    """The tests of a folder that run for every broker."""
-    found = set()
-    for path in (TESTS / folder).glob("test_contract*.py"):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-                wanted = {argument.arg for argument in node.args.args}
-                found |= {node.name} if fixture in wanted else set()
-    return found
+def cases(suite: type) -> set[str]:
+    """The cases of a suite."""
+    return {name for name in dir(suite) if name.startswith("test_")}
 
 
 def test_the_table_is_made_from_the_record() -> None:
@@ -32,8 +22,8 @@ def test_the_table_is_made_from_the_record() -> None:
 @pytest.mark.parametrize("broker", [key for _, _, key in BROKERS])
 def test_every_broker_has_passed_every_case(broker: str) -> None:
     entry = record()[broker]
-    assert set(entry["in"]) == cases("sources", "broker")
-    assert set(entry["out"]) == cases("sinks", "outlet")
+    assert set(entry["in"]) == cases(SourceSuite)
+    assert set(entry["out"]) == cases(SinkSuite)
     assert all(entry["in"].values())
     assert all(entry["out"].values())
     assert len(entry["in"]) >= 30

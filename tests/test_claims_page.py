@@ -19,7 +19,7 @@ MISTAKES = {
 }
 _ROW = re.compile(r"^\| ([CM]\d\d) \| (.+) \| (.+) \|$", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)]+)\)")
-_TESTS = "../tests/"
+_TESTS = ("../tests/", "../src/onceward/testing/store_suite/", "../src/onceward/testing/broker_suite/")
 
 
 def rows(page: str) -> dict[str, str]:

@@ -9,10 +9,10 @@ WITH done AS (
     DELETE FROM onceward_queue WHERE worker = :client_id AND token = :last RETURNING seq
 )
 INSERT INTO onceward_run (worker, token, code_version, finished_at, first_seq, last_seq, seqs, messages)
-SELECT :client_id, :last, 'limit', clock_timestamp(), min(seq), max(seq), array_agg(seq), count(*) FROM done HAVING count(*) > 0;
+SELECT :client_id, :last, 'limit', (date_part('epoch', clock_timestamp()) * 1000000)::bigint, min(seq), max(seq), array_agg(seq), count(*) FROM done HAVING count(*) > 0;
 WITH mine AS MATERIALIZED (
     SELECT seq FROM onceward_queue
-    WHERE state = 'ready' AND token IS NULL AND suspect = 0 AND NOT outgoing
+    WHERE state = 'ready' AND token IS NULL AND isolation = 0 AND NOT outgoing
     ORDER BY seq LIMIT :group FOR UPDATE SKIP LOCKED
 )
 UPDATE onceward_queue q SET worker = :client_id, token = :token

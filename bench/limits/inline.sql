@@ -3,8 +3,8 @@
 \set number CASE WHEN :n % 11 = 0 AND :n > 110 THEN :n - 109 ELSE :n END
 BEGIN;
 WITH fresh AS (
-    INSERT INTO onceward_ledger (seq, consumer, source, type_hash, id, hash, received_at)
-    SELECT nextval('onceward_seq'), :consumer, :source, 1, id, sha256(id), clock_timestamp()
+    INSERT INTO onceward_ledger (seq, consumer, source, slot, type_hash, id, hash, received_at)
+    SELECT nextval('onceward_seq'), :consumer, :source, 0, 1, id, sha256(id), (date_part('epoch', clock_timestamp()) * 1000000)::bigint
     FROM (SELECT decode('01' || md5(:client_id || '-' || :number), 'hex') AS id) AS input
     ON CONFLICT (consumer, source, id) DO NOTHING RETURNING seq, received_at
 ), stored AS (
@@ -15,10 +15,10 @@ SELECT coalesce(max(seq), 0) AS seq FROM fresh \gset
 \if :seq
 UPDATE target SET n = n + 1 WHERE id = (:number)::bigint % 1000;
 INSERT INTO onceward_run (worker, token, code_version, finished_at, first_seq, last_seq, seqs, messages)
-VALUES (:client_id, 0, 'limit', clock_timestamp(), (:seq)::bigint, (:seq)::bigint, ARRAY[:seq]::bigint[], 1);
+VALUES (:client_id, 0, 'limit', (date_part('epoch', clock_timestamp()) * 1000000)::bigint, (:seq)::bigint, (:seq)::bigint, ARRAY[:seq]::bigint[], 1);
 \else
 INSERT INTO onceward_duplicate AS d (seq, copies, first_at, last_at)
-SELECT seq, 1, clock_timestamp(), clock_timestamp() FROM onceward_ledger
+SELECT seq, 1, (date_part('epoch', clock_timestamp()) * 1000000)::bigint, (date_part('epoch', clock_timestamp()) * 1000000)::bigint FROM onceward_ledger
 WHERE (consumer, source, id) = (:consumer, :source, decode('01' || md5(:client_id || '-' || :number), 'hex'))
 ON CONFLICT (seq) DO UPDATE SET copies = d.copies + 1, last_at = excluded.last_at;
 \endif

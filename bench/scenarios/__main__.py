@@ -9,7 +9,7 @@ import sys
 import psycopg
 
 from bench.scale import SCALES, Crowd
-from bench.scenarios import backlogs, bursts, lanes, neighbours, suspects
+from bench.scenarios import backlogs, bursts, isolated, lanes, neighbours
 from bench.scenarios.handlers import TABLES, inbox_at
 from bench.scenarios.sender import Found
 
@@ -17,7 +17,7 @@ SCENARIOS = {
     "lanes": lanes.measure,
     "failing": backlogs.failing,
     "held": backlogs.held,
-    "suspects": suspects.measure,
+    "isolated": isolated.measure,
     "bursts": bursts.measure,
     "neighbours": neighbours.measure,
 }

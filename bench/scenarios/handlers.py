@@ -52,6 +52,6 @@ def inbox_at(url: str, hold: Callable[[], object] = _no_hold) -> Inbox:
             hold()
         effect(message, tx)
 
-    inbox.on("suspect")(held)
+    inbox.on("isolated")(held)
     inbox.on("keyed", key="key")(held)
     return inbox

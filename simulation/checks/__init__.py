@@ -21,6 +21,7 @@ CHECKS: tuple[Check, ...] = (
     identity.bodies_and_mismatches,
     identity.duplicates_are_recognised,
     order.effects_in_order,
+    order.not_before_they_are_due,
     order.numbers_in_order,
     order.one_holder_per_key,
     outbox.sent_iff_committed,

@@ -16,7 +16,7 @@ NOT_RUN = ("VersionGap", "HandlerNotFound", "VersionUnknown")
 GUILTY = {"raise", "retry", "reject", "timeout"}
 INFRASTRUCTURE = ("StoreUnavailable", "StoreConflict", "ClaimLost", "GuardFailed")
 MOST_UNCHARGED = 3
-"""Deaths beside others: in company, in a group of suspects, apart from them."""
+"""Deaths beside others: in company, in a group of isolated messages, apart from them."""
 
 
 def _charged_since_redrive(facts: Facts, seq: int, kind: str) -> list[Row]:

@@ -65,7 +65,7 @@ class Facts:
             for seq in seqs_of(row):
                 self.finished_in[seq].append(row)
         self.by_identity: dict[tuple[str, str, bytes], list[Row]] = defaultdict(list)
-        """More than one where upkeep had forgotten the one before."""
+        """More than one where retention had forgotten the one before."""
         for seq, row in sorted(self.ledger.items()):
             self.by_identity[self.consumer(seq), self.names[row["source"]], bytes(row["id"])].append(row)
 
@@ -83,9 +83,21 @@ class Facts:
         return [row for (_, *identity), rows in self.by_identity.items() if tuple(identity) == wanted for row in rows]
 
     def came_again(self, seq: int) -> bool:
-        """Whether its id came once more when upkeep had forgotten it, or it is the one that did."""
+        """Whether its id came once more when retention had forgotten it, or it is the one that did."""
         row = self.ledger[seq]
         return len(self.by_identity[self.consumer(seq), self.names[row["source"]], bytes(row["id"])]) > 1
+
+    def had_other_bytes(self, source: str, message_id: str, digest: bytes) -> bool:
+        """Whether a service accepted the id with other bytes.
+
+        Two services that both do not handle a type may each hold a message of one id, with different bytes. When its
+        consumer comes it takes one of them, and the other is a mismatch, though its service had accepted it.
+        """
+        return any(
+            (one.source, one.id) == (source, message_id) and one.hash != digest
+            for one in self.history.receptions
+            if one.status in ("accepted", "duplicate")
+        )
 
     def identity(self, seq: int) -> Identity:
         """(consumer, source, id) of a message."""
@@ -105,7 +117,7 @@ class Facts:
 
 
 def remembered(history: History) -> dict[str, list[Row]]:
-    """The final tables, with what upkeep took out of them: what was so stays so when it is forgotten."""
+    """The final tables, with what retention took out of them: what was so stays so when it is forgotten."""
     found = {name: list(rows) for name, rows in history.tables.items()}
     for removal in reversed(history.removals):  # the last one is the one that was committed
         runs = removal.statement == "forget_runs"

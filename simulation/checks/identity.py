@@ -7,8 +7,9 @@ from datetime import datetime
 from typing import Any
 
 from onceward.domain.identity import body_hash
-from onceward.steps.sight import ECHO
+from onceward.steps.first_seen import ECHO
 from simulation.checks.facts import NAMELESS, Facts, Violation, seqs_of
+from simulation.history import Reception
 
 FAR = 10**12
 """A step that no history reaches."""
@@ -135,12 +136,12 @@ def runs_and_results(facts: Facts) -> list[Violation]:
         wanted = 1 if seq not in facts.queue and not facts.was(seq, "discard") else 0
         if runs != wanted:
             found.append(Violation("run count", f"message {seq} was finished by {runs} runs, expected {wanted}"))
-    noted = {(note[1], note[2], note[3]) for holders in facts.history.holders for note in holders.notes}
+    claimed = {(claim[1], claim[2], claim[3]) for holders in facts.history.holders for claim in holders.claims}
     for seq, runs_of in facts.finished_in.items():
         found += [
-            Violation("finish without note", f"message {seq} was finished under a note it never had")
+            Violation("finish without claim", f"message {seq} was finished under a claim it never had")
             for run in runs_of
-            if run["token"] and (run["worker"], run["token"], seq) not in noted
+            if run["token"] and (run["worker"], run["token"], seq) not in claimed
         ]
     results = {row["seq"] for row in facts.tables["result"]}
     for seq, rows in facts.effects.items():
@@ -178,6 +179,10 @@ def bodies_and_mismatches(facts: Facts) -> list[Violation]:
     return found
 
 
+def _identity_of(reception: Reception) -> tuple[str, str, bytes]:
+    return reception.source, reception.id, reception.hash
+
+
 def duplicates_are_recognised(facts: Facts) -> list[Violation]:
     """A message is new at most once for each consumer, and a copy with its own bytes is never a mismatch.
 
@@ -195,11 +200,13 @@ def duplicates_are_recognised(facts: Facts) -> list[Violation]:
     for reception in facts.history.receptions:
         rows = facts.named(reception.source, reception.id)
         same = rows and all(bytes(row["hash"]) == reception.hash for row in rows)
-        if reception.status == "mismatch" and same:
+        if reception.status == "mismatch" and same and not facts.had_other_bytes(*_identity_of(reception)):
             found.append(Violation("false mismatch", f"{reception.source}/{reception.id} came with its own bytes"))
         differs = rows and all(bytes(row["hash"]) != reception.hash for row in rows)
         settled = any(one.name in ("keep-first", "accept-as-new", "erase") for one in facts.history.actions)
-        aside = any(_in_quarantine(facts, row["seq"], reception.hash) for row in rows)  # when it got its consumers
-        if reception.status in ("accepted", "duplicate") and differs and not (settled or aside):
+        quarantined = any(
+            _in_quarantine(facts, row["seq"], reception.hash) for row in rows
+        )  # when it got its consumers
+        if reception.status in ("accepted", "duplicate") and differs and not (settled or quarantined):
             found.append(Violation("mismatch accepted", f"{reception.source}/{reception.id} came with other bytes"))
     return found

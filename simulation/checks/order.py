@@ -21,12 +21,37 @@ def _arrivals(facts: Facts) -> dict[tuple[str, str], tuple[int, int]]:
     return found
 
 
+def _joined(facts: Facts) -> dict[int, tuple[int, int]]:
+    """Of scheduled messages: a step at which it was not due yet, and one after it had joined its key, by number."""
+    far = 10**12
+    found = {}
+    for seq, body in facts.bodies.items():
+        if body.get("due_at") is not None:
+            before = [one.step for one in facts.history.holders if one.at < body["due_at"]]
+            held = (one.step for one in facts.history.holders if any(claim[3] == seq for claim in one.claims))
+            found[seq] = (max(before, default=0), next(held, far))
+    return found
+
+
+def not_before_they_are_due(facts: Facts) -> list[Violation]:
+    """A scheduled message neither fails nor finishes before its time."""
+    found = []
+    for seq, body in facts.bodies.items():
+        due = body.get("due_at")
+        if due is None:
+            continue
+        at = [row["finished_at"] for row in facts.finished_in[seq]] + [row["at"] for row in facts.attempts[seq]]
+        if at and min(at) < due:
+            found.append(Violation("too early", f"message {seq} ran {(due - min(at)) / 1e6:.3f} s before its time"))
+    return found
+
+
 def _left_the_order(facts: Facts, seq: int) -> bool:
     """Whether a person or its handler's policy took the message out of its key."""
     consumer, _, message_id = facts.identity(seq)
     kind = facts.bodies[seq]["type"]
     row = facts.queue.get(seq)
-    if facts.was(seq, "release", "discard", "skip") or "#" in message_id:
+    if facts.was(seq, "unblock", "discard", "skip") or "#" in message_id:
         return True
     if row is not None and row["state"] == "dead" and row["key_hash"] is None:
         return True
@@ -36,7 +61,7 @@ def _left_the_order(facts: Facts, seq: int) -> bool:
 def effects_in_order(facts: Facts) -> list[Violation]:
     """If the receive of A returned before that of B began, A takes effect before B."""
     found = []
-    arrivals = _arrivals(facts)
+    arrivals, joined = _arrivals(facts), _joined(facts)
     lines: dict[tuple[str, Any], list[tuple[int, int, int]]] = defaultdict(list)
     for seq, row in facts.ledger.items():
         body = facts.bodies.get(seq)
@@ -52,7 +77,8 @@ def effects_in_order(facts: Facts) -> list[Violation]:
         # Its first arrival says nothing about a later one.
         if _came_before(facts, seq):
             continue
-        lines[row["consumer"], body["key"]].append((*arrivals[source, message_id], seq))
+        came = joined.get(seq, arrivals[source, message_id])
+        lines[row["consumer"], body["key"]].append((*came, seq))
     for line in lines.values():
         for _, ended, first in line:
             for began, _, second in line:
@@ -63,7 +89,12 @@ def effects_in_order(facts: Facts) -> list[Violation]:
 
 def _came_before(facts: Facts, seq: int) -> bool:
     """Whether its first arrival was that of another row."""
-    return facts.came_again(seq) or _discarded_before(facts, seq)
+    digest = bytes(facts.ledger[seq]["hash"])
+    return (
+        facts.came_again(seq)
+        or _discarded_before(facts, seq)
+        or facts.had_other_bytes(*facts.identity(seq)[1:], digest)
+    )
 
 
 def _discarded_before(facts: Facts, seq: int) -> bool:
@@ -132,23 +163,23 @@ def _given_up(facts: Facts, consumer: str, key: str) -> set[int]:
         if seq not in facts.ledger or facts.consumer(seq) != consumer or body["key"] != key or body["body"] is None:
             continue
         continues = (consumer, body["type"]) in facts.history.continuing and bool(facts.attempts[seq])
-        if continues or facts.was(seq, "discard", "release"):
+        if continues or facts.was(seq, "discard", "unblock"):
             found.add(json.loads(bytes(body["body"])).get("n"))
     return found
 
 
 def _brought_back(facts: Facts, seq: int) -> bool:
     """Whether a person redrove it after it had left its key: it runs whatever is missing before it."""
-    left = (facts.consumer(seq), facts.bodies[seq]["type"]) in facts.history.continuing or facts.was(seq, "release")
+    left = (facts.consumer(seq), facts.bodies[seq]["type"]) in facts.history.continuing or facts.was(seq, "unblock")
     return left and facts.was(seq, "redrive")
 
 
 def one_holder_per_key(facts: Facts) -> list[Violation]:
-    """After every claim, the notes on a key are of one claim only."""
+    """After every claim, the rows of a key are in one claim only."""
     found = []
     for holders in facts.history.holders:
         owner: dict[int, tuple[int, int]] = {}
-        for key_hash, worker, token, seq in holders.notes:
+        for key_hash, worker, token, seq in holders.claims:
             if key_hash is not None and owner.setdefault(key_hash, (worker, token)) != (worker, token):
                 found.append(Violation("two holders", f"step {holders.step}: message {seq} and another of its key"))
     return found

@@ -84,9 +84,9 @@ def nobody_is_held_up(facts: Facts) -> list[Violation]:
 
 
 def _in_dead_hands(facts: Facts, seq: int, began: int, ended: int) -> int:
-    """For how long in a span it, or one ahead of it in its key, had the note of a process that had died.
+    """For how long in a span it, or one ahead of it in its key, was claimed by a process that had died.
 
-    Such a note stays until the lease is over: that is the promise, and no destination is to blame.
+    Such a claim stays until the lease is over: that is the promise, and no destination is to blame.
     """
     ahead = [one for one in facts.ledger if one < seq and facts.is_outgoing(one) and _same_line(facts, one, seq)]
     spans = []
@@ -118,7 +118,7 @@ def published_in_order(facts: Facts) -> list[Violation]:
         if seq is not None and one.key is not None and seq not in lines[one.destination, one.key]:
             lines[one.destination, one.key].append(seq)
     for line in lines.values():
-        chain = [seq for seq in line if not facts.was(seq, "release")]
+        chain = [seq for seq in line if not facts.was(seq, "unblock")]
         for earlier, later in itertools.pairwise(chain):
             same = facts.history.store == "sqlite" or facts.bodies[earlier]["cause"] == facts.bodies[later]["cause"]
             if earlier > later and same:
@@ -127,7 +127,7 @@ def published_in_order(facts: Facts) -> list[Violation]:
     for seq in rows.values():
         ahead = [other for other in rows.values() if other < seq and _same_line(facts, other, seq)]
         if seq in published and any(
-            other not in published and not facts.was(other, "release", "discard") for other in ahead
+            other not in published and not facts.was(other, "unblock", "discard") for other in ahead
         ):
             found.append(Violation("publish order", f"outgoing {seq} was published before one ahead of it"))
     return found

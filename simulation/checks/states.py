@@ -16,7 +16,7 @@ def nobody_is_stuck(facts: Facts) -> list[Violation]:
         if row["state"] == "waiting" and row["key_hash"] not in moving:
             found.append(Violation("stuck", f"message {row['seq']} waits behind nobody"))
         if row["token"] is not None and row["worker"] not in workers:
-            found.append(Violation("stuck", f"message {row['seq']} is noted by a worker that is gone"))
+            found.append(Violation("stuck", f"message {row['seq']} is claimed by a worker that is gone"))
     if facts.history.mode == "liveness" and not facts.history.drained:
         left = {row["seq"]: row["state"] for row in rows}
         found.append(Violation("stuck", f"not drained: {left}, the broker has {facts.history.unsettled}"))

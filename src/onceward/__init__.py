@@ -17,10 +17,12 @@ from onceward.errors import (
 from onceward.inbox import Inbox
 from onceward.message import Failure, Message, Receipt
 from onceward.retry import Reject, Retry, RetryPolicy
+from onceward.router import Router
 from onceward.settings import Settings
+from onceward.stores.parameters import execute
 
 if TYPE_CHECKING:
-    from onceward.sources.poll import Response
+    from onceward.polls.poll import Response
 
 __version__ = "0.1.0"
 
@@ -40,9 +42,11 @@ __all__ = [
     "Response",
     "Retry",
     "RetryPolicy",
+    "Router",
     "Settings",
     "StoreError",
     "StoreUnavailable",
+    "execute",
     "one_row",
 ]
 
@@ -50,7 +54,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Only a program that polls APIs needs what belongs to that."""
     if name == "Response":
-        from onceward.sources.poll import Response  # noqa: PLC0415 - see above
+        from onceward.polls.poll import Response  # noqa: PLC0415 - see above
 
         return Response
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

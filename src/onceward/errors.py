@@ -41,6 +41,17 @@ class InvalidMessage(OncewardError):
     """A message cannot be accepted or cannot be read; the text says which part of it and why."""
 
 
+class DataInvalid(InvalidMessage):
+    """The data of a message does not fit the model of its handler; the text has the fields, and none of the values."""
+
+    def __init__(self, model: str, fields: tuple[tuple[str, str], ...], *, most: int = 10) -> None:
+        told = [f"{place} {problem}" if place else problem for place, problem in fields[:most]]
+        more = f"; and {len(fields) - most} more" if len(fields) > most else ""
+        super().__init__(f"the data does not fit {model}: {'; '.join(told)}{more}")
+        self.fields = fields
+        """Each field that is wrong, as a path, with what is wrong with it."""
+
+
 class ContractViolation(OncewardError):
     """A handler broke the one rule: returning commits, raising rolls back, nothing else may."""
 
@@ -50,7 +61,7 @@ class TransactionAborted(ContractViolation):
 
 
 class OutcomeUnknown(OncewardError):
-    """An external effect was begun and nobody knows whether it happened; a person must say."""
+    """An external effect was begun and whether it happened is unknown; an operator must decide."""
 
 
 class PollFailed(OncewardError):
@@ -112,7 +123,7 @@ class BodyLost(OncewardError):
 
 
 class StoreConflict(StoreError):
-    """Deadlock or serialization failure: the transaction was rolled back; the same again may succeed."""
+    """Deadlock or serialization failure: the transaction was rolled back; trying again may succeed."""
 
 
 class GuardFailed(StoreError):

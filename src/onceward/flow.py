@@ -10,8 +10,9 @@ Invariant: whatever a session raises is raised inside the step, at the `yield` t
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from onceward.registry import Handler
@@ -45,7 +46,7 @@ class Begin:
     statement_limit: float
     lock_limit: float
     idle_limit: float
-    mark: str = ""
+    fence: str = ""
     """Set inside the transaction and gone with it, so that a guard can tell whether it is still the same one."""
     durable: bool = True
     """Not where a crash of the database may undo it without harm: then the commit need not wait for the disk."""
@@ -56,6 +57,12 @@ class Begin:
     by_index: bool = False
     """Its statements find their rows by indexes, whatever the database believes of its tables. Not where handlers or
     reports follow: those are planned as the database likes."""
+    reads: bool = False
+    """It reads and writes nothing: where a database has one writer, it need not wait for that."""
+
+
+class StoreRequest:
+    """What the moves of a store without statements yield: its own sessions know what to do with it."""
 
 
 class Commit:
@@ -67,7 +74,7 @@ class Rollback:
 
 
 class Reconnect:
-    """Replace a broken connection; answers whether the database is back."""
+    """Replace a broken connection; returns whether the database is back."""
 
 
 @dataclass(slots=True)
@@ -77,11 +84,13 @@ class Call:
     handler: Handler
     message: Any
     """A message, or a list of them for a handler that takes a batch."""
+    interrupt: Callable[[], object] | None = None
+    """Ends the wait for an `async def` handler, from any thread; set while it runs."""
 
 
 @dataclass(slots=True)
-class Rehearse:
-    """As `Call`, and note what it does: the answer is a `Rehearsal` (stores). Whoever asks rolls back afterwards."""
+class DryRun:
+    """As `Call`, and record what it does: the answer is a `DryRunResult` (stores). Who asks rolls back afterwards."""
 
     call: Call
     prefix: str
@@ -96,13 +105,44 @@ class Do:
 
 
 @dataclass(slots=True)
+class Around:
+    """Enter or leave middleware where handlers run, outside of their transaction; the answer is an `Outcome`.
+
+    Awaited where the handlers are.
+    """
+
+    call: Callable[[], Any]
+
+
+@dataclass(slots=True)
+class AfterCommit:
+    """Make the calls that handlers have left for after their commit; what one raises is logged, and never raised."""
+
+    calls: Sequence[Callable[[], Any]]
+
+
+@dataclass(slots=True)
 class Wait:
     """Wait until there may be work, or the seconds are over."""
 
     seconds: float
 
 
-Request = Query | Each | Begin | Commit | Rollback | Reconnect | Call | Rehearse | Do | Wait
+Request = (
+    Query
+    | Each
+    | StoreRequest
+    | Begin
+    | Commit
+    | Rollback
+    | Reconnect
+    | Call
+    | DryRun
+    | Do
+    | Around
+    | AfterCommit
+    | Wait
+)
 Flow = Generator[Request | tuple[Request, ...], Any, T]
 
 COMMIT = Commit()
@@ -130,7 +170,7 @@ class Outcome:
     """How many seconds of its time the database took for its statements."""
 
 
-def done(request: Do) -> Outcome:
+def done(request: Do | Around) -> Outcome:
     """Make a call that a step has asked for."""
     try:
         return Outcome(value=request.call())
@@ -138,13 +178,19 @@ def done(request: Do) -> Outcome:
         return Outcome(error=error)
 
 
-def run_sync(flow: Flow[T], perform: Callable[[Any], Any]) -> T:
+Performer = Callable[[Any], Any]
+Outside = Mapping[type, Performer]
+"""What performs the kinds of requests that are not for a session, by their types."""
+_ALL_INSIDE: Outside = MappingProxyType({})
+
+
+def run_sync(flow: Flow[T], perform: Performer, outside: Outside = _ALL_INSIDE) -> T:
     """Drive a step to its end with blocking calls."""
     try:
         request = next(flow)
         while True:
             try:
-                answer = perform(request)
+                answer = outside.get(type(request), perform)(request)
             except BaseException as error:  # noqa: BLE001 - also an interruption belongs to the step
                 request = flow.throw(error)
             else:
@@ -153,13 +199,13 @@ def run_sync(flow: Flow[T], perform: Callable[[Any], Any]) -> T:
         return stop.value  # type: ignore[no-any-return] # StopIteration cannot carry the type
 
 
-async def run_async(flow: Flow[T], perform: Callable[[Any], Awaitable[Any]]) -> T:
+async def run_async(flow: Flow[T], perform: Performer, outside: Outside = _ALL_INSIDE) -> T:
     """Drive a step to its end with awaited calls."""
     try:
         request = next(flow)
         while True:
             try:
-                answer = await perform(request)
+                answer = await outside.get(type(request), perform)(request)
             except BaseException as error:  # noqa: BLE001 - also cancellation belongs to the step
                 request = flow.throw(error)
             else:

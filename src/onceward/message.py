@@ -10,21 +10,31 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Required, TypedDict
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Required, TypedDict, TypeGuard
 
 from onceward.domain import checks, identity, payload
 from onceward.domain.reference import HEADER, Reference
+from onceward.domain.schedule import AT_ONCE, Due, due_of
 from onceward.errors import ContractViolation, InvalidMessage
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    Data = TypeVar("Data", covariant=True, default=Any)  # noqa: PLC0105 - it is the data
+else:
+    from typing import TypeVar
+
+    Data = TypeVar("Data", covariant=True)  # noqa: PLC0105 - as above
 
 DEFAULT = "default"
 """The destination of outgoing messages that name none; naming it is the same."""
 _EPOCH = datetime.fromtimestamp(0, UTC)
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
-_NOT_SHOWN = {"body", "headers", "draft", "effects"}
+_NOT_SHOWN = {"body", "headers", "outbox", "effects"}
 
 
 class Arguments(TypedDict, total=False):
-    """What `receive` and `process` take. `data` is JSON-able, `body` is raw bytes: one of them."""
+    """The arguments of `receive` and `process`. `data` is JSON-able, `body` is raw bytes: one of them."""
 
     source: Required[str]
     id: Required[str]
@@ -35,10 +45,12 @@ class Arguments(TypedDict, total=False):
     key: Any
     version: int
     position: int | None
+    at: datetime | None
+    delay: timedelta | float | None
 
 
 class SendArguments(TypedDict, total=False):
-    """What `inbox.send` takes beside type and data."""
+    """The arguments of `inbox.send` beside type and data."""
 
     body: bytes | None
     key: Any
@@ -46,6 +58,8 @@ class SendArguments(TypedDict, total=False):
     headers: Mapping[str, str] | None
     version: int
     id: str
+    at: datetime | None
+    delay: timedelta | float | None
 
 
 class Delivery(NamedTuple):
@@ -66,14 +80,11 @@ class Delivery(NamedTuple):
     cause: int | None = None
     """The number of the message whose handler sent this one."""
     blob: Reference | None = None
-    """Where the body was put away, if it was too large for a row; the delivery has it all the same."""
+    """Where the body was offloaded to, if it was too large for a row; the delivery has it all the same."""
     echo_window: float | None = None
     """Where its id is not signed: for how many seconds the first id of a body is remembered."""
-
-    @property
-    def stored_id(self) -> bytes:
-        """Its id as the ledger has it."""
-        return identity.stored_id(self.id, self.destination)
+    due: Due = AT_ONCE
+    """When it may run, where that is not at once."""
 
     @property
     def type_hash(self) -> int:
@@ -91,21 +102,31 @@ class Delivery(NamedTuple):
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         key: Any = None,
-        version: int = 1,
+        version: int | None = None,
         position: int | None = None,
         destination: str | None = None,
         cause: int | None = None,
         echo_window: float | None = None,
+        at: datetime | None = None,
+        delay: timedelta | float | None = None,
     ) -> Delivery:
-        """Check what a caller passed; everything wrong is said here, before anything is stored."""
+        """Check what a caller passed; everything wrong is an error here, before anything is stored."""
         if body is not None and data is not None:
             raise InvalidMessage("pass data= or body=, not both")
         if body is not None and not isinstance(body, bytes | bytearray | memoryview):
             raise InvalidMessage(f"body must be bytes, not {body.__class__.__name__}; use data= for JSON")
+        if version is None:
+            version = getattr(data, "__message_version__", 1)
         if not _is_version(version):
             raise InvalidMessage(f"version must be a whole number from 0, not {version!r}")
         if position is not None and not _is_number(position):
             raise InvalidMessage(f"position must be a whole number, not {position!r}")
+        due = AT_ONCE if at is None and delay is None else due_of(at, delay)
+        if position is not None and due != AT_ONCE:
+            raise InvalidMessage(
+                "pass position= or a time (at=, delay=), not both: each sets the place of the message in its key"
+            )
+        checked = _checked_headers(headers)
         raw = payload.encode(data) if body is None else bytes(body)
         return cls(
             source=identity.check_name("source", source),
@@ -113,13 +134,14 @@ class Delivery(NamedTuple):
             type=identity.check_name("type", type),
             version=version,
             key=identity.key_text(key),
-            headers=_checked_headers(headers),
+            headers=checked,
             body=raw,
             hash=identity.body_hash(raw),
             position=position,
             destination=None if destination in (None, DEFAULT) else identity.check_name("to", destination),
             cause=cause,
             echo_window=echo_window,
+            due=due,
         )
 
 
@@ -140,8 +162,7 @@ def delivery_of(call: str, arguments: Mapping[str, Any]) -> Delivery:
         except TypeError:
             if arguments.keys() >= _NEEDED.keys():
                 raise
-    names = _ARGUMENTS if call.endswith("receive") else _ARGUMENTS[:-1]
-    checks.message(f"{call}()", arguments, _NEEDED, names)
+    checks.message(f"{call}()", arguments, _NEEDED, _ARGUMENTS)
     raise AssertionError("unreachable")
 
 
@@ -149,7 +170,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
 
 
-def _is_version(version: Any) -> bool:
+def _is_version(version: Any) -> TypeGuard[int]:
     return _is_number(version) and 0 <= version < 2**31
 
 
@@ -172,40 +193,47 @@ def check_destination(where: str, to: Any, outlets: Collection[str]) -> None:
         checks.refuse(where, "to", to, f"one of the sinks of this process: {', '.join(map(repr, sorted(outlets)))}")
 
 
-class Draft:
-    """What a handler sends while it runs: written in its transaction, forgotten when it fails."""
+class Outgoing:
+    """What a handler leaves to its commit while it runs, messages and calls; forgotten when it fails."""
 
-    __slots__ = ("_open", "_outlets", "_source", "deliveries")
+    __slots__ = ("_open", "_outlets", "_source", "calls", "deliveries")
 
     def __init__(self, source: str, outlets: Collection[str] = ()) -> None:
         self._source, self._outlets, self._open = source, outlets, False
         self.deliveries: list[Delivery] = []
+        """Written in its transaction."""
+        self.calls: list[Callable[[], Any]] = []
+        """Made after its commit."""
 
     def begin(self) -> None:
         """An attempt starts, with nothing sent yet."""
-        self.deliveries, self._open = [], True
+        self.deliveries, self.calls, self._open = [], [], True
 
     def end(self) -> None:
         """The handler has ended; whatever calls `send` now is too late."""
         self._open = False
 
-    def add(self, **fields: Any) -> str:
-        """Check an outgoing message and keep it for the commit; answers its id."""
+    def check_open(self, what: str) -> None:
+        """Refuse what comes when the handler has ended."""
         if not self._open:
-            raise ContractViolation("message.send() was called outside of its handler; its transaction is over")
+            raise ContractViolation(f"message.{what}() was called outside of its handler; its transaction is over")
+
+    def add(self, **fields: Any) -> str:
+        """Check an outgoing message and keep it for the commit; returns its id."""
+        self.check_open("send")
         check_destination("message.send()", fields.get("destination"), self._outlets)
         self.deliveries.append(Delivery.of(source=self._source, **fields))
         return self.deliveries[-1].id
 
 
-class Message(NamedTuple):
-    """A message as a handler sees it."""
+class Message(NamedTuple, Generic[Data]):
+    """A message as a handler sees it. With `Message[OrderPaid]` as its annotation, `message.data` is an `OrderPaid`."""
 
     id: str
     source: str
     type: str
     version: int
-    data: Any
+    data: Data
     body: bytes
     headers: Mapping[str, str]
     key: str | None
@@ -215,7 +243,7 @@ class Message(NamedTuple):
     consumer: str
     to: str | None = None
     """Where it goes, for a message that a sink publishes."""
-    draft: Draft | None = None
+    outbox: Outgoing | None = None
     effects: Callable[..., Any] | None = None
 
     def __repr__(self) -> str:
@@ -231,17 +259,20 @@ class Message(NamedTuple):
         key: Any = None,
         to: str | None = None,
         headers: Mapping[str, str] | None = None,
-        version: int = 1,
+        version: int | None = None,
+        at: datetime | None = None,
+        delay: timedelta | float | None = None,
     ) -> str:
         """Send a message in this handler's transaction: it goes out if, and only if, that is committed.
 
         The relay publishes it afterwards, at least once, in order per `key`, always with the id that this returns.
-        Correlation, causation and trace context of the incoming message go along.
+        With `at` or `delay` it is published then, and comes into the order of its key then. Correlation, causation and
+        trace context of the incoming message go along.
         """
-        if self.draft is None:
+        if self.outbox is None:
             raise ContractViolation("message.send() works inside a handler; elsewhere use inbox.send()")
-        return self.draft.add(
-            id=self.idempotency_key(f"send {len(self.draft.deliveries)}"),
+        return self.outbox.add(
+            id=self.idempotency_key(f"send {len(self.outbox.deliveries)}"),
             type=type,
             data=data,
             body=body,
@@ -249,15 +280,17 @@ class Message(NamedTuple):
             version=version,
             destination=to,
             cause=self.seq,
+            at=at,
+            delay=delay,
             headers={**passed_on(self.id, self.headers), **(headers or {})},
         )
 
     def once(self, name: str, call: Callable[[], Any], *, idempotent: bool | timedelta = False) -> Any:
         """Make an external call once: its intent is recorded before, its result after, and a retry gets the record.
 
-        Where an attempt died in between, nobody knows whether the call happened. With `idempotent=True` (the other side
+        Where an attempt died in between, whether the call happened is unknown. With `idempotent=True` (the other side
         honours `message.idempotency_key(name)`) it is made again, up to a day after it was begun, or for as long as
-        a `timedelta` says that the other side remembers keys; else the message is dead until a person says what
+        a `timedelta` states that the other side remembers keys; else the message is dead until an operator records what
         happened. Raise `Retry` inside `call` to say that it did not happen. In an `async def` handler, await it.
         """
         if self.effects is None:
@@ -268,6 +301,23 @@ class Message(NamedTuple):
                 f"message.once({name!r}, lambda: charge(...)), or the call is made each time"
             )
         return self.effects(self, name, call, idempotent)
+
+    def after_commit(self, call: Callable[[], Any]) -> None:
+        """Make a call once this attempt is committed, at most once: for what may be lost, such as clearing a cache.
+
+        It is not made when the attempt is rolled back, and not when the process dies right after the commit; what it
+        raises is logged and changes nothing. It runs in the worker's thread (`async def` handlers: on the event loop,
+        awaited), before the next message. What must happen goes through `message.send` or `message.once`.
+        """
+        if self.outbox is None:
+            raise ContractViolation("message.after_commit() works inside a handler")
+        if not callable(call):
+            raise ContractViolation(
+                f"message.after_commit(): call must be a function without arguments, not {type(call).__name__}; write "
+                "message.after_commit(lambda: cache.delete(...)), or the call is made at once"
+            )
+        self.outbox.check_open("after_commit")
+        self.outbox.calls.append(call)
 
     def idempotency_key(self, name: str) -> str:
         """A key for an external call, the same on every retry of this message: `message.idempotency_key("charge")`.
@@ -289,7 +339,7 @@ class Failure(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What became of a delivery. Returned only after its transaction was committed, or its spool is on the disk."""
+    """What became of a delivery. Returned only after its commit (but `pending`), or its spool is on the disk."""
 
     status: Literal["accepted", "duplicate", "mismatch", "spooled"]
     """`accepted`: new. `duplicate`: known, nothing done.
@@ -306,6 +356,8 @@ class Receipt:
     """What the handler returned, for a message that is finished."""
     error: Failure | None = None
     """What the handler raised in this call of `process`; the message is stored all the same."""
+    pending: bool = False
+    """With `tx=`: all of this is so when, and if, your transaction is committed."""
 
     @property
     def outcome(self) -> Literal["done", "queued", "retrying", "dead", "duplicate", "mismatch", "spooled"]:

@@ -11,11 +11,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
 from onceward.domain import checks, identity
 from onceward.domain.breaker import CIRCUIT, Breaker, Circuit
-from onceward.domain.hooks import UNWATCHED, Watched, Watcher
+from onceward.domain.data_types import Model, model_of_handler, upcaster_of
+from onceward.domain.hooks import NO_HOOKS, HandlerHook, HookedCall
+from onceward.domain.middleware import Layers, Middleware, acalled, called, check_kind
+from onceward.domain.parameters import CONNECTION, Parameter, Providers
+from onceward.domain.selection import EVERYTHING, Selection
 from onceward.errors import ConfigurationError, HandlerNotFound, VersionUnknown
 from onceward.message import Message
 from onceward.retry import POLICY, RetryPolicy
@@ -25,13 +30,12 @@ OUTBOX = "onceward.outbox"
 
 ANY_TYPE = "*"
 
-HandlerFunction = Callable[[Any, Any], Any]
+HandlerFunction = Callable[..., Any]
 Upcaster = Callable[[Any], Any]
 Promise = Literal["exactly-once", "at-least-once", "weaker"]
 KeySpec = str | Callable[[Message], Any] | None
 PATH = "a field, a dotted path, header:NAME"
 """What `key=` and `sequence=` may be."""
-
 
 APART = 3
 """After so many messages without a use of their transaction a handler is taken to have its effects elsewhere."""
@@ -49,7 +53,7 @@ class Use:
     """What of it is in the database."""
 
     def add(self, messages: Sequence[Message]) -> bool:
-        """It has finished messages without that; answers whether these were enough to tell."""
+        """It has finished messages without that; returns whether these were enough to tell."""
         self.apart.update(message.seq for message in messages)  # a group that fails runs again, and counts once
         return len(self.apart) >= APART
 
@@ -74,7 +78,7 @@ class Handler:
     raw: bool = False
     keep_body: bool = True
     batch: bool = False
-    """It takes a list of messages in one transaction."""
+    """It gets a list of messages in one transaction."""
     sequence: str | None = None
     """Where a message says its number within its key; each waits for the one before."""
     gap: timedelta = timedelta(minutes=5)
@@ -91,25 +95,56 @@ class Handler:
     the destination it publishes to."""
     guarantee: Promise | None = None
     """What the program relies on; it does not start with less."""
-    watchers: Sequence[Watcher] = ()
-    """Who is told when it runs; the registry's own list, so that later ones count too."""
+    hooks: Sequence[HandlerHook] = ()
+    """What is called when it runs; the registry's own list, so that later ones count too."""
     outlets: Collection[str] = ()
     """Where it may send to, if not anywhere; the registry's own set."""
     forgets_failures: bool = False
     """A failure leaves nothing behind: `process` raises it, and the caller comes again under the same id."""
+    data_type: Any = None
+    """What its messages' data is to be, where `@inbox.on` was given that."""
+    model: Model | None = None
+    """What makes the data of its messages that; without one it is as it came."""
+    parameter: Parameter = CONNECTION
+    """What it gets beside its message."""
+    layers: Layers = ()
+    """Whose middleware is around it: of its inbox first, then of its routers."""
+    outside: Sequence[Middleware] = ()
+    """What surrounds an attempt outside of its transaction; then the handler has that to itself."""
+    inside: Sequence[Middleware] = ()
+    """What surrounds each of its calls."""
+    stands_for: Handler | None = None
+    """The one that it calls, with what that takes: in a proof, where it watches."""
     use: Use = field(default_factory=Use)
     is_async: bool = field(init=False)
+    call: HandlerFunction = field(init=False)
+    """Calls it, for a message and a connection, with what it gets; of an `async def` handler it is to be awaited."""
 
     def __post_init__(self) -> None:
         called = getattr(self.function, "__call__", None)  # noqa: B004 - of an object it may be `async def`
         is_async = inspect.iscoroutinefunction(self.function) or inspect.iscoroutinefunction(called)
         object.__setattr__(self, "is_async", is_async)
+        self.surround(self.outside, self.inside)
 
-    def watched(self, message: Any) -> AbstractContextManager[Any]:
+    def surround(self, outside: Sequence[Middleware], inside: Sequence[Middleware]) -> None:
+        """Put middleware around it. How it is called is decided here, and not for each message."""
+        call, parameter = self.function, self.parameter
+        if parameter is not CONNECTION:
+            call = partial(parameter.acall if self.is_async else parameter.call, call)
+        if inside:
+            call = partial(acalled if self.is_async else called, inside, call)
+        for name, value in (("outside", outside), ("inside", inside), ("call", call)):
+            object.__setattr__(self, name, value)
+
+    def cause(self, error: BaseException) -> BaseException:
+        """The driver's error behind one that it has raised; else the same."""
+        return (self.stands_for or self).parameter.cause(error)
+
+    def hooked(self, message: Any) -> AbstractContextManager[Any]:
         """What surrounds a call of it for a message, or for a list of them."""
-        if not self.watchers:
-            return UNWATCHED
-        return Watched(self.watchers, self, message if isinstance(message, list) else [message])
+        if not self.hooks:
+            return NO_HOOKS
+        return HookedCall(self.hooks, self, message if isinstance(message, list) else [message])
 
     @property
     def is_paused(self) -> bool:
@@ -119,7 +154,9 @@ class Handler:
     @property
     def pause_left(self) -> float:
         """For how many seconds its circuit stays open."""
-        return self.breaker.seconds_left if self.breaker else 0.0
+        if self.breaker is None or not self.breaker.was_open:  # the usual case, asked for every message
+            return 0.0
+        return self.breaker.seconds_left
 
     @property
     def name(self) -> str:
@@ -140,24 +177,36 @@ def check_options(message_type: Any, timeout: Any, circuit: Any) -> timedelta | 
 class Registry:
     """The handlers that this process has."""
 
-    def __init__(self) -> None:
+    def __init__(self, providers: Providers | None = None) -> None:
+        self.providers = providers or Providers()
+        """What makes the parameters of the handlers."""
         self._handlers: dict[tuple[str, str, int], Handler] = {}
-        self._by_type: dict[tuple[str, str], Handler] = {}
+        self._by_type: dict[tuple[str, str], list[Handler]] = {}
         self._upcasters: dict[tuple[str, int], Upcaster] = {}
-        self.watchers: list[Watcher] = []
+        self.hooks: list[HandlerHook] = []
+        self.middleware: list[Middleware] = []
+        """What surrounds every attempt of its handlers."""
         self.outlets: set[str] = set()
         """The destinations that this process has a sink for."""
         self.sources: dict[str, timedelta] = {}
         """How late each source may redeliver."""
+        self.declared = 0
+        """How much there is to tell the database: it only grows."""
 
     def add(self, handler: Handler) -> None:
-        """Register a handler, or say what it collides with."""
+        """Register a handler; raises with what it collides with."""
         identity.check_name("type", handler.type)
         identity.check_name("consumer", handler.consumer)
-        self._check(handler)
+        parameter = self._check(handler)
+        model = handler.model or model_of_handler(handler)
         for other in self._handlers.values():
             if (other.consumer, other.type) != (handler.consumer, handler.type):
                 continue
+            if other.version == handler.version and other.function is handler.function:
+                raise ConfigurationError(
+                    f"{handler.name} handles version {handler.version} of {handler.type!r} for consumer "
+                    f"{handler.consumer!r} already; register it, and include its router, once"
+                )
             if other.version == handler.version:
                 raise ConfigurationError(
                     f"{handler.name} and {other.name} both handle version {handler.version} of "
@@ -174,13 +223,28 @@ class Registry:
                     f"{handler.name} and {other.name} handle versions of {handler.type!r} for the same "
                     "consumer and must therefore both be def or both be async def"
                 )
-        object.__setattr__(handler, "watchers", self.watchers)
+        object.__setattr__(handler, "hooks", self.hooks)
         object.__setattr__(handler, "outlets", self.outlets)
+        object.__setattr__(handler, "parameter", parameter)
+        object.__setattr__(handler, "model", model)
+        self._surround(handler)
         self._handlers[handler.consumer, handler.type, handler.version] = handler
-        self._by_type.setdefault((handler.consumer, handler.type), handler)
+        self.declared += 1
+        self._by_type.setdefault((handler.consumer, handler.type), []).append(handler)
 
-    @staticmethod
-    def _check(handler: Handler) -> None:
+    def arrange(self) -> None:
+        """Middleware has come: put it around the handlers that are here, or refuse it."""
+        for handler in self._handlers.values():
+            if not handler.external:
+                self._surround(handler)
+
+    def _surround(self, handler: Handler) -> None:
+        all_of_it = [one for layer in (self.middleware, *handler.layers) for one in layer]
+        check_kind(all_of_it, handler.name, is_async=handler.is_async)
+        outside = tuple(one for one in all_of_it if not one.inside)
+        handler.surround(outside, tuple(one for one in all_of_it if one.inside))
+
+    def _check(self, handler: Handler) -> Parameter:
         where = f"@inbox.on({handler.type!r})"
         checks.handler(where, handler.function)
         if callable(handler.key):
@@ -207,12 +271,14 @@ class Registry:
         if handler.type == ANY_TYPE or handler.consumer.startswith(identity.RESERVED):
             reserved = f"the type {ANY_TYPE!r} and consumers that begin with {identity.RESERVED!r}"
             raise ConfigurationError(f"{handler.name}: {reserved} are reserved")
+        return self.providers.parameter_of(where, handler.function, is_async=handler.is_async)
 
     def add_relay(self, handler: Handler) -> None:
         """Register the handler of outgoing messages to one destination."""
-        object.__setattr__(handler, "watchers", self.watchers)
+        object.__setattr__(handler, "hooks", self.hooks)
         self._handlers[OUTBOX, handler.type, 1] = handler
-        self._by_type[OUTBOX, handler.type] = handler
+        self.declared += 1
+        self._by_type[OUTBOX, handler.type] = [handler]
         self.outlets.add(handler.type)
 
     def destinations(self, *, is_async: bool) -> list[str]:
@@ -226,7 +292,11 @@ class Registry:
         checks.function(where, "function", upcaster)
         if (message_type, version) in self._upcasters:
             raise ConfigurationError(f"version {version} of {message_type!r} has an upcaster already")
-        self._upcasters[message_type, version] = upcaster
+        self._upcasters[message_type, version] = upcaster_of(where, upcaster)
+
+    def upcaster(self, message_type: str, version: int) -> Upcaster | None:
+        """What brings data of a version up to the next, if anything does."""
+        return self._upcasters.get((message_type, version))
 
     def __iter__(self) -> Iterator[Handler]:
         return iter(self._handlers.values())
@@ -234,27 +304,23 @@ class Registry:
     def __len__(self) -> int:
         return len(self._handlers)
 
-    @property
-    def declared(self) -> int:
-        """How much there is to tell the database: it only grows."""
-        return len(self._handlers) + len(self.sources)
-
     def of_type(self, consumer: str, message_type: str) -> Handler | None:
         """Any handler of the type, whatever the version: they share key and kind."""
-        return self._by_type.get((consumer, message_type))
+        found = self._by_type.get((consumer, message_type))
+        return found[0] if found else None
 
     def all_paused(self, consumer: str, message_type: str) -> bool:
         """Whether a type has handlers and each of its versions has its circuit open."""
-        mine = [h.is_paused for h in self._handlers.values() if (h.consumer, h.type) == (consumer, message_type)]
-        return bool(mine) and all(mine)
+        found = self._by_type.get((consumer, message_type))
+        return found is not None and all(handler.is_paused for handler in found)
 
     def find(self, consumer: str, message_type: str, version: int) -> tuple[Handler, list[Upcaster]]:
         """The handler of a message and what brings its data up to that handler's version.
 
         The type of an outgoing message is its destination here, and all its versions are alike.
         """
-        if (consumer, message_type) in self._by_type and consumer == OUTBOX:
-            return self._by_type[OUTBOX, message_type], []
+        if consumer == OUTBOX and (consumer, message_type) in self._by_type:
+            return self._by_type[OUTBOX, message_type][0], []
         path: list[Upcaster] = []
         step = version
         while (consumer, message_type, step) not in self._handlers:
@@ -265,22 +331,32 @@ class Registry:
         return self._handlers[consumer, message_type, step], path
 
     @property
-    def handles(self) -> str:
-        """Every (consumer, type, version) that has a handler or leads to one: a line of each, for other processes."""
+    def types(self) -> list[str]:
+        """The types of messages that have a handler here."""
+        return sorted({one.type for one in self._handlers.values() if not one.external})
+
+    def handles(self, selection: Selection = EVERYTHING) -> str:
+        """What is run here, for other processes."""
+        return "".join(self.lines(selection))
+
+    def lines(self, selection: Selection = EVERYTHING) -> list[str]:
+        """Every (consumer, type, version) that is run here, or leads to one: a line of each."""
         lines = set()
         for handler in self._handlers.values():
+            if not handler.external and not selection.takes(handler.type):
+                continue
             lines.add(_line(handler.consumer, handler.type, handler.version))
             version = handler.version - 1
             while (handler.type, version) in self._upcasters:
                 lines.add(_line(handler.consumer, handler.type, version))
                 version -= 1
-        return "".join(sorted(lines))
+        return sorted(lines)
 
     def _unknown(self, consumer: str, message_type: str, version: int) -> HandlerNotFound:
         mine = [h.version for h in self._handlers.values() if (h.consumer, h.type) == (consumer, message_type)]
         upcast = [known for kind, known in self._upcasters if kind == message_type]
         text = (
-            f"nobody handles version {version} of {message_type!r} for consumer {consumer!r}; "
+            f"no handler for version {version} of {message_type!r} for consumer {consumer!r}; "
             f"handled versions: {', '.join(map(str, sorted(mine))) or 'none'}; "
             f"upcasters: {', '.join(map(str, sorted(upcast))) or 'none'}"
         )

@@ -29,7 +29,7 @@ LONGEST = timedelta(days=3650)
 
 
 class Retry(Exception):
-    """Raised by a handler: not now, try again, `after` a given time if one is given. Counts as an attempt."""
+    """Raised by a handler: not now, try again, `after` this time if one is given. Counts as an attempt."""
 
     def __init__(self, reason: str = "", *, after: timedelta | float | None = None) -> None:
         super().__init__(reason or "the handler asked for a retry")
@@ -114,7 +114,7 @@ class Again(NamedTuple):
 
 
 class Dead(NamedTuple):
-    """Never try again by itself; a person decides."""
+    """Not tried again by itself; an operator decides."""
 
     reason: str
 

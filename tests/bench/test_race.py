@@ -13,7 +13,7 @@ import pytest
 from bench import contest, lineup, race
 from bench.contest import Contender, compete
 from bench.figures import Figures
-from bench.judges import at_sqlite
+from bench.observers import at_sqlite
 from bench.race import Finish, Unusable
 from bench.scale import TINY
 
@@ -51,17 +51,24 @@ _WORK = "deadline = time.process_time() + 0.5\nwhile time.process_time() < deadl
 def test_the_clock_stops_at_the_empty_table(queue: Path) -> None:
     """What a process does after that, once it is told that nothing is left, counts for neither figure."""
     afterwards = _process(queue, _TAKE, "wait_for_end()", "told = time.perf_counter()", _WORK, "tell(told)")
-    with at_sqlite(queue, LEFT) as judge:
-        finish = race.race([afterwards], judge)
+    with at_sqlite(queue, LEFT) as observer:
+        finish = race.race([afterwards], observer)
     assert finish.ended <= finish.answers[0]
     assert finish.clients < 0.4
+
+
+def test_what_a_contender_prints_does_not_stop_it(queue: Path) -> None:
+    """It may say more than a pipe can hold, as where one message in fifty fails."""
+    talkative = _process(queue, "print('x' * 1_000_000, file=sys.stderr)", _TAKE, "wait_for_end()", "tell(1)")
+    with at_sqlite(queue, LEFT) as observer:
+        assert race.race([talkative], observer, patience=30).answers == [1]
 
 
 def test_what_a_contender_used_is_counted(queue: Path) -> None:
     """Also what its children used, as pgbench is one."""
     child = f"subprocess.run([sys.executable, '-c', {f'import time{chr(10)}{_WORK}'!r}])"
-    with at_sqlite(queue, LEFT) as judge:
-        finish = race.race([_process(queue, "import subprocess", child, _TAKE, "tell(1)")], judge)
+    with at_sqlite(queue, LEFT) as observer:
+        finish = race.race([_process(queue, "import subprocess", child, _TAKE, "tell(1)")], observer)
     assert finish.clients >= 0.4
     assert finish.seconds >= 0.4
 
@@ -84,13 +91,13 @@ def test_nothing_is_lost_of_a_child_that_ends_meanwhile(monkeypatch: pytest.Monk
 
 def test_a_contender_that_fails_or_leaves_something_has_no_figure(queue: Path) -> None:
     """It says why."""
-    with at_sqlite(queue, LEFT) as judge:
+    with at_sqlite(queue, LEFT) as observer:
         with pytest.raises(Unusable, match="no luck"):
-            race.race([_process(queue, "raise SystemExit('no luck')")], judge)
+            race.race([_process(queue, "raise SystemExit('no luck')")], observer)
         with pytest.raises(Unusable, match="something was left when it ended"):
-            race.race([_process(queue, "tell('done')")], judge)
+            race.race([_process(queue, "tell('done')")], observer)
         with pytest.raises(Unusable, match="something was left when it had to end"):
-            race.race([_process(queue, "wait_for_end()")], judge, patience=0.2)
+            race.race([_process(queue, "wait_for_end()")], observer, patience=0.2)
 
 
 def _peer(path: Path, found: tuple[int, int]) -> list[str]:

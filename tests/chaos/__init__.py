@@ -1,1 +1,1 @@
-"""The chaos runs in short, and the judge of the long ones."""
+"""The chaos runs in short, and the verdict on the long ones."""

@@ -89,8 +89,8 @@ def test_list_filters_and_pages(any_shop: Shop) -> None:
 def test_show_finds_a_message_by_number_and_by_its_producers_id(any_shop: Shop) -> None:
     seq = any_shop.deliver("plain", 1, order=7)
     store = ("--store", any_shop.url)
-    story = json.loads(answer("show", *store, str(seq), "--json").output)
-    assert (story["seq"], story["id"], story["body"]) == (seq, "plain-1", '{"order":7}')
+    detail = json.loads(answer("show", *store, str(seq), "--json").output)
+    assert (detail["seq"], detail["id"], detail["body"]) == (seq, "plain-1", '{"order":7}')
     by_id = answer("show", *store, "--service", "shop", "--source", "test", "--id", "plain-1").output
     assert by_id.splitlines()[0].split() == ["message", str(seq)]
     assert any_shop.inbox.admin.find("test", "plain-1") == [seq]
@@ -98,7 +98,8 @@ def test_show_finds_a_message_by_number_and_by_its_producers_id(any_shop: Shop) 
     for missing in (("12345",), ("--source", "test", "--id", "nobody")):
         result = command("show", *store, *missing)
         assert (result.exit_code, "there is no message" in result.stderr) == (1, True)
-    for wrong in ((), ("abc",), ("1", "2"), ("--source", "test"), ("1", "--source", "test", "--id", "x")):
+    assert command("show", *store, "abc").exit_code == 1, "there is no such id"
+    for wrong in ((), ("1", "2"), ("--source", "test"), ("1", "--source", "test", "--id", "x")):
         assert command("show", *store, *wrong).exit_code == 2
 
 
@@ -122,7 +123,7 @@ def test_bulk_asks_first_and_refuses_where_nobody_can_be_asked(any_shop: Shop) -
     for number in range(3):
         dead_message(any_shop, number)
     store = ("--store", any_shop.url)
-    for verb in ("redrive", "release", "discard"):
+    for verb in ("redrive", "unblock", "discard"):
         refused = command(verb, *store, "--all", "--reason", "x")
         assert (refused.exit_code, "--yes" in refused.stderr) == (2, True)
         assert command(verb, *store, "--reason", "x").exit_code == 2
@@ -130,19 +131,24 @@ def test_bulk_asks_first_and_refuses_where_nobody_can_be_asked(any_shop: Shop) -
         assert command(verb, *store, "1").exit_code == 2  # no reason
     nothing = json.loads(answer("redrive", *store, "--type", "plain", "--reason", "x", "--yes", "--json").output)
     assert nothing == {"changed": 0, "unchanged": {}}
+    looked = json.loads(answer("redrive", *store, "--type", "bad", "--preview", "--json").output)
+    assert looked == {"found": [1, 2, 3]}
+    assert re.search(r"1 +bad +test +shop", answer("discard", *store, "2", "--preview").output)
+    named = command("discard", *store, "--source", "test", "--id", "unknown", "--reason", "x")
+    assert (named.exit_code, any_shop.inbox.admin.stats().dead) == (1, 3)
     done = answer("redrive", *store, "--type", "bad", "--reason", "fixed", "--yes").output
     assert re.search(r"3 +bad +test +shop", done)
     assert "redriven: 3 messages" in done
     assert any_shop.inbox.admin.stats().dead == 0
 
 
-def test_release_lets_a_key_go_on_and_redrive_then_needs_a_word(any_shop: Shop) -> None:
+def test_unblock_lets_a_key_go_on_and_redrive_then_needs_a_word(any_shop: Shop) -> None:
     seq = dead_message(any_shop, 1, order=7)
     behind = any_shop.deliver("bad", 2, why="later", order=7)
     any_shop.inbox.drain()
     store = ("--store", any_shop.url, "--service", "shop")
     assert json.loads(answer("show", *store, str(behind), "--json").output)["status"] == "waiting"
-    assert "released: 1 message" in answer("release", *store, str(seq), "--reason", "by hand").output
+    assert "unblocked: 1 message" in answer("unblock", *store, str(seq), "--reason", "by hand").output
     any_shop.inbox.drain()
     refused = command("redrive", *store, str(seq), "--reason", "x")
     assert (refused.exit_code, "--out-of-order" in refused.output) == (1, True)
@@ -163,13 +169,13 @@ def test_quarantine_shows_what_differs_and_takes_a_decision_once(any_shop: Shop)
     decision = ("quarantine", "resolve", *store, str(case["case"]), "keep-first", "--reason", "sender bug")
     assert f"message {seq} stays" in answer(*decision).output
     assert command(*decision).exit_code == 1
-    assert "no open cases" in answer("quarantine", "list", *store).output
+    assert "no open mismatches" in answer("quarantine", "list", *store).output
 
 
 def test_effects_are_listed_and_a_wrong_one_is_refused(any_shop: Shop) -> None:
     seq = any_shop.deliver("plain", 1)
     store = ("--store", any_shop.url)
-    assert "no open effects" in answer("effects", "list", *store).output
+    assert "no external call has an unknown outcome" in answer("effects", "list", *store).output
     settle = ("effects", "settle", *store, str(seq), "charge")
     assert command(*settle, "happened", "--reason", "x").exit_code == 1
     assert command(*settle, "perhaps", "--reason", "x").exit_code == 2
@@ -186,11 +192,11 @@ def test_wrong_targets_are_explained(sqlite_shop: Shop, tmp_path: Path) -> None:
         (("tests.cli.shop:nothing",), "tests.cli.shop:nothing is NoneType, not an onceward Inbox"),
         (("tests.cli.shop",), "is not of the form MODULE:ATTR"),
         (("sqlite:///x.db",), "write --store sqlite:///x.db"),
-        ((), "say which inbox"),
+        ((), "which inbox?"),
         ((PROGRAM, "--store", "sqlite://"), "not both"),
         ((PROGRAM, "--prefix", "x_"), "go with --store"),
         ((PROGRAM, "surplus"), "unexpected: surplus"),
-        (("--store", "redis://x"), "no store for 'redis' URLs"),
+        (("--store", "oracle://x"), "no store for 'oracle' URLs"),
     ):
         result = command("status", *words)
         assert (result.exit_code, sentence in result.stderr) == (2, True), (words, result.output)
@@ -216,16 +222,16 @@ def test_the_doctor_says_what_is_wrong(any_shop: Shop) -> None:
         found = json.loads(command("doctor", "--store", any_shop.url, "--json").output)
         return {finding["what"]: finding["level"] for finding in found}
 
-    assert findings()["every unfinished message is within somebody's reach"] == "ok"
+    assert findings()["no stuck messages"] == "ok"
     any_shop.deliver("unknown", 1)
     dead_message(any_shop, 1)
     any_shop.deliver("bad", 2, why="x", order=7)
-    assert findings()["1 message of a type nobody handles: unknown"] == "warning"
+    assert findings()["1 message of a type without a handler: unknown"] == "warning"
     assert findings()["1 dead message; later messages of the same key wait behind"] == "warning"
     assert findings()["1 message waiting, and no worker is running"] == "warning"
     with any_shop.inbox.transaction() as connection:
         connection.execute("UPDATE onceward_queue SET state = 'waiting' WHERE key_hash IS NOT NULL AND state = 'ready'")
-    assert findings()["1 row in a state that nobody would ever move"] == "error"
+    assert findings()["1 row in a state that no worker would ever move"] == "error"
 
 
 def test_the_doctors_exit_code_is_about_errors_alone(sqlite_shop: Shop) -> None:
@@ -264,13 +270,15 @@ def test_without_its_packages_the_command_line_says_what_it_needs() -> None:
 
 
 def test_every_command_has_help_with_an_example() -> None:
-    names = [(name,) for name in COMMANDS if name not in {"quarantine", "effects"}]
+    names = [(name,) for name in COMMANDS if name not in {"quarantine", "effects", "alerts"}]
     for words in (
         *names,
         ("quarantine", "list"),
         ("quarantine", "resolve"),
         ("effects", "list"),
         ("effects", "settle"),
+        ("alerts", "list"),
+        ("alerts", "test"),
     ):
         shown = answer(*words, "--help").output
         assert f"onceward {' '.join(words)}" in shown.partition("Example")[2], words

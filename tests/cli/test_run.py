@@ -8,7 +8,10 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from tests.cli.conftest import Shop
+import pytest
+
+from onceward import Inbox
+from tests.cli.conftest import PROGRAM, Shop
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -64,3 +67,73 @@ def test_watching_goes_on_until_it_is_interrupted(sqlite_shop: Shop) -> None:
             sqlite_shop.deliver("plain", due)
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=30) == 0
+
+
+RELOADED = """
+from onceward import Inbox
+
+inbox = Inbox({url!r}, service="shop")
+
+
+@inbox.on("plain")
+def plain(message, tx):
+    {body}
+"""
+
+
+def test_a_change_of_the_program_starts_it_again_with_errors_in_the_log(sqlite_url: str, tmp_path: Path) -> None:
+    """R69: also when the program cannot even be imported in between."""
+    program, log = tmp_path / "reloaded.py", tmp_path / "log"
+
+    def write(body: str) -> None:
+        program.write_text(RELOADED.format(url=sqlite_url, body=body))
+
+    def logged(text: str) -> None:
+        wait_until(lambda: text in log.read_text(), timeout=60, message=f"{text!r} in the log")
+
+    write("raise ValueError(message.data['secret'])")
+    with log.open("ab") as output:
+        words = ["run", "reloaded:inbox", "--reload"]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "onceward", *words], cwd=tmp_path, stderr=output, stdout=output
+        )
+    try:
+        logged(f"created the onceward tables in {sqlite_url.removeprefix('sqlite:///')}")
+        logged("working on")
+        with Inbox(sqlite_url, service="shop") as inbox:
+            inbox.receive(source="test", id="1", type="plain", data={"secret": "what is wrong"})
+        logged("ValueError: what is wrong")
+        assert "Traceback" in log.read_text()
+        assert "Details: onceward explain reloaded:inbox 1" in log.read_text()
+        write("this is no Python")
+        logged("reloaded.py changed: restarting")
+        logged("it is started again when a .py file changes")
+        write("open('done', 'w').close()")
+        with Inbox(sqlite_url, service="shop") as inbox:
+            inbox.receive(source="test", id="2", type="plain", data={})
+        wait_until((tmp_path / "done").exists, timeout=60)
+    finally:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 0
+
+
+@pytest.mark.parametrize(
+    "options", [("--only", "plain"), ("--except", "ordered", "--except", "bad", "--processes", "2")]
+)
+def test_some_of_the_types(sqlite_shop: Shop, options: tuple[str, ...]) -> None:
+    """R59: also by the processes of a supervisor."""
+    sqlite_shop.deliver("ordered", 1, order=1)
+    process = sqlite_shop.start(*options)
+    sqlite_shop.deliver("plain", 2)
+    sqlite_shop.wait(lambda: "plain-2" in sqlite_shop.effects())
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == 0, sqlite_shop.log()
+    assert sqlite_shop.effects() == ["plain-2"]
+    assert sqlite_shop.inbox.admin.stats().due == 1
+
+
+def test_a_type_without_a_handler_is_wrong_usage(sqlite_shop: Shop) -> None:
+    """With what was meant."""
+    told = sqlite_shop.call("run", PROGRAM, "--only", "plane")
+    assert told.returncode == 2
+    assert "did you mean 'plain'?" in told.stderr

@@ -48,9 +48,9 @@ def test_a_killed_childs_messages_are_taken_over_at_once(any_shop: Shop) -> None
     os.kill(victim, signal.SIGKILL)
     any_shop.go()
     any_shop.wait(lambda: any_shop.effects() == ["held-1"])
-    story = any_shop.inbox.admin.message(seq)
-    assert story is not None
-    (crash,) = story.history
+    detail = any_shop.inbox.admin.message(seq)
+    assert detail is not None
+    (crash,) = detail.history
     assert (crash.kind, crash.charged) == ("crash", True)
     assert f"process {victim} on " in crash.error
     assert "was killed by signal 9 (SIGKILL)" in crash.error
@@ -67,10 +67,10 @@ def test_a_message_that_kills_is_dead_after_three_crashes_and_its_neighbours_are
     sqlite_shop.start("--processes", "2")
     sqlite_shop.wait(lambda: sqlite_shop.inbox.admin.stats().dead == 1)
     sqlite_shop.wait(lambda: sqlite_shop.effects() == [f"plain-{number}" for number in range(6)])
-    story = sqlite_shop.inbox.admin.message(killer)
-    assert story is not None
-    assert (story.status, story.crashes) == ("dead", 3)
-    assert [crash.charged for crash in story.history].count(True) == 3
+    detail = sqlite_shop.inbox.admin.message(killer)
+    assert detail is not None
+    assert (detail.status, detail.crashes) == ("dead", 3)
+    assert [crash.charged for crash in detail.history].count(True) == 3
     charged = sqlite_shop.ask("SELECT DISTINCT seq FROM onceward_attempt WHERE charged")
     assert charged == [(killer,)]
 

@@ -1,19 +1,47 @@
-"""What a handler does, written once for `def` and `async def`.
-
-A behaviour is a generator over a message: it yields the steps it takes on its transaction and gets their answers
-(or their errors) back, so a test says what happens to the transaction and not how it is awaited. Returning and
-raising are the behaviour's own.
-"""
+"""Behaviours of the shipped suite, and what only a store with SQL lets a handler do."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from onceward import Message
-from tests.waiting import wait_until, wait_until_async
+from onceward.testing.store_suite.behaviour import (
+    Behaviour,
+    Do,
+    Step,
+    Steps,
+    Until,
+    Write,
+    drive,
+    drive_async,
+    effect,
+    raising,
+    returning,
+    stumbling,
+    wrote,
+)
+
+__all__ = [
+    "Behaviour",
+    "Do",
+    "Inside",
+    "Sql",
+    "Step",
+    "Steps",
+    "Until",
+    "Write",
+    "drive",
+    "drive_async",
+    "effect",
+    "raising",
+    "returning",
+    "statement",
+    "stumbling",
+    "taking",
+    "wrote",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +51,15 @@ class Sql:
     text: str
     params: tuple[Any, ...] = ()
 
+    def take(self, tx: Any, place: Any) -> Any:
+        """In a `def` handler."""
+        cursor = tx.execute(*statement(self.text, self.params, place.mark))
+        return cursor.fetchall() if cursor.description else []
 
-@dataclass(frozen=True, slots=True)
-class Do:
-    """Do something with the transaction object itself."""
-
-    action: Callable[[Any], Any]
+    async def take_async(self, tx: Any, place: Any) -> Any:
+        """In an `async def` handler."""
+        cursor = await tx.execute(*statement(self.text, self.params, place.mark))
+        return await cursor.fetchall() if cursor.description else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,61 +69,15 @@ class Inside:
     scope: Callable[[Any], Any]
     steps: tuple[Step, ...] = ()
 
+    def take(self, tx: Any, place: Any) -> Any:
+        """In a `def` handler."""
+        with self.scope(tx):
+            return [inner.take(tx, place) for inner in self.steps]
 
-@dataclass(frozen=True, slots=True)
-class Until:
-    """Wait for a condition, without touching the transaction."""
-
-    condition: Callable[[], Any]
-
-
-Step = Sql | Do | Inside | Until
-Steps = Generator[Step, Any, Any]
-Behaviour = Callable[[Message], Steps]
-
-
-def wrote(message: Message, note: str = "") -> Sql:
-    """The step that writes a message's effect."""
-    return Sql("INSERT INTO effects (message_id, note) VALUES (%s, %s)", (message.id, note or message.consumer))
-
-
-def effect(message: Message) -> Steps:
-    """The ordinary behaviour: one effect per message."""
-    yield wrote(message)
-
-
-def returning(value: Any) -> Behaviour:
-    """One effect, and a result."""
-
-    def behaviour(message: Message) -> Steps:
-        yield wrote(message)
-        return value
-
-    return behaviour
-
-
-def raising(error: Callable[[], BaseException], attempts: int | None = None) -> Behaviour:
-    """One effect, then an error: in each of the message's first `attempts`, or always."""
-
-    def behaviour(message: Message) -> Steps:
-        yield wrote(message)
-        if attempts is None or message.attempt <= attempts:
-            raise error()
-
-    return behaviour
-
-
-def stumbling(error: Callable[[], BaseException], runs: int) -> Behaviour:
-    """One effect, then an error on each of the message's first `runs`: for errors that are not charged as attempts."""
-    seen: dict[str, int] = {}
-
-    def behaviour(message: Message) -> Steps:
-        seen[message.id] = seen.get(message.id, 0) + 1
-        yield wrote(message)
-        if seen[message.id] <= runs:
-            raise error()
-
-    return behaviour
+    async def take_async(self, tx: Any, place: Any) -> Any:
+        """In an `async def` handler."""
+        async with self.scope(tx):
+            return [await inner.take_async(tx, place) for inner in self.steps]
 
 
 def taking(*steps: Step, then: BaseException | None = None) -> Behaviour:
@@ -106,71 +91,6 @@ def taking(*steps: Step, then: BaseException | None = None) -> Behaviour:
             raise then
 
     return behaviour
-
-
-def drive(steps: Steps, perform: Callable[[Step], Any]) -> Any:
-    """Take the steps with blocking calls."""
-    try:
-        step = next(steps)
-        while True:
-            try:
-                answer = perform(step)
-            except Exception as error:  # noqa: BLE001 - the behaviour decides what becomes of it
-                step = steps.throw(error)
-            else:
-                step = steps.send(answer)
-    except StopIteration as stop:
-        return stop.value
-
-
-async def drive_async(steps: Steps, perform: Callable[[Step], Awaitable[Any]]) -> Any:
-    """Take the steps with awaited calls."""
-    try:
-        step = next(steps)
-        while True:
-            try:
-                answer = await perform(step)
-            except Exception as error:  # noqa: BLE001 - the behaviour decides what becomes of it
-                step = steps.throw(error)
-            else:
-                step = steps.send(answer)
-    except StopIteration as stop:
-        return stop.value
-
-
-def perform(tx: Any, step: Step, mark: str) -> Any:
-    """Take one step on a sync transaction."""
-    match step:
-        case Sql(text, params):
-            cursor = tx.execute(*statement(text, params, mark))
-            return cursor.fetchall() if cursor.description else []
-        case Do(action):
-            return action(tx)
-        case Until(condition):
-            return wait_until(condition)
-        case Inside(scope, steps):
-            with scope(tx):
-                return [perform(tx, inner, mark) for inner in steps]
-
-
-async def perform_async(tx: Any, step: Step, mark: str) -> Any:
-    """Take one step on an async transaction."""
-    match step:
-        case Sql(text, params):
-            cursor = await tx.execute(*statement(text, params, mark))
-            return await cursor.fetchall() if cursor.description else []
-        case Do(action):
-            answer = action(tx)
-            return await answer if inspect.isawaitable(answer) else answer
-        case Until(condition):
-
-            async def holds() -> Any:
-                return condition()
-
-            return await wait_until_async(holds)
-        case Inside(scope, steps):
-            async with scope(tx):
-                return [await perform_async(tx, inner, mark) for inner in steps]
 
 
 def statement(text: str, params: tuple[Any, ...], mark: str) -> tuple[Any, ...]:

@@ -27,9 +27,19 @@ class Own:
         """Receive a message in this transaction."""
         return self.shop.receive(message_id, tx=self.connection, **more)
 
+    def process(self, message_id: str, **more: Any) -> Receipt:
+        """Handle a message in this transaction."""
+        return self.shop.process(message_id, tx=self.connection, **more)
+
     def execute(self, statement: str) -> None:
         """Run a statement of the caller's own."""
         self._do("execute", statement)
+
+    def fetch(self, statement: str) -> Any:
+        """The first row of a statement of the caller's own."""
+        cursor = self._do("execute", statement)
+        answer = cursor.fetchone()
+        return self.shop.await_(_awaited(answer)) if self.shop.kind == "async" else answer
 
     def end(self, *, commit: bool) -> None:
         """Commit or roll back."""

@@ -8,6 +8,9 @@ from typing import cast
 import pytest
 
 from tests.contract.harness import Kind, Shop
+from tests.stores import postgres_database
+
+__all__ = ["postgres_database"]
 
 
 @pytest.fixture(params=["def", "async"])

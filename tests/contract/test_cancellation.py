@@ -114,7 +114,7 @@ def test_a_delivery_that_is_cancelled_may_be_delivered_again(async_shop: Shop, m
 
 @pytest.mark.parametrize("moment", ["during", "after"])
 def test_a_worker_that_is_cancelled_leaves_its_messages_to_the_next(async_shop: Shop, moment: str) -> None:
-    """HZ-26: a worker's task is cancelled between any two statements; its notes are off, and the next one goes on."""
+    """HZ-26: a worker's task is cancelled between any two statements; its claims are off, and the next one goes on."""
 
     def moody(message: Message) -> Steps:
         yield wrote(message)
@@ -155,7 +155,7 @@ def test_a_worker_that_is_cancelled_leaves_its_messages_to_the_next(async_shop: 
 
 
 def assert_at_rest(shop: Shop) -> None:
-    """No note, and no connection inside a transaction."""
+    """No claim, and no connection inside a transaction."""
     assert shop.count("queue", "token IS NOT NULL") == 0
     if shop.dialect == "postgres":
         assert_connections_idle(shop.inbox)
@@ -177,7 +177,7 @@ def test_a_handler_that_awaits_is_cancelled_with_its_worker(async_shop: Shop) ->
     async def handler(message: Message, tx: Any) -> None:
         inside.append(message.id)
         mark = "?" if async_shop.dialect == "sqlite" else "%s"
-        await tx.execute(f"INSERT INTO effects VALUES ({mark}, 'here')", (message.id,))
+        await tx.execute(f"INSERT INTO effects (message_id, note) VALUES ({mark}, 'here')", (message.id,))
         if len(inside) == 1:
             await asyncio.sleep(60)
 
@@ -200,7 +200,7 @@ def test_a_handler_that_awaits_is_cancelled_with_its_worker(async_shop: Shop) ->
 
 
 def test_a_worker_that_is_cancelled_while_it_starts(async_shop: Shop) -> None:
-    """HZ-26: after any number of turns of the loop, also before it is up: no presence, no thread, no note stays."""
+    """HZ-26: after any number of turns of the loop, also before it is up: no membership, no thread, no claim stays."""
     async_shop.handle()
     async_shop.receive("m1")
 

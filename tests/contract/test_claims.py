@@ -1,4 +1,4 @@
-"""Notes, leases, zombies: a message has one worker at a time, and outlives it (R11, R12, R16; HZ-30-34, HZ-50; I7)."""
+"""Claims, leases, zombies: a message has one worker at a time, and outlives it (R11, R12, R16; HZ-30-34, HZ-50; I7)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import psycopg
 import pytest
 
 from onceward import Message, RetryPolicy, Settings
-from onceward.steps import presence
+from onceward.steps import membership
+from onceward.testing.store_suite.shop import threads
 from tests.contract.behaviour import Sql, Steps, Until, wrote
 from tests.contract.harness import QUICK, Kind, Shop, arguments
-from tests.contract.health import threads
+from tests.order.background import meanwhile
 from tests.waiting import wait_until
 
 
@@ -25,16 +26,15 @@ def quick(store_url: str, kind: Kind) -> Iterator[Shop]:
 
 
 def die_holding(shop: Shop, *ids: str, process: str = "") -> int:
-    """A worker that noted these messages and has not renewed its lease since; answers its number."""
-    register = presence.register(
+    """A worker that claimed these messages and has not renewed its lease since; answers its number."""
+    register = membership.register(
         shop.inbox.context, process=process or f"dead-{ids}", host="elsewhere", pid=1, inline=False
     )
     worker: int = shop.step(register)
-    past = "0" if shop.dialect == "sqlite" else "'epoch'"
     for message_id in ids:
         seq = shop.seqs[message_id]
         shop.sql(f"UPDATE {shop.prefix}queue SET worker = {worker}, token = 77 WHERE seq = {seq} AND token IS NULL")
-    shop.sql(f"UPDATE {shop.prefix}worker SET alive_until = {past} WHERE id = {worker}")
+    shop.sql(f"UPDATE {shop.prefix}worker SET alive_until = 0 WHERE id = {worker}")
     return worker
 
 
@@ -47,7 +47,7 @@ def test_the_messages_of_a_silent_worker_are_taken_over(quick: Shop) -> None:
         wait_until(lambda: quick.status("m1") == "done")
         assert [worker.id for worker in quick.inbox.admin.workers() if worker.id == gone] == []
     assert quick.effects() == ["m1"]
-    (crash,) = quick.story("m1").history
+    (crash,) = quick.detail("m1").history
     assert (crash.kind, crash.charged, crash.worker) == ("crash", True, gone)
     assert "process 1 on elsewhere stopped renewing its lease" in crash.error
 
@@ -62,20 +62,20 @@ def test_a_death_with_several_messages_charges_nobody(quick: Shop) -> None:
     with quick.running():
         wait_until(lambda: quick.effects() == ids)
     for message_id in ids[:4]:
-        (crash,) = quick.story(message_id).history
+        (crash,) = quick.detail(message_id).history
         assert (crash.kind, crash.charged) == ("crash", False)
-        assert "it runs with at most 1 other suspect next" in crash.error
-    assert quick.story("m4").history == ()
+        assert "it runs with at most 1 other isolated message next" in crash.error
+    assert quick.detail("m4").history == ()
     groups = quick.sql(f"SELECT messages FROM {quick.prefix}run")
     assert max(count for (count,) in groups) <= 2
 
 
 def levels(shop: Shop) -> list[int]:
-    """How suspect the unfinished messages are, in order."""
-    return [level for (level,) in shop.sql(f"SELECT suspect FROM {shop.prefix}queue ORDER BY seq")]
+    """The isolation levels of the unfinished messages, in order."""
+    return [level for (level,) in shop.sql(f"SELECT isolation FROM {shop.prefix}queue ORDER BY seq")]
 
 
-def test_a_suspect_that_fails_is_none_any_more(quick: Shop) -> None:
+def test_an_isolated_message_that_fails_is_none_any_more(quick: Shop) -> None:
     """D36: it has run, and its process lives; what was charged with a crash stays one, also when it is redriven."""
 
     def failing(message: Message) -> Steps:
@@ -88,7 +88,7 @@ def test_a_suspect_that_fails_is_none_any_more(quick: Shop) -> None:
     with quick.visitor(settings=QUICK) as witness:
         for held, after in ((["m1", "m2"], [2, 2, 0]), (["m1", "m2"], [1, 1, 0]), (["charged"], [1, 1, 1])):
             die_holding(quick, *held)
-            assert witness.step(presence.take_over_lapsed(witness.inbox.context, 0)) == 1
+            assert witness.step(membership.take_over_lapsed(witness.inbox.context, 0)) == 1
             assert levels(quick) == after
     quick.drain()
     assert [quick.status(message_id) for message_id in ("m1", "m2", "charged")] == ["dead"] * 3
@@ -100,13 +100,13 @@ def test_a_suspect_that_fails_is_none_any_more(quick: Shop) -> None:
 
 
 @pytest.mark.parametrize("level", [1, 2])
-def test_a_suspect_whose_key_is_held_hides_no_other(postgres_url: str, level: int) -> None:
+def test_an_isolated_message_whose_key_is_held_hides_no_other(postgres_url: str, level: int) -> None:
     """D36: inline work holds its key for as long as its handler runs; those behind it do not wait for that."""
     with Shop(postgres_url, "def") as shop:
         shop.handle(key="key")
         for message_id in ("held", "free"):
             shop.receive(message_id, data={"key": message_id})
-        shop.sql(f"UPDATE {shop.prefix}queue SET suspect = {level}")
+        shop.sql(f"UPDATE {shop.prefix}queue SET isolation = {level}")
         ((hashed,),) = shop.sql(f"SELECT key_hash FROM {shop.prefix}queue WHERE seq = {shop.seqs['held']}")
         with psycopg.connect(postgres_url) as other:
             other.execute("SELECT pg_advisory_xact_lock(%s)", [hashed])
@@ -124,8 +124,8 @@ def test_the_third_crash_alone_is_the_last(quick: Shop) -> None:
     with quick.visitor(settings=QUICK) as witness:
         for crash in range(1, 4):
             worker = die_holding(quick, "killer")
-            assert witness.step(presence.take_over_lapsed(witness.inbox.context, 0)) == 1
-            assert quick.story("killer").crashes == crash
+            assert witness.step(membership.take_over_lapsed(witness.inbox.context, 0)) == 1
+            assert quick.detail("killer").crashes == crash
             assert worker not in [row.id for row in quick.inbox.admin.workers()]
     assert quick.status("killer") == "dead"
     assert "crash 3 of 3" in quick.error("killer")
@@ -162,8 +162,7 @@ def test_a_worker_that_renews_its_lease_is_left_alone(quick: Shop) -> None:
 
 
 def lease_end(shop: Shop, worker: int) -> int:
-    value = "alive_until" if shop.dialect == "sqlite" else "(extract(epoch FROM alive_until) * 1000000)::bigint"
-    return int(shop.sql(f"SELECT {value} FROM {shop.prefix}worker WHERE id = {worker}")[0][0])
+    return int(shop.sql(f"SELECT alive_until FROM {shop.prefix}worker WHERE id = {worker}")[0][0])
 
 
 @pytest.mark.parametrize("ending", ["returns", "raises"])
@@ -192,12 +191,12 @@ def test_a_zombie_can_finish_nothing(quick: Shop, ending: str) -> None:
         quick.receive("m2")
         wait_until(lambda: quick.notes() == [("m1", "default"), ("m2", "zombie")])
         assert [worker.process.partition("#")[0] for worker in quick.inbox.admin.workers()] == ["zombie"]
-    assert [(a.kind, a.charged) for a in quick.story(seq).history] == [("crash", True)]
+    assert [(a.kind, a.charged) for a in quick.detail(seq).history] == [("crash", True)]
 
 
 @pytest.mark.parametrize("ending", ["returns", "raises"])
 def test_a_zombie_ends_nothing_that_its_heir_runs(quick: Shop, ending: str) -> None:
-    """R12, HZ-30: the row is there, under another note. It is neither finished nor charged but by whoever has that."""
+    """R12, HZ-30: the row is there, under another claim. It is neither finished nor charged but by whoever has that."""
     heir, begun, go_on = quick.another(settings=QUICK), threading.Event(), threading.Event()
 
     def waking(message: Message) -> Steps:
@@ -225,7 +224,7 @@ def test_a_zombie_ends_nothing_that_its_heir_runs(quick: Shop, ending: str) -> N
             go_on.set()
             wait_until(lambda: quick.status(seq) == "done")
     assert quick.notes() == [("m1", "heir"), ("m2", "zombie")]
-    assert [(a.kind, a.charged) for a in quick.story(seq).history] == [("crash", True)]
+    assert [(a.kind, a.charged) for a in quick.detail(seq).history] == [("crash", True)]
 
 
 def test_a_zombie_loses_only_what_was_taken(quick: Shop) -> None:
@@ -249,9 +248,9 @@ def test_a_zombie_loses_only_what_was_taken(quick: Shop) -> None:
         quick.receive("m6")
         wait_until(lambda: "m6" in quick.effects())
     assert quick.effects() == [f"m{number}" for number in range(7)]
-    assert {a.charged for n in range(6) for a in quick.story(quick.inbox.admin.find("stripe", f"m{n}")[0]).history} == {
-        False
-    }
+    assert {
+        a.charged for n in range(6) for a in quick.detail(quick.inbox.admin.find("stripe", f"m{n}")[0]).history
+    } == {False}
 
 
 def test_a_worker_whose_row_is_gone_registers_anew(quick: Shop) -> None:
@@ -262,7 +261,7 @@ def test_a_worker_whose_row_is_gone_registers_anew(quick: Shop) -> None:
         quick.declare_dead("idle")
         quick.receive("m1")
         wait_until(lambda: quick.status("m1") == "done")
-        assert quick.story("m1").finished_by != worker.id
+        assert quick.detail("m1").finished_by != worker.id
     assert quick.effects() == ["m1"]
 
 
@@ -321,15 +320,30 @@ def test_no_plan_claims_more_than_the_limit(postgres_url: str, kind: Kind) -> No
         for (switch,) in known.fetchall():  # PostgreSQL 13 has no memoize
             connection.execute(f"ALTER DATABASE {connection.info.dbname} SET {switch} = off".encode())
     with Shop(postgres_url, kind) as shop:
-        noted: set[int] = set()
+        claimed: set[int] = set()
 
         def counting(message: Message) -> Steps:
             ((count,),) = yield Sql(f"SELECT count(*) FROM {shop.prefix}queue WHERE token IS NOT NULL")
-            noted.add(count)
+            claimed.add(count)
             yield wrote(message)
 
         shop.handle(behaviour=counting, group=3, key="k", key_required=False)
         shop.receive_many(arguments(f"m{n:02}", more={"data": {"k": n} if n % 2 else {}}) for n in range(40))
         shop.drain()
         assert shop.effects() == [f"m{n:02}" for n in range(40)]
-        assert max(noted) == 3
+        assert max(claimed) == 3
+
+
+def test_a_claim_passes_over_what_another_has_in_hand(postgres_shop: Shop, postgres_url: str) -> None:
+    """C51: it neither waits for a row that is locked nor takes it; when the lock is gone, it is claimed."""
+    shop = postgres_shop
+    shop.handle()
+    shop.receive("held")
+    shop.receive("free")
+    other = psycopg.connect(postgres_url)
+    other.execute(f"SELECT 1 FROM {shop.prefix}queue WHERE seq = {shop.seqs['held']} FOR UPDATE".encode())
+    with meanwhile(shop.inbox.drain), other:  # which is closed first
+        wait_until(lambda: shop.effects() == ["free"], timeout=30, message="the other one to be handled")
+        assert shop.runs["held"] == 0
+    shop.drain()
+    assert shop.effects() == ["free", "held"]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from onceward import Message, Settings
-from onceward.steps import presence
+from onceward.steps import membership
 from tests.contract.behaviour import Steps, Until, raising, wrote
 from tests.contract.harness import Kind, Shop, arguments
 from tests.waiting import wait_until
@@ -136,7 +136,7 @@ def test_rows_that_step_back_hide_nobody(patient: Shop) -> None:
     ids = [f"m{number}" for number in range(150)]
     many(patient, *ids, data={"k": "busy"})
     elsewhere = patient.step(
-        presence.register(patient.inbox.context, process="elsewhere", host="h", pid=1, inline=False)
+        membership.register(patient.inbox.context, process="elsewhere", host="h", pid=1, inline=False)
     )
     patient.sql(f"UPDATE {patient.prefix}queue SET worker = {elsewhere}, token = 77 WHERE seq = {patient.seqs['m149']}")
     patient.receive("other", data={"k": "free"})

@@ -47,7 +47,7 @@ def test_a_handler_that_would_wait_for_itself_is_refused_at_once(sqlite_shop: Sh
     shop.handle(behaviour=behaviour)
     shop.receive("after")
     shop.drain()
-    assert (shop.status("after"), shop.story("after").attempts) == ("dead", 1)
+    assert (shop.status("after"), shop.detail("after").attempts) == ("dead", 1)
     assert "would wait for the handler itself. Pass tx=tx" in shop.error("after")
     shop.receive("before")
     shop.drain()
@@ -66,9 +66,9 @@ def test_a_handler_whose_own_connection_waits_for_its_transaction_is_charged(sql
     shop.handle(behaviour=behaviour, retry=RetryPolicy(attempts=2, first=timedelta(0)))
     shop.receive("m1")
     shop.finish()
-    story = shop.story("m1")
-    assert (story.status, story.attempts, shop.effects()) == ("dead", 2, [])
-    assert all("locked" in entry.error for entry in story.history)
+    detail = shop.detail("m1")
+    assert (detail.status, detail.attempts, shop.effects()) == ("dead", 2, [])
+    assert all("locked" in entry.error for entry in detail.history)
 
 
 def test_what_the_database_fails_on_again_and_again_is_charged_in_the_end(shop: Shop) -> None:
@@ -86,16 +86,16 @@ def test_what_the_database_fails_on_again_and_again_is_charged_in_the_end(shop: 
     for number in range(10):
         shop.receive(f"other {number}")
         shop.drain()
-        story = shop.story("m1")
-        assert (story.status, story.attempts) in WAITING
-        due.append(story.due_at)
+        detail = shop.detail("m1")
+        assert (detail.status, detail.attempts) in WAITING
+        due.append(detail.due_at)
         shop.hurry()
     assert due[0] is not None
     assert due[-1] is not None
     assert due[-1] - due[0] > timedelta(seconds=20)
     shop.finish()
-    assert (shop.status("m1"), shop.story("m1").attempts) == ("dead", 2)
+    assert (shop.status("m1"), shop.detail("m1").attempts) == ("dead", 2)
     assert len(shop.effects()) == 10
     shop.inbox.admin.redrive(shop.seqs["m1"])
     shop.drain()
-    assert (shop.status("m1"), shop.story("m1").attempts) in WAITING
+    assert (shop.status("m1"), shop.detail("m1").attempts) in WAITING

@@ -137,7 +137,7 @@ def test_whoever_swallows_an_error_of_the_database_is_found_at_once(postgres_sho
     shop.drain()
     assert {shop.runs[one] for one in ids} == {1}
     assert len(shop.effects()) == MANY - 1
-    assert "swallowed a database error" in shop.story("m30").history[0].error
+    assert "swallowed a database error" in shop.detail("m30").history[0].error
 
 
 @pytest.mark.usefixtures("_slow")
@@ -155,7 +155,7 @@ def test_a_neighbour_that_runs_too_long_hurts_nobody(postgres_shop: Shop) -> Non
     shop.drain()
     assert {shop.runs[one] for one in ids} == {1}
     assert shop.effects() == sorted(set(ids) - {"m05"})
-    assert "HandlerTimeout" in shop.story("m05").history[0].error
+    assert "HandlerTimeout" in shop.detail("m05").history[0].error
 
 
 def copies(tx: Any) -> Any:

@@ -102,11 +102,11 @@ def verdict(process: Shop, how: str, name: str, words: str) -> str:
         process.drain()
     if process.hurry():
         process.finish()
-    effects, story = process.effects(), process.story(name)
+    effects, detail = process.effects(), process.detail(name)
     took = "with its effect" if name in effects else "without effect"
-    said = "" if not story.history or words in story.history[-1].error else f", says {story.history[-1].error!r}"
+    said = "" if not detail.history or words in detail.history[-1].error else f", says {detail.history[-1].error!r}"
     good = "" if f"good {name}" in effects else ", and the next message suffers"
-    return f"{story.status} {took}{said}{good}"
+    return f"{detail.status} {took}{said}{good}"
 
 
 def refusals(shop: Shop) -> dict[str, tuple[Step, str]]:
@@ -207,7 +207,7 @@ def test_a_swallowed_database_error(shop: Shop, how: str) -> None:
     if shop.dialect == "sqlite":
         assert (shop.status("bad"), shop.effects()) == ("done", ["bad", "good"])
         return
-    assert (shop.status("bad"), shop.story("bad").attempts, shop.effects()) == ("retrying", 1, ["good"])
+    assert (shop.status("bad"), shop.detail("bad").attempts, shop.effects()) == ("retrying", 1, ["good"])
     assert shop.error("bad").startswith("TransactionAborted: ")
     assert "swallowed a database error" in shop.error("bad")
     shop.finish()
@@ -386,12 +386,12 @@ INSERT = "INSERT INTO effects VALUES ({0}, {0})"
 
 
 def copy(tx: Any, row: list[str]) -> None:
-    with tx.cursor().copy("COPY effects FROM STDIN") as copying:
+    with tx.cursor().copy("COPY effects (message_id, note) FROM STDIN") as copying:
         copying.write_row(row)
 
 
 async def async_copy(tx: Any, row: list[str]) -> None:
-    async with tx.cursor().copy("COPY effects FROM STDIN") as copying:
+    async with tx.cursor().copy("COPY effects (message_id, note) FROM STDIN") as copying:
         await copying.write_row(row)
 
 

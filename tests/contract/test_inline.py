@@ -9,67 +9,11 @@ import psycopg
 import pytest
 
 from onceward import ConfigurationError, Message, Receipt, StoreUnavailable
-from tests.contract.behaviour import Do, Steps, Until, raising, returning, stumbling, wrote
+from tests.contract.behaviour import Do, Steps, Until, stumbling, wrote
 from tests.contract.harness import QUICK, Kind, Shop, arguments, in_threads
 from tests.contract.journal import journal, journaling, open_journal
 from tests.servers import FaultProxy
 from tests.waiting import wait_until
-
-
-def test_the_same_handler_serves_both_modes(shop: Shop) -> None:
-    """R05: stored or inline, one effect and one result."""
-    shop.handle(behaviour=returning({"ok": 1}))
-    inline = shop.process("m1")
-    assert (inline.status, inline.finished, inline.result) == ("accepted", True, {"ok": 1})
-    assert shop.effects() == ["m1"]
-    shop.receive("m2")
-    assert shop.drain() == 1
-    for message_id in ("m1", "m2"):
-        for ask in (shop.process, shop.receive):
-            again = ask(message_id)
-            assert (again.status, again.finished, again.result) == ("duplicate", True, {"ok": 1})
-    assert shop.effects() == ["m1", "m2"]
-    assert (shop.story("m1").status, shop.story("m1").duplicates) == ("done", 2)
-
-
-def test_a_message_that_is_stored_already_is_not_run_inline(shop: Shop) -> None:
-    """R01, R03: whoever accepted it first runs it; the second delivery is a duplicate that is not finished yet."""
-    shop.handle()
-    shop.receive("m1")
-    again = shop.process("m1")
-    assert (again.status, again.finished, shop.effects()) == ("duplicate", False, [])
-    shop.drain()
-    assert shop.effects() == ["m1"]
-
-
-def test_a_failure_is_stored_with_its_first_attempt(shop: Shop) -> None:
-    """R03: acknowledge it; the workers take it from there, so there is no hot loop with the broker."""
-    shop.handle(behaviour=raising(lambda: RuntimeError("not yet"), attempts=1))
-    receipt = shop.process("m1", headers={"trace": "ab"}, data={"a": 1})
-    assert (receipt.status, receipt.finished, receipt.result) == ("accepted", False, None)
-    story = shop.story("m1")
-    assert (story.status, story.attempts, story.headers, story.body) == ("retrying", 1, {"trace": "ab"}, b'{"a":1}')
-    assert "RuntimeError: not yet" in story.history[0].error
-    assert shop.process("m1", data={"a": 1}).status == "duplicate"
-    shop.finish()
-    assert (shop.effects(), shop.runs["m1"]) == (["m1"], 2)
-
-
-def test_copies_at_the_same_time_have_one_effect(shop: Shop) -> None:
-    """R01, HZ-01: all but one wait, and are duplicates of a finished message."""
-    shop.handle(behaviour=returning("result"))
-    receipts = shop.at_once("process", [arguments("m1")] * 5)
-    assert sorted(receipt.status for receipt in receipts) == ["accepted"] + ["duplicate"] * 4
-    assert {(receipt.finished, receipt.result) for receipt in receipts} == {(True, "result")}
-    assert (shop.effects(), shop.runs["m1"]) == (["m1"], 1)
-
-
-def test_a_process_registers_once(shop: Shop) -> None:
-    """R16: however many threads or tasks begin to work inline at once, there is one presence, and it leaves."""
-    shop.handle()
-    shop.at_once("process", [arguments(f"m{number}") for number in range(8)])
-    assert [worker.inline for worker in shop.inbox.admin.workers()] == [True]
-    assert len(shop.effects()) == 8
 
 
 def in_two_processes(shop: Shop, other: Shop) -> list[Receipt]:
@@ -151,33 +95,6 @@ def test_a_failed_inline_message_holds_its_key(shop: Shop) -> None:
     assert journal(shop) == ["head", "next"]
 
 
-def test_a_duplicate_is_a_duplicate_while_its_key_is_busy(shop: Shop) -> None:
-    """R01, R08: a redelivery is answered from the ledger, whatever waits in its key."""
-    shop.handle(key="k", behaviour=returning("result"))
-    shop.process("done before", data={"k": 1})
-    shop.receive("head", data={"k": 1})
-    assert shop.process("next", data={"k": 1}).status == "accepted"
-    again = shop.process("next", data={"k": 1})
-    assert (again.status, again.finished) == ("duplicate", False)
-    before = shop.process("done before", data={"k": 1})
-    assert (before.status, before.finished, before.result) == ("duplicate", True, "result")
-    assert shop.process("done before", data={"k": 1, "other": 1}).status == "mismatch"
-    shop.drain()
-    assert shop.inbox.admin.stats().duplicates == 2
-
-
-def test_handlers_of_the_other_kind(shop: Shop) -> None:
-    """R05: sync code runs async handlers and the other way round, with the same outcome."""
-    other: Kind = "async" if shop.kind == "def" else "def"
-    shop.handle(kind=other, behaviour=returning("result"))
-    shop.handle("failing", kind=other, behaviour=raising(lambda: RuntimeError("not yet"), attempts=1))
-    receipt = shop.process("m1")
-    assert (receipt.finished, receipt.result) == (True, "result")
-    assert not shop.process("m2", "failing").finished
-    shop.finish()
-    assert shop.effects() == ["m1", "m2"]
-
-
 def test_sync_code_inside_an_event_loop_is_told_what_to_do(sqlite_shop: Shop) -> None:
     """R05: blocking the loop that the handler needs would hang; it is refused with the way out."""
     sqlite_shop.handle(kind="async")
@@ -190,23 +107,6 @@ def test_sync_code_inside_an_event_loop_is_told_what_to_do(sqlite_shop: Shop) ->
     assert sqlite_shop.count("ledger") == 0
 
 
-def test_several_consumers_each_have_their_own_transaction(shop: Shop) -> None:
-    """R02, R03: one fails, the others are done; of either kind; and one that lives elsewhere gets its row."""
-    elsewhere = shop.another()
-    elsewhere.handle(consumer="elsewhere")
-    elsewhere.drain()
-    shop.handle(consumer="good", behaviour=returning("good"))
-    shop.handle(consumer="bad", behaviour=raising(lambda: RuntimeError("not yet"), attempts=1))
-    shop.handle(consumer="other kind", kind="async" if shop.kind == "def" else "def")
-    receipt = shop.process("m1")
-    assert (receipt.status, receipt.finished) == ("accepted", False)
-    assert shop.notes() == [("m1", "good"), ("m1", "other kind")]
-    shop.finish()
-    elsewhere.drain()
-    assert shop.notes() == [("m1", name) for name in ("bad", "elsewhere", "good", "other kind")]
-    assert shop.process("m1").finished
-
-
 def test_a_lost_database_is_said_and_nothing_is_stored(
     proxied_postgres_url: str, postgres_proxy: FaultProxy, kind: Kind
 ) -> None:
@@ -217,6 +117,7 @@ def test_a_lost_database_is_said_and_nothing_is_stored(
         postgres_proxy.cut()
         with pytest.raises(StoreUnavailable):
             shop.process("m1")
+        assert shop.runs["m1"] == 0, "nothing is processed that cannot be stored"
         postgres_proxy.heal()
         wait_until(lambda: works(shop, "m1"))
         assert shop.effects() == ["m0", "m1"]
@@ -262,30 +163,30 @@ def test_a_connection_lost_under_an_inline_handler(postgres_shop: Shop) -> None:
 
 
 def test_after_a_death_messages_are_stored_first(store_url: str, kind: Kind) -> None:
-    """R16: somebody died while working inline; until that is long ago, a message is noted before it runs."""
+    """R16: somebody died while working inline; until that is long ago, a message is claimed before it runs."""
     with Shop(store_url, kind, settings=QUICK) as shop:
         victim = shop.another(settings=QUICK)
         victim.handle()
         victim.process("before")
         process = victim.inbox.admin.workers()[0].process
         shop.declare_dead(process)
-        noted: list[int] = []
+        claimed: list[int] = []
 
         def looking(message: Message) -> Steps:
-            noted.append(shop.count("queue", f"seq = {message.seq} AND token IS NOT NULL"))
+            claimed.append(shop.count("queue", f"seq = {message.seq} AND token IS NOT NULL"))
             yield wrote(message)
             if message.id == "moody" and message.attempt == 1:
                 raise RuntimeError("not yet")
             return "result"
 
-        shop.handle("careful", behaviour=looking)
+        shop.handle("stored first", behaviour=looking)
         shop.handle("keyed", behaviour=looking, key="id")
-        receipt = shop.process("m1", "careful")
+        receipt = shop.process("m1", "stored first")
         assert (receipt.status, receipt.finished, receipt.result) == ("accepted", True, "result")
-        assert noted == [1]
-        assert shop.process("m1", "careful").result == "result"
-        assert not shop.process("moody", "careful").finished
-        assert (shop.status("moody"), shop.story("moody").attempts) == ("retrying", 1)
+        assert claimed == [1]
+        assert shop.process("m1", "stored first").result == "result"
+        assert not shop.process("moody", "stored first").finished
+        assert (shop.status("moody"), shop.detail("moody").attempts) == ("retrying", 1)
         shop.process("keyed", "keyed")
         shop.finish()
         assert shop.effects() == ["before", "keyed", "m1", "moody"]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from onceward import Message
-from onceward.steps import claim, lane, subscribe
+from onceward.steps import claim, lane
+from onceward.stores.moves.claims import ClaimedRow
+from onceward.stores.relational import fan_out
 from tests.contract.behaviour import Steps, wrote
 from tests.contract.harness import Shop
 
@@ -21,7 +23,7 @@ def test_large_bodies_are_fetched_one_by_one(shop: Shop, monkeypatch: Any) -> No
     brought: list[int] = []
     claimed = lane.claimed
 
-    def watched(by: Any, token: int, row: tuple[Any, ...], *more: Any) -> Any:
+    def watched(by: Any, token: int, row: ClaimedRow, *more: Any) -> Any:
         brought.append(sum(len(value) for value in row if isinstance(value, bytes)))
         return claimed(by, token, row, *more)
 
@@ -39,14 +41,14 @@ def test_large_bodies_are_fetched_one_by_one(shop: Shop, monkeypatch: Any) -> No
 def test_large_bodies_are_placed_one_by_one(shop: Shop, monkeypatch: Any) -> None:
     """Nor with the fan-out of the start, for the same reason; each consumer has its copy, in order."""
     planned: list[int] = []
-    whole = subscribe._whole
+    whole = fan_out._whole
 
     def watched(rows: list[tuple[Any, ...]]) -> Any:
         kept = yield from whole(rows)
-        planned.append(sum(len(row[subscribe.BODY]) for row in kept))
+        planned.append(sum(len(row.body) for row in kept))
         return kept
 
-    monkeypatch.setattr(subscribe, "_whole", watched)
+    monkeypatch.setattr(fan_out, "_whole", watched)
     for number in range(6):
         filling = "x" * LARGE if number in {0, 2, 3} else ""
         shop.receive(f"m{number}", data={"key": 1, "number": number, "filling": filling})

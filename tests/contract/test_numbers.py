@@ -50,7 +50,7 @@ def test_a_number_that_was_given_up_last_may_come_back(shop: Shop) -> None:
 
 
 def test_a_program_that_does_not_count_any_more(shop: Shop) -> None:
-    """What another version has numbered keeps its order: behind a gap it waits here too, and carries no note."""
+    """What another version has numbered keeps its order: behind a gap it waits here too, and carries no claim."""
     counting(shop, Moody())
     receive(shop, 1, 3)
     with shop.visitor() as newer:
@@ -113,7 +113,8 @@ def test_a_discarded_message_is_not_queued_again(shop: Shop) -> None:
         "place": None,
         "sequence": None,
         "state": "ready",
-        "delay": None,
+        "after": None,
+        "unplaced": None,
         "attempts": 1,
     }
     assert shop.inbox.admin.discard(seq) == 1

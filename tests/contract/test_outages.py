@@ -53,7 +53,7 @@ def test_workers_outlive_the_server(private_postgres: PostgresServer, kind: Kind
             private_postgres.start()
             wait_until(lambda: accepted(shop, "after"))
             wait_until(lambda: shop.effects() == ["after", "before", "in flight"])
-        assert shop.story(shop.inbox.admin.find("stripe", "in flight")[0]).attempts == 0
+        assert shop.detail(shop.inbox.admin.find("stripe", "in flight")[0]).attempts == 0
 
 
 def test_stale_connections_are_nobodys_problem(private_postgres: PostgresServer, kind: Kind) -> None:
@@ -184,7 +184,7 @@ def processed(shop: Shop, message_id: str) -> Receipt | None:
 
 
 def test_an_unknown_outcome_of_a_claim(proxied: Shop, postgres_proxy: FaultProxy, fault: Callable[[], None]) -> None:
-    """HZ-23, I9: a note whose commit was never answered is found again, not left to nobody."""
+    """HZ-23, I9: a claim whose commit was never answered is found again, not left to nobody."""
     proxied.handle(key="k")
     for number in range(6):
         proxied.receive(f"m{number}", data={"k": number % 2})
@@ -192,19 +192,19 @@ def test_an_unknown_outcome_of_a_claim(proxied: Shop, postgres_proxy: FaultProxy
     store: Any = proxied.inbox.store
     connect = store.connect if proxied.kind == "def" else store.async_connect
 
-    def armed(session: Any) -> Any:
+    def arming(session: Any) -> Any:
         if (arm := next(claims, None)) is not None:
             arm()  # the first COMMIT of a lane's connection is that of its first claim
         return session
 
-    async def async_armed() -> Any:
-        return armed(await connect())
+    async def async_arming() -> Any:
+        return arming(await connect())
 
     if proxied.kind == "def":
-        sessions = iter([lambda session: session, armed])  # the presence connects first
+        sessions = iter([lambda session: session, arming])  # the membership connects first
         store.connect = lambda: next(sessions, lambda session: session)(connect())
     else:
-        store.async_connect = async_armed
+        store.async_connect = async_arming
     proxied.drain()
     assert postgres_proxy.hits == 1
     proxied.finish()

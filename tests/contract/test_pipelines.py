@@ -16,7 +16,7 @@ from tests.contract.behaviour import Do, Sql, Steps, wrote
 from tests.contract.caller import own_transaction
 from tests.contract.harness import Shop
 
-WRONG = {"seqs": [1], "worker": 1, "token": 1, "code_version": "", "mark": "", "expected": 1}
+WRONG = {"seqs": [1], "worker": 1, "token": 1, "code_version": "", "fence": "", "expected": 1}
 
 
 @pytest.fixture

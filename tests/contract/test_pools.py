@@ -174,7 +174,15 @@ def test_copies_of_a_slow_message_give_up_and_leave_connections_for_others(
                 assert "deliver it again" in str(error)
             slow.may_end.set()
             assert first.result().finished
-        assert {(receipt.status, receipt.finished) for receipt in copies(copying, method, 8)} == {("duplicate", True)}
+
+        def known() -> bool:
+            receipts = copies(copying, method, 8)
+            if any(isinstance(each, StoreBusy) for each in receipts):
+                return False  # on a busy machine one may wait longer than `lock_wait`: then it comes again
+            assert {(receipt.status, receipt.finished) for receipt in receipts} == {("duplicate", True)}
+            return True
+
+        wait_until(known)
         shop.drain()
         assert shop.effects().count("slow") == 1
         assert copying.seqs
@@ -185,7 +193,7 @@ def test_copies_wait_for_the_first_and_learn_its_result(shop: Shop) -> None:
     slow = Slow(shop)
     shop.handle(behaviour=slow)
     with at_work(slow) as first:
-        waiting = shop.inbox._receiver.copies._turns[("stripe", "slow")]
+        waiting = shop.inbox._receiver.copies.turns[("stripe", "slow")]
         with ThreadPoolExecutor(1) as pool:
             several = pool.submit(copies, shop, "process", 4)
             wait_until(lambda: len(waiting) == 4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -14,9 +15,9 @@ from onceward import Message, Receipt
 from onceward.errors import TransactionAborted
 from onceward.flow import Begin, Commit, Flow, Query
 from onceward.message import Delivery
-from onceward.steps import presence
-from onceward.steps.context import Context
+from onceward.steps import membership
 from onceward.steps.receive import receive
+from onceward.stores.relational.transaction import Transactions
 from tests.contract.behaviour import Do, Sql, Steps, Until, wrote
 from tests.contract.harness import Kind, Shop, arguments
 from tests.outbox.post import Post
@@ -25,7 +26,7 @@ from tests.waiting import wait_until
 
 @pytest.mark.parametrize("how", ["drain", "process"])
 def test_a_transaction_that_is_replaced_under_the_driver_is_noticed(postgres_shop: Shop, how: str) -> None:
-    """HZ-22: the connection says that a transaction is open. It is another one, and only the mark tells."""
+    """HZ-22: the connection says that a transaction is open. It is another one, and only the fence tells."""
 
     def behaviour(message: Message) -> Steps:
         yield wrote(message)
@@ -95,13 +96,12 @@ def test_a_process_that_is_stuck_in_its_transaction_does_not_hold_its_key_for_ev
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """HZ-61: the server ends a transaction that stands still, and with it what that has locked."""
-    long = Context.long
+    direct = Transactions.direct
 
-    def impatient(context: Context, seconds: float, mark: str, *, savepoint: bool = False) -> Begin:
-        usual = long(context, seconds, mark, savepoint=savepoint)
-        return Begin(usual.statement_limit, usual.lock_limit, 0.3, mark, savepoint=savepoint)
+    def impatient(transactions: Transactions, seconds: float, fence: str, *, returns_soon: bool) -> Begin:
+        return replace(direct(transactions, seconds, fence, returns_soon=returns_soon), idle_limit=0.3)
 
-    monkeypatch.setattr(Context, "long", impatient)
+    monkeypatch.setattr(Transactions, "direct", impatient)
     begun, go_on = threading.Event(), threading.Event()
 
     def stuck(message: Message) -> Steps:
@@ -175,35 +175,35 @@ def test_what_is_stored_waits_for_inline_work_of_its_key(postgres_url: str) -> N
 
 def lapsed(shop: Shop, worker: int) -> Flow[object]:
     """Its lease has run out, and somebody notices."""
-    shop.sql(f"UPDATE onceward_worker SET alive_until = 'epoch' WHERE id = {worker}")
-    return presence.take_over_lapsed(shop.inbox.context, 0)
+    shop.sql(f"UPDATE onceward_worker SET alive_until = 0 WHERE id = {worker}")
+    return membership.take_over_lapsed(shop.inbox.context, 0)
 
 
 def seen(shop: Shop, worker: int) -> Flow[object]:
     """Its supervisor has seen it die."""
     del worker
-    return presence.take_over_process(shop.inbox.context, "claiming", "killed by the test")
+    return membership.take_over_process(shop.inbox.context, "claiming", "killed by the test")
 
 
 def leaving(shop: Shop, worker: int) -> Flow[object]:
-    """It says goodbye itself."""
-    return presence.say_goodbye(shop.inbox.context, worker)
+    """It deregisters itself."""
+    return membership.deregister(shop.inbox.context, worker)
 
 
 CLAIMS: dict[str, dict[str, Any]] = {
-    "claim": {"again": 1, "floor": 0, "held": []},
-    "claim_outgoing": {"destination": "default", "floor": 0},
-    "claim_suspects": {"destination": None, "held": [], "level": 1},
+    "claim": {"retries": 1, "cursor": 0, "held": []},
+    "claim_outgoing": {"destination": "default", "cursor": 0},
+    "claim_isolated": {"destination": None, "held": [], "level": 1},
 }
-"""What each asks for beside the note."""
+"""What each asks for beside the claim."""
 
 
 @pytest.mark.parametrize(
     ("claim", "end"),
-    [("claim", lapsed), ("claim", seen), ("claim", leaving), ("claim_outgoing", seen), ("claim_suspects", seen)],
+    [("claim", lapsed), ("claim", seen), ("claim", leaving), ("claim_outgoing", seen), ("claim_isolated", seen)],
 )
 def test_a_claim_that_is_committed_while_its_worker_ends_is_let_go(postgres_url: str, claim: str, end: Any) -> None:
-    """HZ-30: a note in the name of a worker that is gone would never come off."""
+    """HZ-30: a claim in the name of a worker that is gone would never come off."""
     with Shop(postgres_url, "def") as shop:
         post = Post()
         shop.handle()
@@ -212,12 +212,14 @@ def test_a_claim_that_is_committed_while_its_worker_ends_is_let_go(postgres_url:
             shop.inbox.send("shipped", {"name": "m1"})
         else:
             shop.receive("m1")
-        shop.sql(f"UPDATE onceward_queue SET suspect = {int(claim == 'claim_suspects')}")
-        worker = shop.step(presence.register(shop.inbox.context, process="claiming", host="here", pid=1, inline=False))
+        shop.sql(f"UPDATE onceward_queue SET isolation = {int(claim == 'claim_isolated')}")
+        worker = shop.step(
+            membership.register(shop.inbox.context, process="claiming", host="here", pid=1, inline=False)
+        )
         wanted = [row[0] for row in shop.sql("SELECT id FROM onceward_subscription")]
-        note = {"worker": worker, "token": 7, "limit": 1, "subscriptions": wanted, **CLAIMS[claim]}
+        params = {"worker": worker, "token": 7, "limit": 1, "subscriptions": wanted, **CLAIMS[claim]}
         session = shop.inbox.store.connect()
-        assert len(session.perform((shop.inbox.context.short(), Query(claim, note)))[1]) == 1
+        assert len(session.perform((shop.inbox.context.short(), Query(claim, params)))[1]) == 1
         ending = threading.Thread(target=lambda: shop.step(end(shop, worker)))
         ending.start()
         wait_until(lambda: not ending.is_alive() or shop.waiting_for_locks())
@@ -269,7 +271,7 @@ def test_a_commit_counts_only_when_the_server_says_so(postgres_url: str) -> None
 
 
 def test_what_is_promised_is_written_as_surely_as_the_server_writes(postgres_url: str) -> None:
-    """HZ-60: received, handled or processed; only notes, which nothing outlives, need not be."""
+    """HZ-60: received, handled or processed; only claims, which nothing outlives, need not be."""
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute(f"ALTER DATABASE {connection.info.dbname} SET synchronous_commit = 'local'".encode())
     noted = "INSERT INTO effects (message_id, note) SELECT {what}, current_setting('synchronous_commit')"

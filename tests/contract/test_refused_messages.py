@@ -11,10 +11,10 @@ import pytest
 
 from onceward import Message, RetryPolicy
 from onceward.admin.doctor import examine
+from onceward.brokers.consumer import MODES, Consumer, Mode, Receiver
+from onceward.brokers.envelope import Envelope
+from onceward.brokers.protocol import Arrival
 from onceward.domain.identity import UNIDENTIFIED
-from onceward.sources.envelope import Envelope
-from onceward.sources.intake import Intake, Receiver
-from onceward.sources.protocol import Arrival
 from onceward.steps.context import MOST_PLACED
 from tests.contract.behaviour import Steps, wrote
 from tests.contract.harness import SOURCE, TYPE, Shop, arguments
@@ -51,30 +51,38 @@ class Broker:
             self.stopping.set()
         return batch
 
-    async def accept(self, arrivals: Sequence[Arrival]) -> None:
+    async def ack(self, arrivals: Sequence[Arrival]) -> None:
         self.accepted += [arrival.handle for arrival in arrivals]
 
-    async def release(self, arrivals: Sequence[Arrival]) -> None:
+    async def nack(self, arrivals: Sequence[Arrival]) -> None:
         raise AssertionError(f"{len(arrivals)} deliveries were given back")
 
     async def close(self) -> None:
         """Nothing is open."""
 
 
-@pytest.mark.parametrize("inline", [False, True])
+@pytest.mark.parametrize("mode", MODES)
 def test_a_message_that_cannot_be_stored_does_not_block_its_source(
-    shop: Shop, caplog: pytest.LogCaptureFixture, *, inline: bool
+    shop: Shop, caplog: pytest.LogCaptureFixture, *, mode: Mode
 ) -> None:
     """It is kept under its position, for a person; those around it are stored as ever, in their order."""
     shop.handle(key="key")
     refuse(shop, "body", "id", "refused")
-    broker, inbox = Broker("m1", "refused", "m2", "m3"), cast("Receiver", shop.inbox)
-    asyncio.run(Intake(broker, Envelope("broker"), inline=inline).run(inbox, broker.stopping))
+    broker = Broker("m1", "refused", "m2", "m3")
+
+    async def read() -> None:
+        try:
+            reader = Consumer(broker, Envelope("broker"), mode=mode)
+            await reader.run(cast("Receiver", shop.inbox), broker.stopping)
+        finally:
+            await shop.inbox.store.async_close()  # what handlers had on this loop, as `run` does
+
+    asyncio.run(read())
     assert broker.accepted == ["m1", "refused", "m2", "m3"]
     shop.drain()
     assert shop.effects() == ["m1", "m2", "m3"]
     (kept,) = shop.inbox.admin.messages(type=UNIDENTIFIED)
-    assert "refuse" in shop.story(kept.seq).headers["onceward-reason"]
+    assert "refuse" in shop.detail(kept.seq).headers["onceward-reason"]
     assert "'refused' of broker" in caplog.text
     shop.inbox.admin.discard(kept.seq, reason="test")
 
@@ -163,13 +171,13 @@ def test_one_that_cannot_be_placed_holds_up_its_own_key_alone(shop: Shop) -> Non
     assert tried == [(1, 1.0), (2, 3.5), (2, 3.5), (3, 8.0)]
     (found,) = (one for one in examine(worker.inbox) if "cannot be given to consumers" in one.what)
     assert f"the first is #{shop.seqs['refused']}" in found.what
-    assert not [one for one in examine(worker.inbox) if "nobody handles" in one.what]
+    assert not [one for one in examine(worker.inbox) if "without a handler" in one.what]
     shop.inbox.admin.discard(shop.seqs["refused"], reason="test")
     worker.drain()
     assert worker.effects() == ["inline", "other", "same"]
 
 
-def test_one_that_was_set_aside_is_placed_when_the_database_takes_it(shop: Shop) -> None:
+def test_one_that_was_refused_is_placed_when_the_database_takes_it(shop: Shop) -> None:
     """In its order: those of its key have waited."""
     shop.receive("refused", data={"k": 1})
     refuse(shop, "body", "id", "refused")

@@ -21,7 +21,7 @@ ILLEGAL = {
     "a state in another case": "state = 'DEAD'",
     "a worker without its token": "worker = 1",
     "a token without its worker": "token = 1",
-    "a note on a dead row": "state = 'dead', worker = 1, token = 1",
+    "a claim on a dead row": "state = 'dead', worker = 1, token = 1",
     "a retry that is never due": "state = 'retry', due_at = NULL",
     "waiting in no key": "state = 'waiting', key_hash = NULL",
     "ready for nobody": "subscription = NULL",
@@ -30,7 +30,7 @@ ILLEGAL = {
 
 
 @pytest.mark.parametrize("change", ILLEGAL.values(), ids=ILLEGAL.keys())
-def test_the_database_refuses_a_state_that_nobody_would_move(shop: Shop, change: str) -> None:
+def test_the_database_refuses_a_state_that_no_move_leaves(shop: Shop, change: str) -> None:
     """HZ-34, I9: not only onceward's own steps keep a row within reach; the table has no other states."""
     shop.handle()
     shop.receive("m1")
@@ -44,7 +44,7 @@ def test_the_database_refuses_a_second_row_of_one_message(shop: Shop) -> None:
     """C17, C50: the unique key is the mechanism, whoever writes; a truncated digest is refused as well."""
     shop.handle()
     shop.receive("m1")
-    columns = "consumer, source, type_hash, id, {}, received_at"
+    columns = "consumer, source, slot, type_hash, id, {}, received_at"
     copy = f"INSERT INTO {shop.prefix}ledger (seq, {columns.format('hash')}) SELECT 999, {{}} FROM {shop.prefix}ledger"
     with pytest.raises((sqlite3.IntegrityError, psycopg.IntegrityError), match=r"(?i)unique"):
         shop.sql(copy.format(columns.format("hash")))
@@ -64,7 +64,7 @@ def test_dead_is_a_state_and_not_a_copy(shop: Shop) -> None:
     assert (shop.status("m1"), shop.inbox.admin.stats().dead, shop.inbox.admin.stats().done) == ("dead", 1, 0)
     copy = shop.receive("m1")
     assert (copy.status, copy.finished) == ("duplicate", False)
-    assert shop.story("m1").hash
+    assert shop.detail("m1").hash
     assert "no such order" in shop.error("m1")
 
 

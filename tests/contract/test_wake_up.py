@@ -72,7 +72,7 @@ def test_an_operators_action_is_picked_up_at_once(sleepy: Shop) -> None:
         wait_until(lambda: len(sleepy.effects()) == 4)
 
 
-def test_a_released_successor_is_picked_up_at_once(sleepy: Shop) -> None:
+def test_a_successor_that_was_unblocked_is_picked_up_at_once(sleepy: Shop) -> None:
     """R18, R22: when an operator discards the head, what waited behind it runs."""
     sleepy.handle(
         key="k", key_required=False, behaviour=lambda message: moody(message) if message.id == "m1" else effect(message)
@@ -110,7 +110,7 @@ def test_polling_alone_is_enough(store_url: str, kind: Kind, monkeypatch: pytest
 
     with Shop(store_url, kind, settings=QUICK) as shop:
         monkeypatch.setattr(shop.inbox.store, "watch", lambda _: Deaf())
-        monkeypatch.setattr(shop.inbox.store, "ring", lambda: None)
+        monkeypatch.setattr(shop.inbox.store, "notify", lambda: None)
         shop.handle(behaviour=raising(lambda: RuntimeError("not yet"), attempts=1))
         with shop.running():
             for number in range(3):

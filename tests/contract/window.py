@@ -16,6 +16,7 @@ class Window:
 
     def __init__(self, url: str) -> None:
         self._url = url
+        self._is_mysql = url.startswith(("mysql", "mariadb"))
         self._connection: Any = None
         self._lock = threading.Lock()
 
@@ -26,8 +27,8 @@ class Window:
                 return self._rows(statement(text, params, "?"))
             try:
                 return self._rows(statement(text, params, "%s"))
-            except psycopg.OperationalError:
-                if not self._connection.closed:
+            except Exception:
+                if not self._is_cut():
                     raise
                 self._connection = None
                 return self._rows(statement(text, params, "%s"))
@@ -38,9 +39,16 @@ class Window:
             self._connection.close()
             self._connection = None
 
+    def _is_cut(self) -> bool:
+        return bool(self._connection is None or not getattr(self._connection, "open", not _is_closed(self._connection)))
+
     def _rows(self, call: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         if self._connection is None:
             self._connection = self._open()
+        if self._is_mysql:
+            with self._connection.cursor() as own:
+                own.execute(*call)
+                return list(own.fetchall())
         cursor = self._connection.execute(*call)
         return cursor.fetchall() if cursor.description else []
 
@@ -48,4 +56,14 @@ class Window:
         if self._url.startswith("sqlite"):
             path = self._url.removeprefix("sqlite:///")
             return sqlite3.connect(path, isolation_level=None, timeout=30, check_same_thread=False)
+        if self._is_mysql:
+            import pymysql  # noqa: PLC0415 - only tests on MariaDB need it
+
+            from onceward.stores.mysql.address import Address  # noqa: PLC0415 - as above
+
+            return pymysql.connect(**Address.of(self._url).arguments(), autocommit=True, ssl_disabled=True)
         return psycopg.connect(self._url, autocommit=True, prepare_threshold=None, application_name="window")
+
+
+def _is_closed(connection: Any) -> bool:
+    return bool(getattr(connection, "closed", False))

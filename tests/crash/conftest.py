@@ -13,12 +13,15 @@ import pytest
 
 from tests.crash.ground import Ground
 from tests.crash.zygote import Zygote
+from tests.stores import postgres_database
+
+__all__ = ["postgres_database"]
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.nursery import Nursery
-    from tests.servers import PostgresServer
+    from tests.servers import MariadbServer, PostgresServer
 
 TALLY = "crash tally"
 """The name under which a test reports what it did: a word and a number for each of its columns."""
@@ -53,19 +56,28 @@ def postgres_stage(postgres_server: PostgresServer, tmp_path_factory: pytest.Tem
         yield ground
 
 
+@pytest.fixture(scope="session")
+def mariadb_stage(mariadb_server: MariadbServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
+    """The same on MariaDB, or the server of its family that is played."""
+    url = mariadb_server.create_database("stage")
+    with closing(Ground(url, tmp_path_factory.mktemp("stage"))) as ground:
+        yield ground
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say how many points there were, how many processes died, and what that broke."""
     totals: Counter[str] = Counter()
+    stores: dict[str, Counter[str]] = {}
     seeds: set[int] = set()
     for reports in terminalreporter.stats.values():
         for report in reports:
             for name, value in getattr(report, "user_properties", []):
                 if name == TALLY and getattr(report, "when", "") == "call":
                     seeds.add(value.pop("seed", 0))
+                    stores.setdefault(value.pop("store", ""), Counter()).update(value)
                     totals.update(value)
     if path := os.environ.get("ONCEWARD_CRASH_JSON"):
-        figures = {word: totals[word] for word in ("points", "runs", "deaths", "violations")}
-        Path(path).write_text(json.dumps({**figures, "seeds": sorted(seeds - {0})}) + "\n")
+        Path(path).write_text(json.dumps({"stores": stores, "seeds": sorted(seeds - {0})}) + "\n")
     if totals:
         terminalreporter.section("crashes")
         terminalreporter.line(", ".join(f"{word}: {number}" for word, number in totals.items()))

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from onceward.runtime.runner import perform
-from onceward.steps.presence import take_over_process
+from onceward.steps.membership import take_over_process
 from tests.crash.program import Job
 from tests.crash.service import Kind
 from tests.waiting import wait_until

@@ -19,7 +19,9 @@ import psycopg
 from onceward import Inbox
 from onceward.domain.identity import readable_id
 from onceward.registry import OUTBOX
-from onceward.stores.statements import load
+from onceward.stores.mysql.address import Address
+from onceward.stores.mysql.guard import PlainConnection
+from onceward.stores.statements import WORDS, load
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -33,10 +35,29 @@ CREATE TABLE effect (
     account text, position integer, attempt integer NOT NULL, pid integer NOT NULL
 )
 """
-_NUMBER = {"sqlite": "integer PRIMARY KEY AUTOINCREMENT", "postgres": "bigserial PRIMARY KEY"}
+_NUMBER = {
+    "sqlite": "integer PRIMARY KEY AUTOINCREMENT",
+    "postgres": "bigserial PRIMARY KEY",
+    "mysql": "bigint AUTO_INCREMENT PRIMARY KEY",
+}
 # Backwards, so that what refers to a table is emptied before it.
-_TABLES = "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace ORDER BY oid DESC"
-_KEPT = ("onceward_migration", "onceward_catalog", "onceward_page", "onceward_upkeep")
+_TABLES = {
+    "postgres": (
+        "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace ORDER BY oid DESC"
+    ),
+    "mysql": (
+        "SELECT table_name FROM information_schema.tables WHERE table_schema = database() AND table_type = 'BASE TABLE'"
+    ),
+}
+_KEPT = (
+    *("onceward_migration", "onceward_catalog", "onceward_catalog_lock"),
+    *("onceward_partition", "onceward_maintenance"),
+)
+
+
+def dialect_of(url: str) -> str:
+    """Which words the database of a URL speaks."""
+    return {"sqlite": "sqlite", "mysql": "mysql"}.get(url.partition(":")[0], "postgres")
 
 
 class Ground:
@@ -44,14 +65,14 @@ class Ground:
 
     def __init__(self, url: str, folder: Path) -> None:
         self.url, self.folder = url, folder
-        self.dialect = "sqlite" if url.startswith("sqlite") else "postgres"
+        self.dialect = dialect_of(url)
         self._file = Path(url.removeprefix("sqlite:///"))
         self._template = folder / "template.db"
         with Inbox(url) as inbox:
             inbox.migrate()
             with inbox.transaction() as tx:
                 tx.execute(_EFFECT.format(number=_NUMBER[self.dialect]))
-        self._server: psycopg.Connection[Any] | None = None
+        self._server: Any = None
         if self.dialect == "sqlite":
             shutil.copy(self._file, self._template)
         else:
@@ -63,6 +84,8 @@ class Ground:
     @property
     def victims_url(self) -> str:
         """The address for processes that may die, by which their connections can be told from others."""
+        if self.dialect == "mysql":
+            return self.url.replace("root@", f"{VICTIM}@")
         return self.url if self.dialect == "sqlite" else f"{self.url}?application_name={VICTIM}"
 
     def new_output(self) -> str:
@@ -87,12 +110,14 @@ class Ground:
                 Path(f"{self._file}{suffix}").unlink(missing_ok=True)
             shutil.copy(self._template, self._file)
             return
-        with self._connection() as connection, connection.transaction():
-            for (table,) in connection.execute(_TABLES).fetchall():  # pages of bodies come and go
+        with self._connection() as connection:
+            connection.execute("BEGIN")
+            for (table,) in self.rows(_TABLES[self.dialect]):  # partitions of bodies come and go
                 if table not in _KEPT:
-                    connection.execute(f"DELETE FROM {table}".encode())
+                    connection.execute(f"DELETE FROM {table}")
             connection.execute("UPDATE onceward_catalog SET version = 1, last_crash_at = NULL")
-            connection.execute("UPDATE onceward_upkeep SET due_at = clock_timestamp()")
+            connection.execute("UPDATE onceward_maintenance SET due_at = 0")
+            connection.execute("COMMIT")
 
     @contextmanager
     def _connection(self) -> Iterator[Any]:
@@ -109,7 +134,12 @@ class Ground:
     def reconnect(self) -> None:
         """Open the connection to the server anew, after it was killed."""
         self.close()
-        self._server = psycopg.connect(self.url, autocommit=True)
+        if self.dialect == "postgres":
+            self._server = psycopg.connect(self.url, autocommit=True)
+            return
+        self._server = PlainConnection(**Address.of(self.url).arguments(), autocommit=True)
+        self._server.execute(f"CREATE USER IF NOT EXISTS {VICTIM}")
+        self._server.execute(f"GRANT ALL ON *.* TO {VICTIM}")
 
     def close(self) -> None:
         """Close the connection to the server."""
@@ -119,8 +149,7 @@ class Ground:
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         """What a query answers."""
         with self._connection() as connection:
-            found: list[tuple[Any, ...]] = connection.execute(query).fetchall()
-            return found
+            return list(connection.execute(query).fetchall())
 
     def number(self, query: str) -> int:
         """What a query that answers one number answers."""
@@ -133,18 +162,24 @@ class Ground:
 
     def let_leases_lapse(self) -> None:
         """Move every lease into the past, which is what the database's clock would do in time."""
-        past = "0" if self.dialect == "sqlite" else "'2000-01-01'"
-        self.change(f"UPDATE onceward_worker SET alive_until = {past}")
+        self.change("UPDATE onceward_worker SET alive_until = 0")
 
     def lapsed(self) -> list[int]:
         """The processes whose leases are over."""
-        now = "(julianday('now') - 2440587.5) * 86400000000" if self.dialect == "sqlite" else "clock_timestamp()"
+        now = "(julianday('now') - 2440587.5) * 86400000000"
+        if self.dialect == "postgres":
+            now = "extract(epoch FROM clock_timestamp()) * 1000000"
+        elif self.dialect == "mysql":
+            now = WORDS["mysql"]["now"]
         return [pid for (pid,) in self.rows(f"SELECT pid FROM onceward_worker WHERE alive_until < {now}")]
 
     def await_silence(self) -> None:
         """Wait until the server has noticed that its victims are gone; in a file their locks go with them."""
-        if self.dialect == "postgres":
-            left = f"SELECT count(*) FROM pg_stat_activity WHERE application_name = '{VICTIM}'"
+        left = {
+            "postgres": f"SELECT count(*) FROM pg_stat_activity WHERE application_name = '{VICTIM}'",
+            "mysql": f"SELECT count(*) FROM information_schema.processlist WHERE user = '{VICTIM}'",
+        }.get(self.dialect)
+        if left is not None:
             wait_until(lambda: self.number(left) == 0, message="the connections of the dead to end")
 
     # What is there
@@ -159,18 +194,22 @@ class Ground:
 
     def _statuses(self) -> Iterator[tuple[str, str]]:
         found = self.rows(
-            "SELECT c.name, l.id, l.seq, q.state FROM onceward_ledger l"
+            "SELECT c.name, l.id, l.seq, q.state, l.type_hash FROM onceward_ledger l"
             " JOIN onceward_name c ON c.id = l.consumer LEFT JOIN onceward_queue q ON q.seq = l.seq ORDER BY l.seq"
         )
         runs = self._runs()
         actions = dict(self.rows("SELECT seq, action FROM onceward_audit WHERE action IN ('discard', 'skip')"))
-        for consumer, stored, seq, state in found:
-            gone = {
-                (1, None): "done",
-                (1, "discard"): "done",  # a case of it was discarded, not itself
-                (1, "skip"): "skipped",
-                (0, "discard"): "discarded",
-            }.get((runs[seq], actions.get(seq)), "lost or doubled")
+        for consumer, stored, seq, state, type_hash in found:
+            gone = (
+                "imported"
+                if not (type_hash or runs[seq])
+                else {
+                    (1, None): "done",
+                    (1, "discard"): "done",  # a case of it was discarded, not itself
+                    (1, "skip"): "skipped",
+                    (0, "discard"): "discarded",
+                }.get((runs[seq], actions.get(seq)), "lost or doubled")
+            )
             yield f"{consumer}/{readable_id(bytes(stored))}", state or gone
 
     def _runs(self) -> Counter[int]:
@@ -201,7 +240,7 @@ class Ground:
             )
         )
 
-    def lone_notes(self) -> int:
+    def lone_claims(self) -> int:
         """How many registered workers hold exactly one message."""
         return self.number(
             "SELECT count(*) FROM (SELECT worker FROM onceward_queue WHERE token IS NOT NULL"
@@ -229,5 +268,5 @@ class Ground:
         self.check_at_rest()
         stuck = self.number(load(self.dialect, "onceward_")["illegal"][0])
         assert stuck == 0, f"{stuck} rows that nobody would ever move again"
-        assert self.number("SELECT count(*) FROM onceward_queue WHERE token IS NOT NULL") == 0, "a note is left"
+        assert self.number("SELECT count(*) FROM onceward_queue WHERE token IS NOT NULL") == 0, "a claim is left"
         assert self.rows("SELECT * FROM onceward_worker") == [], "a worker is left"

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import hashlib
 import os
 import random
 import re
@@ -26,7 +25,6 @@ import zlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 import psycopg
@@ -128,14 +126,24 @@ def _current_task() -> asyncio.Task[Any] | None:
         return None
 
 
+class Cuttable:
+    """What knows by itself how it breaks."""
+
+    __slots__ = ()
+
+    def cut(self) -> None:
+        """Break, and answer as its driver would."""
+        raise NotImplementedError
+
+
 def _cut(session: Any, *, sent: bool) -> None:
     """Break the connection under a session. A file has none; there it is the disk that fails, which rolls back."""
-    if isinstance(session, _Driver):
+    if isinstance(session, Cuttable):
         session.cut()
     connection = session.connection
     if isinstance(connection, sqlite3.Connection):
         if isinstance(connection, HandlerConnection):
-            connection.armed = None
+            connection.pending_begin = None
         if connection.in_transaction:
             sqlite3.Cursor(connection).execute("ROLLBACK")
         raise StoreUnavailable("the SQLite database cannot be used: disk I/O error, as the test asks")
@@ -153,8 +161,14 @@ def described(request: Any) -> str:
     return type(request).__name__.lower()
 
 
-def watch() -> None:
+def watch(url: str) -> None:
     """From now on, count what passes through the sessions of this process."""
+    if url.startswith("mysql"):
+        from tests.crash import points_mysql  # noqa: PLC0415 - which knows this module
+
+        points_mysql.watch()
+        return
+    from onceward.stores.postgres.cursors import Cursors  # noqa: PLC0415
     from onceward.stores.postgres.session import AsyncPostgresSession, PostgresSession  # noqa: PLC0415
     from onceward.stores.postgres.wire import Exchange  # noqa: PLC0415
     from onceward.stores.sqlite.session import AsyncSqliteSession, SqliteSession  # noqa: PLC0415
@@ -164,15 +178,16 @@ def watch() -> None:
     _wrap(SqliteSession, "perform", described)
     _wrap_async(AsyncSqliteSession, "perform", lambda r: described(r) if isinstance(r, Call | Reconnect) else "")
     # On PostgreSQL a tuple travels together: its statements are queued, and each is flushed here, so that the server
-    # may have run it when the next one is disturbed. Over the caller's connection they go one by one, and a rollback
+    # may have run it when the next one gets a fault. Over the caller's connection they go one by one, and a rollback
     # goes alone.
     _wrap(PostgresSession, "perform", described)
     _wrap_async(AsyncPostgresSession, "perform", described)
     _flush_each(Exchange)
     _wrap(Exchange, "queue", _words)
-    for name in ("_run", "_roll_back"):
-        _wrap(PostgresSession, name, _words)
-        _wrap_async(AsyncPostgresSession, name, _words)
+    _wrap(Cursors, "run", _words)
+    _wrap_async(Cursors, "run_async", _words)
+    _wrap(PostgresSession, "_roll_back", _words)
+    _wrap_async(AsyncPostgresSession, "_roll_back", _words)
 
 
 def _words(request: Any) -> str:
@@ -227,8 +242,13 @@ def _refused(request: Any) -> Any:
     raise StoreUnavailable("the SQLite database is busy: database is locked, as the test asks")
 
 
-def watch_drivers() -> None:
-    """For migrations, which use a driver directly: count every statement given to sqlite3 or psycopg."""
+def watch_drivers(url: str) -> None:
+    """For migrations, which use a driver directly: count every statement given to it."""
+    if url.startswith("mysql"):
+        from tests.crash import points_mysql  # noqa: PLC0415 - as above
+
+        points_mysql.watch_driver()
+        return
 
     class Watched(sqlite3.Connection):
         def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
@@ -257,13 +277,12 @@ def _failure(text: str, code: int) -> sqlite3.OperationalError:
 
 
 @dataclass(frozen=True, slots=True)
-class _Driver:
+class _Driver(Cuttable):
     """A connection that is used without a session."""
 
     connection: Any
 
     def cut(self) -> None:
-        """Break it, and answer as its driver would."""
         if isinstance(self.connection, sqlite3.Connection):
             if self.connection.in_transaction:
                 sqlite3.Cursor(self.connection).execute("ROLLBACK")
@@ -295,14 +314,14 @@ _FIRST = (
     "unhandled_types",
     "add_worker",
 )
-_PRESENCE = ("worker_of_process", "add_worker", "lock_worker", "let_go", "forget_worker")
-INTRODUCTION = frozenset(["begin", "begin_limits", "commit", *_FIRST, *_PRESENCE, "suspects"])
-"""With this each process begins, idles and ends; it is disturbed in the scenarios that are about little else."""
+_MEMBERSHIP = ("worker_of_process", "add_worker", "lock_worker", "unclaim_all", "forget_worker")
+INTRODUCTION = frozenset(["begin", "begin_limits", "commit", *_FIRST, *_MEMBERSHIP, "isolation_level"])
+"""With this each process begins, idles and ends; it gets faults in the scenarios that are about little else."""
 
 
 def boundaries(requests: Sequence[str], dialect: str, *, introduced: bool) -> list[Boundary]:
-    """Every statement boundary of every transaction path of a play, the first time that it is taken."""
-    taken: dict[tuple[str, ...], Boundary] = {}
+    """Every statement boundary of a play, wherever it comes; what a way of several turns does in each of them."""
+    found = []
     path: list[str] = []
     for number, request in enumerate(requests, start=1):
         name = request.strip("[]").lower()
@@ -314,15 +333,15 @@ def boundaries(requests: Sequence[str], dialect: str, *, introduced: bool) -> li
         looks = {"keys_in_front", "first_due"}
         common = not looks.isdisjoint(path) or set(re.findall(r"\w+", " ".join(path))) <= INTRODUCTION
         if introduced or not common:
-            taken.setdefault(tuple(path), Boundary(number, tuple(path)))
-    return list(taken.values())
+            found.append(Boundary(number, tuple(path)))
+    return found
 
 
 def _is_boundary(request: str, dialect: str) -> bool:
-    """On PostgreSQL what is sent has square brackets; several that travel together have one answer, in round ones."""
+    """What is sent to a server has square brackets; several that travel together have one answer, in round ones."""
     if request in HANDLERS:
         return True
-    return request.startswith(("[", "(")) if dialect == "postgres" else request[0] != "("
+    return request.startswith(("[", "(")) if dialect != "sqlite" else request[0] != "("
 
 
 HANDLERS = frozenset(["effect", "charge", "publish"])
@@ -344,16 +363,20 @@ def takes_all() -> bool:
     return os.environ.get("ONCEWARD_CRASH_SAMPLE") == "all"
 
 
-def is_first(*taken: Any) -> bool:
-    """Whether nobody in this whole run has taken it: many plays go the same ways, and one of them disturbs each."""
-    folder = os.environ.get("ONCEWARD_CRASH_TAKEN")
-    if folder is None:
-        return True
-    try:
-        Path(folder, hashlib.sha256(repr(taken).encode()).hexdigest()).touch(exist_ok=False)
-    except FileExistsError:
-        return False
-    return True
+def shard() -> str:
+    """Which part of all boundaries this run plays, such as "1/4"."""
+    return os.environ.get("ONCEWARD_CRASH_SHARD", "1/1")
+
+
+def in_shard(play: str, number: int) -> bool:
+    """Whether a place in a play is in the part that this run takes.
+
+    It depends on nothing else, neither on the seed nor on what other plays do: shards add up to the whole.
+    """
+    part, _, parts = shard().partition("/")
+    if not 1 <= int(part) <= int(parts):
+        raise ValueError(f"ONCEWARD_CRASH_SHARD is {shard()!r}; it must be like 1/4, the first of four parts")
+    return zlib.crc32(f"{play} {number}".encode()) % int(parts) == int(part) - 1
 
 
 def sample(pairs: Sequence[Any], rng: random.Random) -> list[Any]:

@@ -66,13 +66,13 @@ class Job:
         return Service(self.url, self.kind, numbers=settings(**self.numbers), orders=self.orders, handlers=handlers)
 
 
-def rehearse(job: Job) -> None:
+def perform(job: Job) -> None:
     """Play a scenario, counting requests, with the fault where the job says; once more if the job says so."""
-    from tests.crash.upkeep_scenarios import REPERTOIRE  # noqa: PLC0415 - scenarios know this module
+    from tests.crash.retention_scenarios import REPERTOIRE  # noqa: PLC0415 - scenarios know this module
 
     if job.point:
         FUSE.point, FUSE.fault = Point(*job.point), job.fault
-    points.watch()
+    points.watch(job.url)
     act = REPERTOIRE[job.arguments["scenario"]].act
     with job.service() as service:
         for _ in range(2 if job.arguments.get("again") else 1):
@@ -104,7 +104,7 @@ def migrate(job: Job) -> None:
     """Create the tables, counting statements, with the fault where the job says; once more if the job says so."""
     if job.point:
         FUSE.point, FUSE.fault = Point(*job.point), job.fault
-    points.watch_drivers()
+    points.watch_drivers(job.url)
     with job.service(handlers=False) as service:
         for _ in range(2 if job.arguments.get("again") else 1):
             _unless_told(job, service.inbox.migrate)
@@ -117,7 +117,7 @@ def work(job: Job) -> None:
     with job.service() as service:
         if names := job.arguments.get("pause at"):
             FUSE.names, FUSE.deed = names, lambda: pause_once(job.orders, service.inbox)
-            points.watch()
+            points.watch(job.url)
         job.say("started")
         if job.arguments.get("own loop"):
             asyncio.run(_work_on_own_loop(service, concurrency))
@@ -162,7 +162,7 @@ def _patiently(deliver_one: Callable[[], Receipt]) -> Receipt:
 
 
 ACTS: dict[str, Callable[[Job], None]] = {
-    "rehearse": rehearse,
+    "perform": perform,
     "migrate": migrate,
     "work": work,
     "deliver": deliver,

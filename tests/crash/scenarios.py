@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -18,12 +18,14 @@ from unittest.mock import patch
 
 from onceward import ConfigurationError, Inbox, Receipt, Response
 from onceward.domain import identity, payload
-from onceward.runtime.heartbeat import Presence
+from onceward.domain.marks import Mark, Read
+from onceward.errors import StoreConflict
+from onceward.runtime.heartbeat import Membership
 from onceward.runtime.runner import perform
 from onceward.steps.introduce import introduce
+from onceward.steps.isolated import next_batch
 from onceward.steps.lane import Lane
-from onceward.steps.presence import register, take_over_lapsed, take_over_process
-from onceward.steps.suspects import next_batch
+from onceward.steps.membership import register, take_over_lapsed, take_over_process
 from tests.crash.service import KINDS, SOURCE, Kind, Service, message
 
 if TYPE_CHECKING:
@@ -100,6 +102,16 @@ def processes(*messages: Any) -> Callable[[Service, Tell], None]:
     return act
 
 
+def batch(*messages: Any) -> Callable[[Service, Tell], None]:
+    """Process messages in one transaction."""
+
+    def act(service: Service, tell: Tell) -> None:
+        for one, receipt in zip(messages, service.process_many(list(messages)), strict=True):
+            tell(one["id"], receipt)
+
+    return act
+
+
 def has(*messages: Any) -> Callable[[Stage], None]:
     """The messages are there, received and not yet handled."""
 
@@ -117,6 +129,7 @@ def drains(service: Service, _: Tell) -> None:
 # Receiving
 
 M1 = message("m1")
+M9 = message("m9")
 FORGED = {**M1, "data": {"name": "another"}}
 
 
@@ -126,8 +139,32 @@ def _receive_many(service: Service, tell: Tell) -> None:
         tell(one["id"], receipt)
 
 
+def _reads(service: Service, tell: Tell) -> None:
+    """Two messages of a source that is read in order."""
+    batch = Read([message("m1"), message("m2")], [Mark(SOURCE, "log/0", None, "2")])
+    for one, receipt in zip(batch, service.receive_many(batch), strict=True):
+        tell(one["id"], receipt)
+
+
+def _position_comes_with_what_was_read(ground: Ground) -> None:
+    """R72: never without it."""
+    if ground.number("SELECT count(*) FROM onceward_position"):
+        assert ground.number("SELECT count(*) FROM onceward_ledger") == 2
+
+
 def _in_own_transaction(service: Service, store: Callable[[Any], object]) -> None:
-    """The caller's row and the message are one commit; a caller that finds its row does nothing again."""
+    """The caller's row and the message are one commit; a caller that finds its row does nothing again.
+
+    On MySQL its transaction keeps to a view, which may be from before the consumers of this process were known: it is
+    told so, and begins anew.
+    """
+    try:
+        _in_one_transaction(service, store)
+    except StoreConflict:
+        _in_one_transaction(service, store)
+
+
+def _in_one_transaction(service: Service, store: Callable[[Any], object]) -> None:
     with service.inbox.transaction() as tx:
         if not tx.execute("SELECT 1 FROM effect WHERE id = 'own'").fetchall():
             columns = "consumer, source, id, attempt, pid"
@@ -137,6 +174,13 @@ def _in_own_transaction(service: Service, store: Callable[[Any], object]) -> Non
 
 def _receive_in_own_transaction(service: Service, _: Tell) -> None:
     _in_own_transaction(service, lambda tx: service.inbox.receive(tx=tx, **M1))
+
+
+def _process_in_own_transaction(one: Any) -> Callable[[Service, Tell], None]:
+    def act(service: Service, _: Tell) -> None:
+        _in_own_transaction(service, lambda tx: service.inbox.process(tx=tx, **one))
+
+    return act
 
 
 def _own_row_comes_with_the_message(ground: Ground) -> None:
@@ -194,6 +238,7 @@ TWO_KEYS_END = ends("done", "a1", "a2", "a3", "b1", "b2")
 FAILING = message("m1", do={"raise": 2})
 HOPELESS = message("m1", do={"raise": 3})
 REJECTED = message("m1", do={"reject": True})
+FLAWED = message("m1", do={"raise": 1})
 FLAWED_GROUP = [message("m1"), message("m2", do={"raise": 1}), message("m3")]
 FLAWED_TWICE = [message("m1"), *(message(name, do={"raise": 1}) for name in ("m2", "m3")), message("m4")]
 FLAWED_KEY = [keyed("a", 1, do={"raise": 1}), keyed("a", 2), keyed("a", 3)]
@@ -221,12 +266,12 @@ def _grown(stage: Stage) -> None:
     with Service(stage.ground.url, handlers=False) as bare:
         bare.receive(**message("g1", "grown", user="a", position=1))
         bare.receive(**message("g2", "grown", account="a", position=2), version=2)
-    assert stage.ground.rows("SELECT id FROM onceward_body WHERE key IS NULL") == [("g1",)]
+    assert stage.ground.rows("SELECT id FROM onceward_body b WHERE b.key IS NULL") == [("g1",)]
 
 
 def _moved_once(ground: Ground) -> None:
     assert ground.rows("SELECT action FROM onceward_audit") == [("move",)]
-    assert ground.rows("SELECT DISTINCT key FROM onceward_body") == [("a",)]
+    assert ground.rows("SELECT DISTINCT b.key FROM onceward_body b") == [("a",)]
 
 
 def _drains_warily(service: Service, _: Tell) -> None:
@@ -253,11 +298,29 @@ def _in_order(ground: Ground) -> None:
         assert positions == sorted(positions), f"{account} took effect in the order {positions}"
 
 
-def _suspects(stage: Stage) -> None:
+def _isolated(stage: Stage) -> None:
     """Two messages that run beside others, as after the death of a process that held them, and one that runs alone."""
     has(message("m1"), message("m2"), message("m3"))(stage)
-    stage.ground.change("UPDATE onceward_queue SET suspect = 3")
-    stage.ground.change("UPDATE onceward_queue SET suspect = 1 WHERE seq = (SELECT max(seq) FROM onceward_queue)")
+    stage.ground.change("UPDATE onceward_queue SET isolation = 3")
+    stage.ground.change("UPDATE onceward_queue SET isolation = 1 WHERE seq = (SELECT max(seq) FROM onceward_queue)")
+
+
+LATER = timedelta(hours=1)
+
+
+def _due_now(stage: Stage) -> None:
+    """The second one of a key came first, with a time that has come by now; so it comes behind the first one."""
+    has({**keyed("a", 2), "delay": LATER}, {**keyed("b", 1), "delay": LATER}, keyed("a", 1))(stage)
+    stage.ground.change("UPDATE onceward_queue SET due_at = 1 WHERE state = 'scheduled'")
+
+
+def _cancel(service: Service, _: Tell) -> None:
+    service.inbox.admin.cancel(type="plain", reason="a test", actor="operator")
+
+
+def _hasten(service: Service, _: Tell) -> None:
+    service.inbox.admin.hasten(type="plain", reason="a test", actor="operator")
+    service.drain()
 
 
 def _bodies_are_gone(ground: Ground) -> None:
@@ -275,15 +338,15 @@ def _stop_with_handler(service: Service, _: Tell) -> None:
 # Inline
 
 
-def become_careful(inbox: Inbox) -> None:
-    """A process died while it worked inline, so messages are stored and noted first."""
+def make_store_first(inbox: Inbox) -> None:
+    """A process died while it worked inline, so messages are stored and claimed first."""
     context, store = inbox.context, inbox.store
     perform(store, lambda: register(context, process="dead", host="here", pid=1, inline=True))
     assert perform(store, lambda: take_over_process(context, "dead", "a test")) == 1
 
 
-def _careful(stage: Stage) -> None:
-    become_careful(stage.service.inbox)
+def _store_first(stage: Stage) -> None:
+    make_store_first(stage.service.inbox)
 
 
 # Numbers within a key
@@ -367,9 +430,9 @@ def _unknown(stage: Stage) -> None:
     """A call was begun for m1, and nobody knows what became of it."""
     _finished_m1(stage)
     (seq,) = stage.service.inbox.admin.find(SOURCE, "m1")
-    begun = "0" if stage.ground.dialect == "sqlite" else "now()"
-    values = f"'{identity.effect_key('default', SOURCE, 'm1', 'charge')}', {seq}, 'charge', 1, {begun}"
-    stage.ground.change(f"INSERT INTO onceward_effect (key, seq, name, worker, started_at) VALUES ({values})")
+    values = f"'{identity.effect_key('default', SOURCE, 'm1', 'charge')}', {seq}, 'charge', 1, 0"
+    key = "`key`" if stage.ground.dialect == "mysql" else "key"
+    stage.ground.change(f"INSERT INTO onceward_effect ({key}, seq, name, worker, started_at) VALUES ({values})")
 
 
 def _say_it_happened(service: Service, _: Tell) -> None:
@@ -380,7 +443,32 @@ def _say_it_happened(service: Service, _: Tell) -> None:
 # Operators
 
 
-def _release_head(service: Service, _: Tell) -> None:
+def _edit(service: Service, _: Tell) -> None:
+    (seq,) = service.inbox.admin.find(SOURCE, "m1")
+    service.inbox.admin.edit(seq, data=M1["data"], reason="a test", actor="operator")
+
+
+def _edited(ground: Ground) -> None:
+    """One line, and both bodies are known."""
+    _audited(ground)
+    assert ground.rows("SELECT resolution, copies FROM onceward_quarantine") == [("revision", 0), ("revision", 0)]
+
+
+def _pause_and_resume(service: Service, _: Tell) -> None:
+    service.inbox.admin.pause(type="plain", reason="a test", actor="operator")
+    service.inbox.admin.resume(type="plain", reason="a test", actor="operator")
+
+
+def _paused_once(ground: Ground) -> None:
+    """As often paused as resumed, and as often as the audit says."""
+    lines = [action for (action,) in ground.rows("SELECT action FROM onceward_audit ORDER BY id")]
+    assert lines == ["pause", "resume"] * (len(lines) // 2)
+    assert lines
+    over = ground.number("SELECT count(*) FROM onceward_pause WHERE ended_at IS NOT NULL")
+    assert (ground.number("SELECT count(*) FROM onceward_pause"), over) == (len(lines) // 2, len(lines) // 2)
+
+
+def _unblock_head(service: Service, _: Tell) -> None:
     service.inbox.admin.unblock(type="keyed", reason="a test", actor="operator")
 
 
@@ -509,7 +597,7 @@ def _poll(service: Service, _: Tell) -> None:
 def _cursor_and_responses_agree(ground: Ground) -> None:
     """Never one without the other."""
     stored = ground.number("SELECT count(*) FROM onceward_ledger")
-    kept = ground.rows("SELECT number, cursor FROM onceward_poll")
+    kept = ground.rows("SELECT p.number, p.cursor FROM onceward_poll p")
     assert kept in ([(stored, str(stored))], [(0, None)] if not stored else None, [] if not stored else None)
 
 
@@ -543,32 +631,54 @@ def _take_over_as_supervisor(service: Service, _: Tell) -> None:
 
 def _renew(service: Service, _: Tell) -> None:
     """One turn of a worker's heartbeat, and one of what it owes the others."""
-    presence = Presence(service.inbox.context, service.inbox.store)
-    presence.start()
-    for rounds in presence._rounds:
+    membership = Membership(service.inbox.context, service.inbox.store)
+    membership.start()
+    for rounds in membership._rounds:
         rounds._once()
-    presence.stop()
+    membership.stop()
+
+
+@contextmanager
+def _claimed(service: Service) -> Iterator[tuple[Membership, Lane]]:
+    """A process that has claimed what is due, and runs none of it."""
+    context, store = service.inbox.context, service.inbox.store
+    membership = Membership(context, store)
+    perform(store, partial(introduce, context))
+    membership.start()
+    lane = Lane(
+        context=context,
+        worker=membership.number,
+        new_token=membership.token,
+        subscriptions=list(context.cache.catalog.subscriptions.values()),
+        stopping=lambda: False,
+        isolation=membership.isolation,
+    )
+    perform(store, partial(next_batch, lane))
+    yield membership, lane
+    membership.stop()
 
 
 def _let_go_of_strays(service: Service, _: Tell) -> None:
     """A claim whose lane is gone, as after a cancellation, is let go of in the next turn of the duties."""
-    context, store = service.inbox.context, service.inbox.store
-    presence = Presence(context, store)
-    perform(store, partial(introduce, context))
-    presence.start()
-    lane = Lane(
-        context=context,
-        worker=lambda: presence.worker,
-        new_token=presence.token,
-        subscriptions=list(context.cache.catalog.subscriptions.values()),
-        stopping=lambda: False,
-        gate=presence.gate,
-    )
-    perform(store, partial(next_batch, lane))
-    presence.gate.leave(lane)
-    for rounds in presence._rounds:
-        rounds._once()
-    presence.stop()
+    with _claimed(service) as (membership, lane):
+        membership.isolation.leave(lane)
+        for rounds in membership._rounds:
+            rounds._once()
+
+
+def _interrupt(service: Service, _: Tell) -> None:
+    """What a worker has in hand is taken away from it, twice, and its key goes on without it."""
+    (seq,) = service.inbox.admin.find(SOURCE, "a1")
+    with _claimed(service):
+        for _again in range(2):
+            service.inbox.admin.interrupt(seq, reason="a test", actor="operator")
+
+
+def _interrupted_or_rejected(ground: Ground) -> None:
+    """An interruption has its line, and its attempt, or neither: then the handler has rejected the message."""
+    lines = ground.rows("SELECT actor, action, reason FROM onceward_audit")
+    attempts = ground.number("SELECT count(*) FROM onceward_attempt WHERE error LIKE 'Interrupted: by operator%'")
+    assert lines == [("operator", "interrupt", "a test")] * attempts
 
 
 SCENARIOS: dict[str, Scenario] = {
@@ -598,11 +708,14 @@ SCENARIOS: dict[str, Scenario] = {
     "handle secrets": Scenario(
         drains, ends("done", "m1", "m2"), has(message("m1", "secret"), message("m2", "secret")), check=_bodies_are_gone
     ),
-    "handle suspects": Scenario(drains, ends("done", "m1", "m2", "m3"), _suspects),
+    "handle isolated": Scenario(drains, ends("done", "m1", "m2", "m3"), _isolated),
     "handle keys": Scenario(drains, TWO_KEYS_END, has(*TWO_KEYS), always=_in_order, numbers={"group": 2}),
     "handle and promote": Scenario(
         drains, ends("done", "a1", "a2", "a3"), _promoting, errors={"a1": 3}, always=_in_order
     ),
+    "join a key": Scenario(drains, ends("done", "a1", "a2", "b1"), _due_now, always=_in_order),
+    "cancel": Scenario(_cancel, ends("discarded", "m1"), has({**M1, "delay": LATER}), ("sync",), check=_audited),
+    "hasten by hand": Scenario(_hasten, ends("done", "m1"), has({**M1, "delay": LATER}), ("sync",), check=_audited),
     "settle for retry": Scenario(drains, ends("done", "m1"), has(FAILING), errors={"m1": 2}),
     "settle as dead": Scenario(drains, ends("dead", "m1"), has(HOPELESS), errors={"m1": 3}),
     "settle a reject": Scenario(drains, ends("dead", "m1"), has(REJECTED), errors={"m1": 1}),
@@ -622,12 +735,22 @@ SCENARIOS: dict[str, Scenario] = {
     "stop in the middle": Scenario(
         drains, ends("done", *(one["id"] for one in STOPPING)), has(*STOPPING), numbers={"group": 2}
     ),
-    "say goodbye with a note": Scenario(
+    "deregister with a claim": Scenario(
         _stop_with_handler, ends("done", "m1"), has(STALLED), numbers={"stop_timeout": 0.05}
     ),
     "process": Scenario(processes(M1), ends("done", "m1")),
     "process duplicate": Scenario(processes(M1), ends("done", "m1"), has(M1)),
     "process mismatch": Scenario(processes(FORGED), ends("done", "m1"), has(M1), check=_one_case),
+    "process in own transaction": Scenario(
+        _process_in_own_transaction(M1), ends("done", "m1"), kinds=("sync",), always=_own_row_comes_with_the_message
+    ),
+    "process in own transaction, raising": Scenario(
+        _process_in_own_transaction(FLAWED),
+        ends("done", "m1"),
+        kinds=("sync",),
+        errors={"m1": 1},
+        always=_own_row_comes_with_the_message,
+    ),
     "process raising": Scenario(processes(FAILING), ends("done", "m1"), errors={"m1": 2}),
     "process rejected": Scenario(processes(REJECTED), ends("dead", "m1"), errors={"m1": 1}),
     "process with a free key": Scenario(
@@ -636,11 +759,33 @@ SCENARIOS: dict[str, Scenario] = {
     "process behind its key": Scenario(
         processes(keyed("a", 2)), ends("done", "a1", "a2"), has(keyed("a", 1)), always=_in_order
     ),
-    "process carefully": Scenario(processes(M1), ends("done", "m1"), _careful),
-    "process carefully raising": Scenario(processes(FAILING), ends("done", "m1"), _careful, errors={"m1": 2}),
+    "process stored first": Scenario(processes(M1), ends("done", "m1"), _store_first),
+    "process stored first raising": Scenario(processes(FAILING), ends("done", "m1"), _store_first, errors={"m1": 2}),
     "process for two consumers": Scenario(
         processes(LATE[0]), {**ends("done", "p1"), **ends("done", "p1", consumer="audit")}
     ),
+    "read in order": Scenario(_reads, ends("done", "m1", "m2"), always=_position_comes_with_what_was_read),
+    "direct batch": Scenario(batch(M1, message("m2"), M1), ends("done", "m1", "m2")),
+    "direct batch, one raising": Scenario(batch(*FLAWED_GROUP), ends("done", "m1", "m2", "m3"), errors={"m2": 1}),
+    "direct batch, known in part": Scenario(batch(M1, message("m2")), ends("done", "m1", "m2"), has(M1)),
+    "direct batch with keys": Scenario(
+        batch(*FLAWED_KEY), ends("done", "a1", "a2", "a3"), errors={"a1": 1}, always=_in_order
+    ),
+    "direct batch behind its key": Scenario(
+        batch(keyed("a", 2), keyed("b", 1), keyed("a", 3)),
+        ends("done", "a1", "a2", "a3", "b1"),
+        has(keyed("a", 1)),
+        always=_in_order,
+    ),
+    "direct batch, counted": Scenario(
+        batch(counted(1), counted(2), counted(1, "late")),
+        {**ends("done", "a1", "a2"), **ends("skipped", "late")},
+        always=_in_order,
+    ),
+    "direct batch, relay": Scenario(
+        batch(SENDER, M9), ends("done", "m1", "m9"), check=published(2), always=_sent_with_its_cause, relay=True
+    ),
+    "direct batch stored first": Scenario(batch(M1, message("m2")), ends("done", "m1", "m2"), _store_first),
     "hold and go on": Scenario(_hold_and_go_on, ends("done", "a1", "a2"), has(counted(2)), always=_in_order),
     "skip": Scenario(drains, {**ends("done", "a1", "a2"), **ends("skipped", "late")}, _late),
     "process counted": Scenario(
@@ -693,12 +838,14 @@ SCENARIOS: dict[str, Scenario] = {
         check=_charged_once,
     ),
     "settle an effect": Scenario(_say_it_happened, ends("done", "m1"), _unknown, ("sync",), check=_audited),
-    "release a key": Scenario(_release_head, GONE_ON, _parked, ("sync",), {"a1": 3}, check=_audited, always=_in_order),
+    "unblock a key": Scenario(_unblock_head, GONE_ON, _parked, ("sync",), {"a1": 3}, check=_audited, always=_in_order),
     "redrive": Scenario(_redrive_all, ends("dead", "m1"), _dead_m1, ("sync",), None, check=_redriven),
     "redrive out of order": Scenario(
         _redrive_out_of_order, ends("dead", "a1"), _given_up, ("sync",), None, check=_redriven_out_of_order
     ),
     "discard": Scenario(_discard_all, ends("discarded", "m1"), _dead_m1, ("sync",), {"m1": 1}, check=_audited),
+    "edit": Scenario(_edit, ends("done", "m1"), _dead_m1, ("sync",), {"m1": 1}, check=_edited),
+    "pause and resume": Scenario(_pause_and_resume, ends("done", "m1"), has(M1), ("sync",), check=_paused_once),
     "unsubscribe": Scenario(_unsubscribe, ends("discarded", "m1"), _dead_m1, ("sync",), {"m1": 1}, check=_retired),
     "discard and promote": Scenario(
         _discard_head,
@@ -730,6 +877,15 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "take over as supervisor": Scenario(
         _take_over_as_supervisor, ends("done", "m1"), _left_behind(KILLER), ("sync",), crashes={"m1": 1}
+    ),
+    "interrupt": Scenario(
+        _interrupt,
+        GONE_ON,
+        has(*LOOSE),
+        ("sync",),
+        {"a1": 1},
+        crashes=None,
+        always=_interrupted_or_rejected,
     ),
     "let go of strays": Scenario(_let_go_of_strays, ends("done", "m1"), has(M1), ("sync",)),
     "renew the lease": Scenario(_renew, ends("done", "m1"), _left_behind(KILLER), ("sync",), crashes={"m1": 1}),

@@ -33,7 +33,7 @@ KINDS: tuple[Kind, Kind] = ("sync", "async")
 
 POLICY = RetryPolicy(attempts=3, first=timedelta(0))
 LATER = RetryPolicy(attempts=3, first=timedelta(seconds=0.3))
-WARY = Circuit(failures=1, pause=timedelta(microseconds=1))
+CAUTIOUS = Circuit(failures=1, pause=timedelta(microseconds=1))
 """Open after each failure, and over when anybody looks."""
 SOURCE = "shop"
 AUDIT = "audit"
@@ -110,6 +110,12 @@ class Service:
             return self.inbox.process(**arguments)
         return self._run(self.inbox.aprocess(**arguments))
 
+    def process_many(self, messages: list[Arguments]) -> list[Receipt]:
+        """Handle several now."""
+        if self.kind == "sync":
+            return self.inbox.process_many(messages)
+        return self._run(self.inbox.aprocess_many(messages))
+
     def drain(self) -> int:
         """Run what is due."""
         return self.inbox.drain() if self.kind == "sync" else self._run(self.inbox.adrain())
@@ -153,7 +159,7 @@ class Service:
         on("counted", key="account", retry=POLICY, sequence="position")(handler)
         on("bulk", retry=POLICY, batch=True)(batch)
         on("secret", retry=POLICY, keep_body=False)(handler)
-        on("frail", retry=LATER, circuit=WARY)(handler)
+        on("frail", retry=LATER, circuit=CAUTIOUS)(handler)
         on("grown", key="account", retry=POLICY, version=2)(handler)
         self.inbox.upcast("grown", 1)(lambda data: {**data, "account": data["user"]})
         on("staged", retry=POLICY, version=2)(handler)
@@ -305,7 +311,7 @@ def pause_once(orders: Orders, inbox: Inbox) -> bool:
         return False
     with ExitStack() as quiet:
         for worker in inbox._workers._running:
-            for rounds in worker._presence._rounds:
+            for rounds in worker._membership._rounds:
                 quiet.enter_context(rounds.busy)
         orders.say("pausing")
         # To this very thread: a signal to the process may reach another one first, while this one runs on.

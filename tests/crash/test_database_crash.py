@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from onceward.runtime.runner import perform
-from onceward.steps.presence import take_over_lapsed
+from onceward.steps.membership import take_over_lapsed
 from tests.crash.conftest import TALLY
 from tests.crash.fleet import Fleet
 from tests.crash.ground import Ground
 from tests.crash.points import seed
 from tests.crash.program import Job
-from tests.crash.scenarios import become_careful
+from tests.crash.scenarios import make_store_first
 from tests.crash.service import KINDS, Kind, Service, message
 from tests.crash.test_kills import Load
 from tests.waiting import wait_until
@@ -95,30 +95,36 @@ def _send(ground: Ground, zygote: Zygote, kind: Kind, load: Load) -> list[Child]
 
 
 def _check_receipts(senders: list[Child], load: Load) -> None:
-    """Nobody was told "accepted" twice about one message, and everybody was told something about each."""
+    """Each message was accepted from one sender, and each sender was told something about each of its messages.
+
+    A sender whose answer was lost takes for its own what was stored while it asked (D51). That may have been the other
+    sender's, so at each crash one message of each, the one it had in hand, may have been accepted from both.
+    """
     accepted: set[str] = set()
+    twice: set[str] = set()
     for sender in senders:
         receipts = sender.said("receipt")
         assert [receipt["id"] for receipt in receipts] == [one["id"] for one in load.deliveries]
         mine = {receipt["id"] for receipt in receipts if receipt["status"] == "accepted"}
-        assert not accepted & mine
+        twice |= accepted & mine
         accepted |= mine
+    assert len(twice) <= CRASHES * SENDERS, f"accepted from both senders: {sorted(twice)}"
 
 
-@pytest.mark.parametrize("mood", ["quick", "careful"])
+@pytest.mark.parametrize("mood", ["quick", "stored first"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_inline_callers_live_through_a_crash_of_the_server(
     kind: Kind, mood: str, private_postgres: PostgresServer, tmp_path: Path, zygote: Zygote
 ) -> None:
     """R03, R23, HZ-23: `process` raises StoreUnavailable while the server is away; after the redelivery, one effect.
 
-    Carefully means: after the death of a process that worked inline, when messages are stored and noted first.
+    Stored first means: after the death of a process that worked inline, when messages are stored and claimed first.
     """
     messages = [message(f"m{n}") for n in range(90)]
     with closing(Ground(private_postgres.create_database("load"), tmp_path)) as ground:
-        if mood == "careful":
+        if mood == "stored first":
             with Service(ground.url) as service:
-                become_careful(service.inbox)
+                make_store_first(service.inbox)
         callers = [
             zygote.start(
                 Job(
@@ -138,9 +144,9 @@ def test_inline_callers_live_through_a_crash_of_the_server(
             ground.reconnect()
         for caller in callers:
             assert caller.end() == 0, caller.errors
-        with Service(ground.url, kind) as service:  # what a caller had noted when the server died
+        with Service(ground.url, kind) as service:  # what a caller had claimed when the server died
             wait_until(lambda: service.drain() >= 0 and not _unfinished(ground), message="the rest")
-            ground.let_leases_lapse()  # of one that ended while the server was away, and could not say goodbye
+            ground.let_leases_lapse()  # of one that ended while the server was away, and could not deregister
             perform(service.inbox.store, lambda: take_over_lapsed(service.inbox.context, 0))
         ground.check_settled()
         assert ground.statuses() == {f"default/{one['id']}": "done" for one in messages}
@@ -148,7 +154,7 @@ def test_inline_callers_live_through_a_crash_of_the_server(
         assert ground.charges("crash") == {}
 
 
-def test_an_outage_longer_than_the_lease_charges_nobody(
+def test_an_outage_longer_than_the_lease_charges_no_message(
     private_postgres: PostgresServer, tmp_path: Path, zygote: Zygote
 ) -> None:
     """R13, HZ-32, HZ-52, I6: nobody could renew a lease; that is no sign that anybody has died."""

@@ -51,7 +51,7 @@ def _all_is_over(ground: Ground) -> bool:
 
 
 def check_verdict(ground: Ground, innocents: list[Arguments]) -> None:
-    """The poison is dead after exactly three charged crashes, with its story; the innocent are done, uncharged."""
+    """The poison is dead after exactly three charged crashes, with its history; the innocent are done, uncharged."""
     ground.check_settled()
     assert ground.statuses() == {POISON: "dead"} | {f"default/{one['id']}": "done" for one in innocents}
     assert ground.charges("crash") == {"poison": CRASH_LIMIT}
@@ -78,7 +78,7 @@ def test_poison_alone_is_dead_after_three_crashes(death: str, kind: Kind, ground
 def test_poison_in_a_group_charges_no_innocent(concurrency: int, kind: Kind, ground: Ground, zygote: Zygote) -> None:
     """R16, HZ-51: in the middle of a group of 21; who is to blame for the first crashes is not known, so nobody is.
 
-    Half of them run together next, then each apart from other suspects; with lanes beside it, at last alone.
+    Half of them run together next, then each apart from other isolated messages; with lanes beside it, at last alone.
     """
     with Service(ground.url) as service:
         service.inbox.receive_many([*INNOCENTS[:10], poison("oom"), *INNOCENTS[10:]])
@@ -124,7 +124,7 @@ def test_inline_poison_is_dead_after_few_crashes(kind: Kind, witness: str, groun
 
     The first death leaves no trace but the lease of its process. As soon as somebody has noticed it (a parent, another
     process that works inline, or, where there is nobody else, the next process that starts after the lease is over),
-    the message is stored and noted before it runs, and a worker ends what the callers began.
+    the message is stored and claimed before it runs, and a worker ends what the callers began.
     """
     delivered = [message("inline before")]
     deaths = 0

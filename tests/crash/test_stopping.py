@@ -99,11 +99,11 @@ def check_finished(ground: Ground) -> None:
 
 
 def check_given_back(ground: Ground) -> None:
-    """Rolled back, uncharged, without a note; whoever is next finishes it."""
+    """Rolled back, uncharged, without a claim; whoever is next finishes it."""
     ground.await_silence()
     ground.check_settled()
     assert ground.statuses() == {"default/m1": "ready"}
-    assert ground.rows("SELECT attempts, crashes, suspect FROM onceward_queue") == [(0, 0, 0)]
+    assert ground.rows("SELECT attempts, crashes, isolation FROM onceward_queue") == [(0, 0, 0)]
     with Service(ground.url) as service:
         assert service.drain() == 1
     check_finished(ground)
@@ -113,7 +113,7 @@ def check_given_back(ground: Ground) -> None:
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_running_handler_is_finished(kind: Kind, number: signal.Signals, ground: Ground) -> None:
-    """R12: a graceful stop waits for what is running, and then leaves nothing behind: no note, no worker."""
+    """R12: a graceful stop waits for what is running, and then leaves nothing behind: no claim, no worker."""
     held(ground, "after")
     with program(ground, kind) as worker:
         worker.await_word("holding")

@@ -116,7 +116,7 @@ def test_what_a_zombie_did_rolls_back(place: str, kind: Kind, ground: Ground, zy
 
 @pytest.mark.parametrize(("store_url", "kind"), [("sqlite", "async"), ("postgres", "sync")], indirect=["store_url"])
 def test_a_zombie_that_wakes_while_its_heir_runs_ends_nothing(kind: Kind, ground: Ground, zygote: Zygote) -> None:
-    """R12, HZ-30: the note is the heir's. The zombie's effect rolls back, and what waits behind the key still waits."""
+    """R12, HZ-30: the claim is the heir's. The zombie's effect rolls back, and what waits behind the key waits on."""
     fleet = Fleet(ground, zygote, kind, {"lease": LEASE})
     do = {"pause": "before", "heir": "before"}
     zombie = standing_still(fleet, message("m1", "keyed", account="a", do=do), workers=1)

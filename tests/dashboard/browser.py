@@ -9,6 +9,8 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +37,7 @@ FLAGS = (
     "--disable-dev-shm-usage",
     "--hide-scrollbars",
 )
-WIDE, PHONE = (1400, 950), (390, 844)
+WIDE, PHONE = (1440, 950), (390, 844)
 PICTURES = "ONCEWARD_SCREENSHOTS"
 """Names the folder for pictures of the documentation; without it none are kept."""
 
@@ -87,6 +89,17 @@ class Browser:
         feature = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
 
+    def barriers(self) -> list[str]:
+        """What axe finds that keeps people out (WCAG 2.2 A and AA): the rule, and where it is broken."""
+        self.driver.execute_script(_axe())
+        found = self.driver.execute_async_script(
+            "var done = arguments[arguments.length - 1];"
+            "axe.run(document, {preload: false, resultTypes: ['violations'],"
+            " runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa']}).then("
+            "function (one) { done(one.violations); }, function (error) { done([{id: String(error), nodes: []}]); });"
+        )
+        return [f"{one['id']}: {node['html'][:120]}" for one in found for node in one["nodes"] or [{"html": ""}]]
+
     def complaints(self) -> list[str]:
         """What the browser logged since it was last asked: refused scripts, failed requests, errors."""
         return [entry["message"] for entry in self.driver.get_log("browser")]  # type: ignore[no-untyped-call]
@@ -104,6 +117,12 @@ class Browser:
             assert self.driver.save_screenshot(str(folder / f"{name}.png"))
 
 
+@cache
+def _axe() -> str:
+    """Deque's axe, as a script."""
+    return (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
+
+
 @contextmanager
 def browsing() -> Iterator[Browser]:
     """A browser of its own."""
@@ -114,6 +133,7 @@ def browsing() -> Iterator[Browser]:
             options.add_argument(flag)
         service = webdriver.ChromeService(str(install.chromedriver_program()))
         driver = webdriver.Chrome(options=options, service=service)
+        driver.set_script_timeout(180)  # axe reads every element of a page, on a machine that may have much to do
         try:
             yield Browser(driver)
         finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Self
@@ -21,8 +21,8 @@ from tests.dashboard import shop
 class Visitor:
     """Somebody with a browser's manners: same-origin headers, cookies, tokens from the forms."""
 
-    def __init__(self, address: str) -> None:
-        self.address = address
+    def __init__(self, address: str, inbox: Any = None) -> None:
+        self.address, self.inbox = address, inbox
         self._client = httpx.Client(base_url=address, headers={"accept": "text/html"}, timeout=60)
 
     def __enter__(self) -> Self:
@@ -75,12 +75,12 @@ class Visitor:
 
 
 @contextmanager
-def visiting(inbox: Inbox, **options: Any) -> Iterator[Visitor]:
+def visiting(inbox: Inbox | Mapping[str, Inbox], **options: Any) -> Iterator[Visitor]:
     """A dashboard on a server of its own, and a visitor."""
     app = Dashboard(inbox, **options)
     with (
         serving(app, "127.0.0.1:0", stop=lambda: None, patience=timedelta(seconds=1)) as port,
-        Visitor(f"http://127.0.0.1:{port}") as visitor,
+        Visitor(f"http://127.0.0.1:{port}", inbox) as visitor,
     ):
         yield visitor
 

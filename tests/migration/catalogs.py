@@ -29,9 +29,26 @@ def run(url: str, statement: str) -> list[tuple[Any, ...]]:
                 return database.execute(statement).fetchall()
             database.executescript(f"BEGIN;\n{statement}\nCOMMIT;")
             return []
+    if url.startswith("mysql"):
+        return _run_mysql(url, statement)
     with psycopg.connect(url) as connection:
         cursor = connection.execute(statement.encode())
         return cursor.fetchall() if cursor.description else []
+
+
+def _run_mysql(url: str, statement: str) -> list[tuple[Any, ...]]:
+    import pymysql  # noqa: PLC0415 - only tests on MariaDB need it
+    from pymysql.constants import CLIENT  # noqa: PLC0415 - as above
+
+    from onceward.stores.mysql.address import Address  # noqa: PLC0415 - as above
+
+    options = {"autocommit": True, "ssl_disabled": True, "client_flag": CLIENT.MULTI_STATEMENTS}
+    with pymysql.connect(**Address.of(url).arguments(), **options) as connection, connection.cursor() as cursor:
+        cursor.execute(statement)
+        rows = list(cursor.fetchall())
+        while cursor.nextset():
+            rows = list(cursor.fetchall())
+        return rows
 
 
 def catalog(url: str) -> list[Any]:
@@ -39,6 +56,12 @@ def catalog(url: str) -> list[Any]:
     if url.startswith("sqlite"):
         found = run(url, "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY type, name")
         return [(*row[:3], re.sub(r"\s+", " ", row[3] or "")) for row in found]
+    if url.startswith("mysql"):
+        # The number that is drawn next is not a part of the table.
+        shown = [run(url, f"SHOW CREATE TABLE `{name}`")[0][:2] for name in sorted(tables(url))]
+        found = [(name, re.sub(r" AUTO_INCREMENT=\d+", "", text)) for name, text in shown]
+        views = "SELECT table_name, replace(view_definition, concat('`', database(), '`.'), '')"
+        return [*found, run(url, f"{views} FROM information_schema.views WHERE table_schema = database() ORDER BY 1")]
     return [run(url, statement) for statement in _POSTGRES]
 
 
@@ -46,6 +69,9 @@ def tables(url: str) -> set[str]:
     """The names of all tables."""
     if url.startswith("sqlite"):
         names = run(url, "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
+    elif url.startswith("mysql"):
+        kind = "table_schema = database() AND table_type = 'BASE TABLE'"
+        names = run(url, f"SELECT table_name FROM information_schema.tables WHERE {kind}")
     else:
         names = run(url, "SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
     return {name for (name,) in names}

@@ -16,6 +16,7 @@ from onceward import Inbox, OncewardError
 from onceward.errors import ConfigurationError, StoreUnavailable
 from tests.migration.catalogs import catalog, run, tables
 from tests.servers import FaultProxy, PostgresServer
+from tests.stores import with_mariadb
 
 
 @contextmanager
@@ -50,6 +51,7 @@ def test_migrating_again_changes_nothing(store_url: str) -> None:
     assert catalog(store_url) == before
 
 
+@with_mariadb
 def test_many_threads_migrate_at_once(store_url: str) -> None:
     """R35: one of them does it, the others find it done."""
     with ThreadPoolExecutor(6) as pool:
@@ -136,6 +138,7 @@ def test_a_failure_in_the_middle_leaves_nothing(store_url: str, table: str) -> N
     assert migrate(store_url) == versions(store_url)
 
 
+@with_mariadb
 def test_another_prefix_is_another_inbox(store_url: str) -> None:
     """R35: two inboxes share a database and nothing else."""
     for prefix in ("onceward_", "shop_"):

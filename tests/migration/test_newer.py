@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psycopg
 import pytest
 from click.testing import CliRunner
 
@@ -17,6 +19,7 @@ from onceward.errors import SchemaOutdated
 from onceward.stores import migrate, statements
 from tests.migration.catalogs import run
 from tests.migration.test_refusals import ENTRIES
+from tests.waiting import wait_until
 
 ADDITIVE = """-- deploy: before
 CREATE TABLE {prefix}invoice (seq integer PRIMARY KEY);
@@ -78,7 +81,7 @@ def test_code_that_was_rolled_back_works_on(
     (line,) = (line for line in caplog.messages if added in line)
     assert line.endswith(f" are newer than this onceward, which works with them: {added}")
     printed = CliRunner().invoke(application, ["migrate", "--store", store_url]).output
-    assert f"which works with it: {added}" in printed
+    assert f"which works with them: {added}" in printed
 
 
 async def test_async_code_that_was_rolled_back_works_on(store_url: str, newer_release: Release) -> None:
@@ -96,6 +99,26 @@ async def test_async_code_that_was_rolled_back_works_on(store_url: str, newer_re
     assert (await inbox.aprocess(source="s", id="m2", type="t", data=1)).finished
     await inbox.aclose()
     assert ran == ["m1", "m2"]
+
+
+@pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
+def test_a_migration_that_meets_a_lock_is_made_again(
+    store_url: str, newer_release: Release, caplog: pytest.LogCaptureFixture
+) -> None:
+    """R73: a worker that locks the same tables the other way round makes a deadlock, and it is not the worker's end."""
+    with Inbox(store_url) as inbox:
+        inbox.migrate()
+    caplog.set_level(logging.INFO, "onceward")
+    with psycopg.connect(store_url) as worker, ThreadPoolExecutor(1) as pool:
+        worker.execute("SET LOCAL deadlock_timeout = '1min'")  # so that the other one is chosen to give way
+        worker.execute("LOCK TABLE onceward_queue IN ROW EXCLUSIVE MODE")
+        migrating = pool.submit(newer_release, invoices=ADDITIVE)
+        waiting = "SELECT count(*) FROM pg_locks WHERE relation = 'onceward_queue'::regclass AND NOT granted"
+        wait_until(lambda: run(store_url, waiting) == [(1,)])
+        worker.execute("LOCK TABLE onceward_body IN ROW EXCLUSIVE MODE")
+        worker.commit()
+        assert migrating.result() == [f"{FIRST:04d}_invoices"]
+    assert any("in use, migrating again" in line for line in caplog.messages)
 
 
 def test_code_that_a_migration_left_behind_is_refused(store_url: str, newer_release: Release) -> None:

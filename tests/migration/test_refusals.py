@@ -52,29 +52,57 @@ def inbox(store_url: str) -> Iterator[Inbox]:
     inbox.close()
 
 
-def test_missing_tables_are_refused_by_every_entry(store_url: str) -> None:
+LOOKING = ("stats", "redrive")
+
+
+def test_missing_tables_are_refused_by_every_entry_of_a_server(postgres_url: str) -> None:
     """R35: before anything happens, with the command to run."""
     for entry in ENTRIES.values():
-        with Inbox(store_url) as inbox:
+        with Inbox(postgres_url) as inbox:
             inbox.on("t")(lambda *_: None)
             with pytest.raises(SchemaMissing, match="onceward migrate --store"):
                 entry(inbox)
 
 
 def test_a_missing_file_is_not_made_by_looking(tmp_path: Path) -> None:
-    """R35: a mistyped path gives an error, not an empty database."""
+    """R35: a mistyped path in a command gives an error, not an empty database."""
     path = tmp_path / "typo.db"
-    inbox = Inbox(f"sqlite:///{path}")
-    with pytest.raises(SchemaMissing, match=r"typo\.db"):
-        inbox.receive(**MESSAGE)
-    inbox.close()
+    for entry in LOOKING:
+        with Inbox(f"sqlite:///{path}") as inbox, pytest.raises(SchemaMissing, match=r"typo\.db"):
+            ENTRIES[entry](inbox)
     assert not path.exists()
+
+
+def test_the_first_use_of_a_file_makes_the_tables_and_says_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """R69: receiving, handling and running on SQLite need no command before; the log has the absolute path, once."""
+    monkeypatch.chdir(tmp_path)
+    for name in sorted(ENTRIES.keys() - {*LOOKING, "run", "arun"}):
+        caplog.clear()
+        with Inbox(f"sqlite:///{name}.db") as inbox:
+            inbox.on("t")(lambda *_: None)
+            ENTRIES[name](inbox)
+            ENTRIES["receive"](inbox)
+        made = [record.getMessage() for record in caplog.records if record.getMessage().startswith("created")]
+        assert made == [f"created the onceward tables in {tmp_path / name}.db"], name
+
+
+def test_old_tables_of_a_file_are_updated_by_command_alone(tmp_path: Path) -> None:
+    """R69: what is there already is changed by nobody but an operator."""
+    url = f"sqlite:///{tmp_path / 'old.db'}"
+    with Inbox(url) as first:
+        first.migrate()
+    run(url, "DELETE FROM onceward_migration WHERE version > 1")
+    with Inbox(url) as inbox, pytest.raises(SchemaOutdated, match="onceward migrate --store"):
+        ENTRIES["receive"](inbox)
+    assert run(url, "SELECT max(version) FROM onceward_migration") == [(1,)]
 
 
 def test_an_inbox_that_was_refused_works_after_migrating(inbox: Inbox) -> None:
     """R35: nothing of the refusal is remembered."""
     with pytest.raises(SchemaMissing):
-        inbox.receive(**MESSAGE)
+        inbox.admin.stats()
     inbox.migrate()
     assert inbox.receive(**MESSAGE).status == "accepted"
     assert inbox.drain() == 1
@@ -102,7 +130,7 @@ def test_tables_of_another_prefix_do_not_count(store_url: str) -> None:
     with Inbox(store_url) as first:
         first.migrate()
     with Inbox(store_url, prefix="shop_") as inbox, pytest.raises(SchemaMissing, match="shop_"):
-        inbox.receive(**MESSAGE)
+        inbox.admin.stats()
     assert not [name for name in tables(store_url) if name.startswith("shop_")]
 
 
@@ -149,7 +177,7 @@ def test_no_error_shows_the_password(postgres_url: str, unused_port: int) -> Non
     [
         f"postgresql://u:{SECRET}@host/db?nonsense=1",
         f"postgres://u:{SECRET}@[::1/db",
-        f"mysql://u:{SECRET}@host/db",
+        f"oracle://u:{SECRET}@host/db",
         f"u:{SECRET}@host",
         "sqlite:",
         "sqlite:relative.db",

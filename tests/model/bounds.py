@@ -37,15 +37,16 @@ class Scenario:
     fine: bool = False  # transactions of workers statement by statement
     receive_steps: int = 2  # 1: at once; 2: insert, commit (late commits); 3: insert, commit, acknowledge
     receivers_crash: bool = False
-    discard_any: bool = False  # an operator may discard any row without a note, not only a dead one
+    discard_any: bool = False  # an operator may discard any row that is not claimed, not only a dead one
     poison: str = ""  # this message kills its process whenever it runs, and nothing else does
     placed: bool = False  # the digit in a name is its place in its key
     counted: bool = False  # the digit is its number in its key, and its place
     continues: bool = False  # on_dead="continue": a dead message leaves its key
-    releases: bool = False  # an operator may release a key from its dead message
+    unblocks: bool = False  # an operator may unblock a key of its dead message
     clerks: bool = False  # a second operator discards messages without a key, in two statements
     gives_back: bool = False  # a worker may give back one of several messages (its circuit has opened)
     unhandled: tuple[str, ...] = ()  # received before anybody knew their type, in this order, before `received`
+    scheduled: tuple[str, ...] = ()  # accepted before all others, and not due yet
     sends: tuple[tuple[str, str], ...] = ()  # the handler of the first sends the second
     effect: str = ""  # the handlers use "once", or "idempotent" once
-    careful: tuple[int, ...] = ()  # deliveries that are stored with a note of the worker that processes them
+    stored_first: tuple[int, ...] = ()  # deliveries that are stored with a claim of the worker that processes them

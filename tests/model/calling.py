@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from tests.model.claims import claimed, rejected
 from tests.model.finishing import after_batch
-from tests.model.notes import noted, rejected
 from tests.model.settling import dead_steps
 from tests.model.world import (
     CALLED,
@@ -19,11 +19,11 @@ from tests.model.world import (
     GONE,
     INTENDED,
     KILLED,
-    NO_NOTE,
     OPERATOR,
     RECORDED,
     RETRY,
     RUNNING,
+    UNCLAIMED,
     Row,
     State,
     Step,
@@ -94,14 +94,14 @@ def _call(world: World, state: State, w: int, m: int) -> Iterator[Step]:
 
 def _settle(world: World, state: State, w: int, m: int) -> Iterator[Step]:
     """A retry, or, where nobody knows what happened, dead until a person says."""
-    if not noted(state.rows, w) >> m & 1:
+    if not claimed(state.rows, w) >> m & 1:
         yield rejected(state, w, "zombie settle rejected")
     elif world.locks(state)[0] >> m & 1:
         return
     elif state.workers[w].knows == UNKNOWN:
         yield from dead_steps(world, state, w, m, "settle: outcome unknown")
     else:
-        rows = replaced(state.rows, m, moved(state.rows[m], RETRY, NO_NOTE))
+        rows = replaced(state.rows, m, moved(state.rows[m], RETRY, UNCLAIMED))
         after = with_worker(state, w, after_batch(world, state.workers[w], rows), rows)
         yield Step("settle: again", w, 1 << m, after)
 

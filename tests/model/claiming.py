@@ -1,6 +1,6 @@
-"""Claim: pick due rows, check that they are the heads of their keys and next by their numbers, note them.
+"""Claim: pick due rows, check that they are the heads of their keys and next by their numbers, claim them.
 
-Invariant: a row is noted, parked or held only under its row lock and its key lock, by a view taken after both.
+Invariant: a row is claimed, parked or held only under its row lock and its key lock, by a view taken after both.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from tests.model.claims import rejected
 from tests.model.counting import HELD_SHIFT, LATE_SHIFT, MASK, gate, packed, unpacked
 from tests.model.finishing import after_batch
 from tests.model.guards import Guards
-from tests.model.notes import rejected
 from tests.model.world import (
     ALONE,
     CLAIM_CHECKED,
@@ -21,12 +21,13 @@ from tests.model.world import (
     HELD,
     IDLE,
     LOOSE,
-    NO_NOTE,
     OVER,
     PLACE_SHIFT,
     READY,
     RETRY,
     RUNNING,
+    SCHEDULED,
+    UNCLAIMED,
     WAITING,
     ZOMBIE,
     Row,
@@ -69,11 +70,12 @@ def _pick(world: World, state: State, w: int) -> Iterator[Step]:
         return
     for picked in subsets(_claimable(world, state), world.scenario.group):
         members = bits(picked)
-        if len(members) > 1 and not _may_share(guards, [state.rows[m].suspect for m in members]):
+        if len(members) > 1 and not _may_share(guards, [state.rows[m].isolation for m in members]):
             continue
         if world.outgoing and picked & world.outgoing not in (0, picked):
             continue  # the relay has lanes of its own
         before = _promised(world, state, picked) if world.placed else state
+        before = joined(world, before, picked) if world.scenario.scheduled else before
         chosen = Worker(worker.life, CLAIM_PICKED, picked, abandoned=worker.abandoned)
         if not world.scenario.fine:  # all statements and the commit in one step
             yield from _commit(world, with_worker(before, w, _checked(world, before, chosen)), w)
@@ -89,28 +91,48 @@ def _pick(world: World, state: State, w: int) -> Iterator[Step]:
 
 def _may_share(guards: Guards, levels: list[int]) -> bool:
     """Whether a process may hold these at once: a worker stands for all the lanes of its process."""
-    if ALONE in levels and guards.suspect_runs_alone:
+    if ALONE in levels and guards.isolated_runs_alone:
         return False
-    return len(levels) - levels.count(0) < 2 or not guards.suspects_run_apart
+    return len(levels) - levels.count(0) < 2 or not guards.isolated_run_apart
 
 
 def _claimable(world: World, state: State) -> list[int]:
-    """Rows without a note that nobody has locked, whose key lock can be had at once."""
+    """Rows without a claim that nobody has locked, whose key lock can be had at once."""
     row_locks, key_locks = world.locks(state)
     if not world.guards.claim_takes_key_lock:
         key_locks = 0
     return [
         m
         for m, row in enumerate(state.rows)
-        if (row.state in (READY, RETRY) or (row.state == WAITING and _deadline_is_over(world, row)))
-        and row.note == NO_NOTE
+        if (row.state in (READY, RETRY) or (row.state in (WAITING, SCHEDULED) and _is_due(world, row)))
+        and row.claim == UNCLAIMED
         and not row_locks >> m & 1
         and (not key_locks & world.key_of[m] or row.marks & LOOSE)
     ]
 
 
-def _deadline_is_over(world: World, row: Row) -> bool:
+def _is_due(world: World, row: Row) -> bool:
+    if row.state == SCHEDULED:
+        return bool(row.marks & OVER)
     return row.marks & (HELD | OVER) == HELD | OVER and world.guards.hold_has_deadline
+
+
+def joined(world: World, state: State, picked: int) -> State:
+    """What was scheduled takes the next place in its key, under the key lock; what is there now comes before it.
+
+    Written with the claim: until that is committed the row is not in its key, and nothing looks at its place.
+    """
+    rows = list(state.rows)
+    for m in bits(picked):
+        if rows[m].state == SCHEDULED:
+            places = [rows[o].seq for o in world.siblings[m]]
+            key = world.key_of[m]
+            coming = zip(world.delivers, state.deliveries, strict=True)
+            places += [delivery.seq for other, delivery in coming if world.key_of[other] == key]
+            place = max(places) + 1 if world.guards.joins_behind_the_others else rows[m].seq
+            before = sum(1 << o for o in world.siblings[m] if unfinished(rows[o]))
+            rows[m] = rows[m]._replace(seq=place, after=before)
+    return with_rows(state, tuple(rows))
 
 
 def _promised(world: World, state: State, picked: int) -> State:
@@ -147,9 +169,9 @@ def head_check(world: World, rows: Rows, picked: int) -> int:
         if rows[m].marks & LOOSE:
             kept |= 1 << m
             continue
-        others = [rows[o] for o in world.siblings[m] if not picked >> o & 1 and unfinished(rows[o])]
+        others = [rows[o] for o in world.siblings[m] if not picked >> o & 1 and _counts(world, rows[o])]
         behind = any(_is_earlier(world, row, rows[m]) and _is_ahead(world, row) for row in others)
-        busy = world.guards.head_check_sees_notes and any(row.note != NO_NOTE for row in others)
+        busy = world.guards.head_check_sees_claims and any(row.claim != UNCLAIMED for row in others)
         if behind or (busy and not world.guards.park_only_behind_earlier):
             parked |= 1 << m
         elif not busy:
@@ -157,6 +179,11 @@ def head_check(world: World, rows: Rows, picked: int) -> int:
     if not world.guards.park_at_claim:
         parked = 0
     return kept | parked << PARK_SHIFT
+
+
+def _counts(world: World, row: Row) -> bool:
+    """Whether a row is in its key, for others of it."""
+    return unfinished(row) or (row.state == SCHEDULED and not world.guards.scheduled_holds_nobody)
 
 
 def _is_earlier(world: World, row: Row, than: Row) -> bool:
@@ -170,7 +197,7 @@ def _is_ahead(world: World, row: Row) -> bool:
     """An earlier row counts in whatever state it is, as long as it is in the key."""
     if row.marks & LOOSE:
         return False
-    if row.state == RETRY and row.note == NO_NOTE:
+    if row.state == RETRY and row.claim == UNCLAIMED:
         return world.guards.head_check_sees_retry
     return row.state != DEAD or world.guards.head_check_sees_dead
 
@@ -191,28 +218,37 @@ def _commit(world: World, state: State, w: int) -> Iterator[Step]:
     kept, parked, held = worker.extra & MASK, worker.extra >> PARK_SHIFT, worker.knows >> HELD_SHIFT
     changed = list(state.rows)
     for m in bits(kept):
-        due = RETRY if changed[m].state == WAITING else changed[m].state
+        due = RETRY if changed[m].state in (WAITING, SCHEDULED) else changed[m].state
         changed[m] = moved(changed[m], due, w + 1)
+    broken = "held by nobody" if any(_waits_for_nobody(world, state.rows, m) for m in bits(parked)) else ""
     for m in bits(parked):
-        changed[m] = moved(changed[m], WAITING, NO_NOTE)
+        changed[m] = moved(changed[m], WAITING, UNCLAIMED)
+    for m in bits(worker.batch & ~kept & ~parked & ~held):  # it only loses its claim again, and has joined its key
+        if changed[m].state == SCHEDULED:
+            changed[m] = moved(changed[m], RETRY, UNCLAIMED)
     for m in bits(held):
-        changed[m] = changed[m]._replace(state=WAITING, note=NO_NOTE, marks=changed[m].marks | HELD)
+        changed[m] = changed[m]._replace(state=WAITING, claim=UNCLAIMED, marks=changed[m].marks | HELD)
     rows = tuple(changed)
     owner = Worker(worker.life, RUNNING if kept else IDLE, kept, 0, 0, worker.abandoned)
     if kept and world.counted:
         owner = _without_late(world, rows, owner._replace(knows=worker.knows & (1 << HELD_SHIFT) - 1))
     event = "hold" if held else "park" if parked else "claim" if kept else "leave alone"
-    yield Step(event, w, worker.batch, with_worker(state, w, owner, rows))
+    yield Step(event, w, worker.batch, with_worker(state, w, owner, rows), broken=broken)
     if kept and not world.guards.claim_outcome_is_read:
         forgetful = Worker(worker.life, abandoned=worker.abandoned)
         yield Step("claim, answer lost", w, kept, with_worker(state, w, forgetful, rows))
 
 
+def _waits_for_nobody(world: World, rows: Rows, m: int) -> bool:
+    """Whether a row is parked though all that is ahead of it in its key is not due yet."""
+    return bool(world.scenario.scheduled) and not any(unfinished(rows[o]) for o in world.siblings[m])
+
+
 def _without_late(world: World, rows: Rows, worker: Worker) -> Worker:
-    """Late messages are not run: they are put aside, with whatever comes after them in their keys."""
+    """Late messages do not run with the others: they come alone, with whatever comes after them in their keys."""
     late = worker.knows >> LATE_SHIFT
-    aside = late
+    alone = late
     for m in bits(late):
-        aside |= sum(1 << o for o in world.siblings[m] if worker.batch >> o & 1 and rows[o].seq > rows[m].seq)
-    left = worker._replace(batch=worker.batch & ~aside, aside=aside)
-    return left if left.batch or not aside else after_batch(world, left, rows)
+        alone |= sum(1 << o for o in world.siblings[m] if worker.batch >> o & 1 and rows[o].seq > rows[m].seq)
+    left = worker._replace(batch=worker.batch & ~alone, alone=alone)
+    return left if left.batch or not alone else after_batch(world, left, rows)

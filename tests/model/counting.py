@@ -14,10 +14,11 @@ from tests.model.world import (
     GIVEN_UP,
     GONE,
     HELD,
-    NO_NOTE,
     OVER,
     READY,
+    SCHEDULED,
     TIME,
+    UNCLAIMED,
     WAITING,
     Rows,
     State,
@@ -144,7 +145,7 @@ def passed_over(world: World, state: State, m: int, *, among: int = MASK) -> str
 def time_steps(state: State) -> Iterator[Step]:
     """The time to wait for the number before is over. Nothing else may depend on it."""
     for m, row in enumerate(state.rows):
-        if row.state in (READY, WAITING) and row.note == NO_NOTE and not row.marks & OVER:
+        if row.state in (READY, WAITING) and row.claim == UNCLAIMED and not row.marks & OVER:
             after = with_rows(state, replaced(state.rows, m, marked(row, OVER)))
             yield Step("deadline is over", TIME, 1 << m, after, progress=False)
 
@@ -154,3 +155,11 @@ def waits_rightly(world: World, rows: Rows, m: int) -> bool:
     row = rows[m]
     held = row.state == WAITING and row.marks & (HELD | OVER) == HELD
     return held and not has_passed(world, rows, m, world.number[m] - 1)
+
+
+def due_steps(state: State) -> Iterator[Step]:
+    """The time of what was scheduled comes. It always does: others may depend on it."""
+    for m, row in enumerate(state.rows):
+        if row.state == SCHEDULED and not row.marks & OVER:
+            after = with_rows(state, replaced(state.rows, m, marked(row, OVER)))
+            yield Step("is due", TIME, 1 << m, after)

@@ -1,14 +1,14 @@
 """What happens to workers: crash, stop, resume, a lost connection, and the take-over that follows.
 
-Invariant: a fault only loses what is uncommitted; notes outlive their process until somebody takes over.
+Invariant: a fault only loses what is uncommitted; claims outlive their process until somebody takes over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tests.model.claims import claimed, strayed
 from tests.model.counting import passed_over
-from tests.model.notes import noted, strayed
 from tests.model.settling import left_key
 from tests.model.world import (
     ACKED,
@@ -26,12 +26,12 @@ from tests.model.world import (
     IDLE,
     KILLED,
     NEW,
-    NO_NOTE,
     OWING,
     READY,
     RUNNING,
     STOPPED,
     SUSPENDED_ZOMBIE,
+    UNCLAIMED,
     ZOMBIE,
     Delivery,
     Row,
@@ -73,9 +73,9 @@ def worker_fault_steps(world: World, state: State, w: int) -> Iterator[Step]:
 
 
 def _crash(world: World, state: State, w: int) -> Iterator[Step]:
-    """A process dies with notes; without any, dying is the same as losing the connection."""
+    """A process dies with claims; without any, dying is the same as losing the connection."""
     worker = state.workers[w]
-    if not noted(state.rows, w):
+    if not claimed(state.rows, w):
         return
     if world.poison >= 0:
         if worker.batch >> world.poison & 1 and worker.phase == RUNNING and worker.life == ALIVE:
@@ -84,23 +84,23 @@ def _crash(world: World, state: State, w: int) -> Iterator[Step]:
     after = poorer(state, "crashes")
     if worker.life in (ALIVE, STOPPED):
         yield _at(after, w, Worker(KILLED), "crash", progress=False)
-    else:  # its row is gone already: nobody will look for its notes
+    else:  # its row is gone already: nobody will look for its claims
         fresh = with_worker(after, w, Worker(), strayed(state.rows, w))
         yield Step("crash of a zombie", w, worker.batch, fresh, progress=False)
 
 
 def _take_over(world: World, state: State, w: int) -> Iterator[Step]:
-    """Needs the worker row, which an open claim holds, and the noted rows, which an open finish may hold."""
+    """Needs the worker row, which an open claim holds, and the claimed rows, which an open finish may hold."""
     worker = state.workers[w]
     if worker.phase in (CLAIM_PICKED, CLAIM_CHECKED) and world.guards.claim_locks_worker_row:
         return
     if worker.phase in (FINISH_DELETED, FINISH_PROMOTED):
         return
-    lost = noted(state.rows, w)
+    lost = claimed(state.rows, w)
     alone = lost & (lost - 1) == 0
     charged = lost if alone or not world.guards.charge_only_alone else 0
     rows = state.rows
-    if world.guards.take_over_clears_notes:
+    if world.guards.take_over_clears_claims:
         for m in bits(lost):
             rows = replaced(rows, m, _given_back(world, rows[m], charged >> m & 1))
     killed = [m for m in bits(lost) if rows[m].state == DEAD]
@@ -126,10 +126,10 @@ def _take_over(world: World, state: State, w: int) -> Iterator[Step]:
 def _given_back(world: World, row: Row, charge: int) -> Row:
     crashes = row.crashes + charge
     # Half of two or three is one. With groups of one the level changes nothing: leave it out.
-    level = 0 if world.scenario.group == 1 else ALONE if charge or row.suspect else APART
+    level = 0 if world.scenario.group == 1 else ALONE if charge or row.isolation else APART
     if crashes >= CRASH_LIMIT:
-        return row._replace(state=DEAD, note=NO_NOTE, suspect=level, crashes=0)
-    return row._replace(state=READY, note=NO_NOTE, suspect=level, crashes=crashes)
+        return row._replace(state=DEAD, claim=UNCLAIMED, isolation=level, crashes=0)
+    return row._replace(state=READY, claim=UNCLAIMED, isolation=level, crashes=crashes)
 
 
 def receiver_fault_steps(world: World, state: State) -> Iterator[Step]:

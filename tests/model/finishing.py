@@ -1,4 +1,4 @@
-"""Finish: delete the rows of a batch under their notes, promote the successors, commit with the effects.
+"""Finish: delete the rows of a batch under their claims, promote the successors, commit with the effects.
 
 Invariant: effects are committed together with the deletion of every row of the batch, or not at all; a row of
 a key is removed, and its successor promoted, only under the key lock. Progress and outgoing messages are part of
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tests.model.claims import claimed, rejected
 from tests.model.counting import LATE_SHIFT, advanced, number_fault
-from tests.model.notes import noted, rejected
 from tests.model.relaying import owed_after, sent
 from tests.model.world import (
     EFFECT_MARKS,
@@ -20,10 +20,10 @@ from tests.model.world import (
     FINISH_VIEW,
     GIVEN_UP,
     GONE,
-    NO_NOTE,
     READY,
     RUNNING,
     SKIPPED,
+    UNCLAIMED,
     WAITING,
     Row,
     Rows,
@@ -110,8 +110,8 @@ def _refusal(world: World, state: State, w: int) -> Step | None:
 def _matched(world: World, state: State, w: int) -> int:
     """The rows of the batch that the delete hits."""
     batch = state.workers[w].batch
-    if world.guards.finish_matches_note:
-        return batch & noted(state.rows, w)
+    if world.guards.finish_matches_claim:
+        return batch & claimed(state.rows, w)
     return sum(1 << m for m in bits(batch) if unfinished(state.rows[m]))
 
 
@@ -134,7 +134,7 @@ def promote(rows: list[Row], chosen: int) -> None:
     """Make the chosen rows ready, if they still wait."""
     for m in bits(chosen):
         if rows[m].state == WAITING:
-            rows[m] = moved(rows[m], READY, NO_NOTE)
+            rows[m] = moved(rows[m], READY, UNCLAIMED)
 
 
 def _commit(world: World, state: State, w: int, promoted: int) -> Step:
@@ -170,12 +170,12 @@ def _overtakes(rows: Rows, m: int, batch: int) -> bool:
 
 
 def after_batch(world: World, worker: Worker, rows: Rows) -> Worker:
-    """What comes after a batch: those put aside, one by one and in order; else nothing."""
-    if not worker.aside:
+    """What comes after a batch: those that run alone, one by one and in order; else nothing."""
+    if not worker.alone:
         return Worker(worker.life, abandoned=worker.abandoned)
-    first = 1 << min(bits(worker.aside), key=lambda m: rows[m].seq)
-    left = worker.aside ^ first
-    knows = worker.knows & (worker.aside | worker.aside << LATE_SHIFT) if world.counted else 0
+    first = 1 << min(bits(worker.alone), key=lambda m: rows[m].seq)
+    left = worker.alone ^ first
+    knows = worker.knows & (worker.alone | worker.alone << LATE_SHIFT) if world.counted else 0
     return Worker(worker.life, RUNNING, first, left, 0, worker.abandoned, knows)
 
 
@@ -187,7 +187,7 @@ def abandoned_steps(world: World, state: State, w: int) -> Iterator[Step]:
     row_locks, key_locks = world.locks(state)
     if batch & row_locks or world.keys(batch) & key_locks:
         return
-    if world.guards.finish_matches_token or noted(state.rows, w) & batch != batch:
+    if world.guards.finish_matches_token or claimed(state.rows, w) & batch != batch:
         yield Step("abandoned finish rejected", w, batch, with_worker(state, w, over))
         return
     rows = list(state.rows)

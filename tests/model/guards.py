@@ -21,24 +21,24 @@ class Guards:
     claim_locks_worker_row: bool = True
     claim_outcome_is_read: bool = True
     head_check_has_new_view: bool = True
-    head_check_sees_notes: bool = True
+    head_check_sees_claims: bool = True
     head_check_sees_retry: bool = True
     head_check_sees_dead: bool = True
     park_only_behind_earlier: bool = True
     finish_takes_key_lock: bool = True
     finish_counts_rows: bool = True
-    finish_matches_note: bool = True
+    finish_matches_claim: bool = True
     finish_matches_token: bool = True
     promote_after_finish: bool = True
     promote_has_new_view: bool = True
     promote_lowest: bool = True
-    settle_matches_note: bool = True
-    aside_releases_successors: bool = True
-    settle_releases_successors: bool = True
-    take_over_clears_notes: bool = True
+    settle_matches_claim: bool = True
+    alone_unclaims_successors: bool = True
+    settle_unclaims_successors: bool = True
+    take_over_clears_claims: bool = True
     charge_only_alone: bool = True
-    suspect_runs_alone: bool = True
-    suspects_run_apart: bool = True
+    isolated_runs_alone: bool = True
+    isolated_run_apart: bool = True
     redrive_only_dead: bool = True
     discard_promotes: bool = True
     discard_takes_key_lock: bool = True
@@ -50,6 +50,10 @@ class Guards:
     adopt_takes_key_lock: bool = True
     giving_back_takes_successors: bool = True
 
+    # Messages that are not due yet.
+    joins_behind_the_others: bool = True
+    scheduled_holds_nobody: bool = True
+
     # Numbers within a key.
     gate_holds: bool = True
     gate_has_new_view: bool = True
@@ -58,9 +62,9 @@ class Guards:
     late_only_at_head: bool = True
     finish_advances: bool = True
     discard_advances: bool = True
-    release_advances: bool = True
+    unblock_advances: bool = True
     continue_advances: bool = True
-    continue_advances_under_note: bool = True
+    continue_advances_under_claim: bool = True
     give_up_only_at_head: bool = True
     inline_asks_the_gate: bool = True
 
@@ -69,8 +73,8 @@ class Guards:
     continue_promotes: bool = True
     take_over_continues: bool = True
     inline_continues: bool = True
-    release_takes_key_lock: bool = True
-    release_promotes: bool = True
+    unblock_takes_key_lock: bool = True
+    unblock_promotes: bool = True
     redrive_restores_key: bool = True
     discard_checks_key_again: bool = True
 
@@ -86,8 +90,8 @@ class Guards:
     unknown_is_dead: bool = True
     resolve_after_process_is_gone: bool = True
 
-    # Inline, after a crash: stored and noted first.
-    careful_needs_worker_row: bool = True
+    # Inline, after a crash: stored and claimed first.
+    store_first_needs_worker_row: bool = True
 
 
 ALL_GUARDS: Final = Guards()

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 
 from tests.model.calling import BEGUN, HAS_RESULT, call_steps, effect_fault
 from tests.model.claiming import claim_steps
-from tests.model.counting import time_steps, waits_rightly
+from tests.model.claims import claimed
+from tests.model.counting import due_steps, time_steps, waits_rightly
 from tests.model.faults import receiver_fault_steps, worker_fault_steps
 from tests.model.finishing import abandoned_steps, finish_steps
-from tests.model.notes import noted
 from tests.model.operating import operator_steps
-from tests.model.receiving import adopt_steps, careful_steps, receive_steps
+from tests.model.receiving import adopt_steps, receive_steps, store_first_steps
 from tests.model.relaying import has_published, owing_steps, relay_fault, relay_steps
 from tests.model.settling import is_late, settle_steps
 from tests.model.world import (
@@ -27,10 +27,11 @@ from tests.model.world import (
     GONE,
     IDLE,
     INLINE_RUN,
-    NO_NOTE,
     NONE,
     OWING,
     RUNNING,
+    SCHEDULED,
+    UNCLAIMED,
     ZOMBIE,
     State,
     Step,
@@ -54,14 +55,16 @@ def steps(world: World, state: State) -> Iterator[Step]:
         yield from adopt_steps(world, state)
     if world.counted:
         yield from time_steps(state)
+    if world.scenario.scheduled:
+        yield from due_steps(state)
 
 
 def _work_steps(world: World, state: State, w: int) -> Iterator[Step]:
     worker = state.workers[w]
     if worker.phase < RUNNING:
         yield from claim_steps(world, state, w)
-        if world.scenario.careful and worker.phase == IDLE:
-            yield from careful_steps(world, state, w)
+        if world.scenario.stored_first and worker.phase == IDLE:
+            yield from store_first_steps(world, state, w)
     elif worker.phase == OWING:
         yield from owing_steps(world, state, w)
     elif world.poison < 0 or not worker.batch >> world.poison & 1:  # a poisonous message only crashes
@@ -105,37 +108,37 @@ def violation(world: World, state: State) -> str:
             return "lost"
     if world.outgoing and (fault := relay_fault(world, state)):
         return fault
-    return _overlap(world, state) or _bad_suspect(world, state)
+    return _overlap(world, state) or _badly_isolated(world, state)
 
 
 def _overlap(world: World, state: State) -> str:
-    """Two claims on one key: by the notes in the table, or by what two living workers believe to hold."""
-    notes: dict[int, int] = {}
+    """Two claims on one key: by the rows in the table, or by what two living workers believe to hold."""
+    claims: dict[int, int] = {}
     for m, row in enumerate(state.rows):
-        if row.note != NO_NOTE and notes.setdefault(world.key_of[m], row.note) != row.note:
+        if row.claim != UNCLAIMED and claims.setdefault(world.key_of[m], row.claim) != row.claim:
             return "overlap"
     first, second = state.workers
     if first.life == second.life == ALIVE and _believed(world, first) & _believed(world, second):
         return "overlap"
     for d, delivery in enumerate(state.deliveries):
-        if delivery.phase == INLINE_RUN and world.key_of[world.delivers[d]] in notes:
+        if delivery.phase == INLINE_RUN and world.key_of[world.delivers[d]] in claims:
             return "overlap"
     return ""
 
 
 def _believed(world: World, worker: Worker) -> int:
     """The keys of what a worker believes to hold."""
-    return world.keys(worker.batch | worker.aside) if RUNNING <= worker.phase < OWING else 0
+    return world.keys(worker.batch | worker.alone) if RUNNING <= worker.phase < OWING else 0
 
 
-def _bad_suspect(world: World, state: State) -> str:
-    """A suspect runs in company that it may not have, or an innocent message is charged for another's crash."""
+def _badly_isolated(world: World, state: State) -> str:
+    """An isolated message runs in company that it may not have, or an innocent one is charged for another's crash."""
     for m, row in enumerate(state.rows):
-        if row.suspect and row.note:
-            others = [o for o in bits(noted(state.rows, row.note - 1)) if o != m]
-            if row.suspect == ALONE and others:
+        if row.isolation and row.claim:
+            others = [o for o in bits(claimed(state.rows, row.claim - 1)) if o != m]
+            if row.isolation == ALONE and others:
                 return "not alone"
-            if any(state.rows[o].suspect for o in others):
+            if any(state.rows[o].isolation for o in others):
                 return "not apart"
         if row.crashes and world.poison >= 0 and m != world.poison:
             return "charged"
@@ -149,7 +152,11 @@ def settled(world: World, state: State) -> bool:
     such a one in its key.
     """
     return all(delivery.phase == ACKED for delivery in state.deliveries) and all(
-        not unfinished(row) or (row.note == NO_NOTE and (_may_stay(world, state, m) or _is_behind(world, state, m)))
+        row.state != SCHEDULED
+        and (
+            not unfinished(row)
+            or (row.claim == UNCLAIMED and (_may_stay(world, state, m) or _is_behind(world, state, m)))
+        )
         for m, row in enumerate(state.rows)
     )
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tests.model.claims import rejected
 from tests.model.counting import advanced, has_passed, is_stale
 from tests.model.finishing import promote, successors
-from tests.model.notes import rejected
 from tests.model.settling import left_key
 from tests.model.world import (
     ACKED,
@@ -29,7 +29,6 @@ from tests.model.world import (
     INSERTED,
     LOCKED,
     NEW,
-    NO_NOTE,
     NONE,
     PLACE_SHIFT,
     READY,
@@ -38,6 +37,7 @@ from tests.model.world import (
     SKIPPED,
     STORED,
     TIME,
+    UNCLAIMED,
     UNCOMMITTED_INSERTS,
     UNHANDLED,
     WAITING,
@@ -62,7 +62,7 @@ from tests.model.world import (
 def receive_steps(world: World, state: State) -> Iterator[Step]:
     """What each delivery can do next."""
     for d in range(len(state.deliveries)):
-        if d not in world.scenario.careful:
+        if d not in world.scenario.stored_first:
             yield from _delivery_steps(world, state, d)
 
 
@@ -94,7 +94,7 @@ def _delivery_steps(world: World, state: State, d: int) -> Iterator[Step]:
 def _begin(world: World, state: State, d: int) -> Iterator[Step]:
     m = world.delivers[d]
     if state.rows[m].state != NONE:
-        event = "duplicate while in flight" if state.rows[m].note else "duplicate"
+        event = "duplicate while in flight" if state.rows[m].claim else "duplicate"
         yield _at(state, d, _answered(world), event)
     elif not world.guards.insert_is_unique:
         yield _at(state, d, Delivery(CHECKED), "look for the row")
@@ -207,27 +207,27 @@ def _commit_skip(world: World, state: State, d: int) -> Step:
     return _at(after, d, _answered(world), "inline: skip")
 
 
-def careful_steps(world: World, state: State, w: int) -> Iterator[Step]:
-    """After a crash: a message is stored with a note of the process that handles it, so that a killer is counted."""
+def store_first_steps(world: World, state: State, w: int) -> Iterator[Step]:
+    """After a crash: a message is stored with a claim of the process that handles it, so that a killer is counted."""
     worker = state.workers[w]
-    for d in world.scenario.careful:
+    for d in world.scenario.stored_first:
         m = world.delivers[d]
         if state.deliveries[d].phase != NEW:
             continue
         if state.rows[m].state != NONE:
             yield _at(state, d, Delivery(ACKED), "duplicate")
-        elif worker.life == ZOMBIE and world.guards.careful_needs_worker_row:
-            yield rejected(state, w, "zombie note refused")
+        elif worker.life == ZOMBIE and world.guards.store_first_needs_worker_row:
+            yield rejected(state, w, "zombie claim refused")
         else:
             row = Row(
                 READY,
                 w + 1,
-                suspect=APART if world.scenario.group > 1 else 0,
+                isolation=APART if world.scenario.group > 1 else 0,
                 seq=_numbered(world, state, d, INSERTED).seq,
             )
             owner = Worker(worker.life, RUNNING, 1 << m, abandoned=worker.abandoned)
-            noted = with_worker(state, w, owner, replaced(state.rows, m, row))
-            yield Step("store with a note", w, 1 << m, with_delivery(noted, d, Delivery(ACKED)))
+            stored = with_worker(state, w, owner, replaced(state.rows, m, row))
+            yield Step("store with a claim", w, 1 << m, with_delivery(stored, d, Delivery(ACKED)))
 
 
 def adopt_steps(world: World, state: State) -> Iterator[Step]:
@@ -238,7 +238,7 @@ def adopt_steps(world: World, state: State) -> Iterator[Step]:
         if row.state != UNHANDLED or locked or row_locks >> m & 1:
             continue
         rows = [other._replace(after=other.after & ~(1 << m)) for other in state.rows]  # no promise about its old place
-        rows[m] = moved(row, READY, NO_NOTE)._replace(seq=world.numbered(m, row.seq), after=0)
+        rows[m] = moved(row, READY, UNCLAIMED)._replace(seq=world.numbered(m, row.seq), after=0)
         if world.guards.adopt_promotes:
             promote(rows, successors(world, tuple(rows), 1 << m))
         yield Step("adopt", TIME, 1 << m, tidied(world, with_rows(state, tuple(rows))))

@@ -78,7 +78,7 @@ def relay_steps(world: World, state: State, w: int) -> Iterator[Step]:
     yield _publish(state, w, m, worker._replace(knows=worker.knows | 1 << m))
     if worker.knows and state.budget.retries:
         if world.guards.publish_failure_keeps_the_rest:
-            after = worker._replace(batch=worker.knows, aside=worker.aside | left)
+            after = worker._replace(batch=worker.knows, alone=worker.alone | left)
         else:
             after = worker._replace(knows=0)
         failed = with_worker(poorer(state, "retries"), w, after)

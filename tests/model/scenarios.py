@@ -76,7 +76,7 @@ PAIR = Scenario(
     fine=True,
 )
 GROUPS = Scenario(
-    "groups and suspects",
+    "groups and isolation",
     messages=("A1", "A2", "B1"),
     received=("A1", "A2", "B1"),
     budget=Budget(crashes=1, stops=1, retries=1),
@@ -163,7 +163,7 @@ NUMBERS = Scenario(
     fine=True,
     counted=True,
     discard_any=True,
-    releases=True,
+    unblocks=True,
 )
 TWO_NUMBERS = Scenario(
     "two numbers, the second first",
@@ -175,7 +175,7 @@ TWO_NUMBERS = Scenario(
     fine=True,
     counted=True,
     discard_any=True,
-    releases=True,
+    unblocks=True,
 )
 NUMBERS_IN_GROUPS = Scenario(
     "numbers in groups",
@@ -214,7 +214,7 @@ LATE_NUMBERS = Scenario(
     budget=Budget(redrives=1, rejects=1),
     receive_steps=1,
     counted=True,
-    releases=True,
+    unblocks=True,
 )
 TROUBLED_NUMBERS = Scenario(
     "numbers, a crash and a lease",
@@ -236,14 +236,14 @@ CONTINUE = Scenario(
     fine=True,
     continues=True,
 )
-RELEASE = Scenario(
-    "keys released from dead heads",
+UNBLOCK = Scenario(
+    "keys unblocked of dead heads",
     messages=("A1", "A2"),
     deliveries=("A2",),
     received=("A1",),
     budget=Budget(redrives=2, rejects=2),
     fine=True,
-    releases=True,
+    unblocks=True,
     clerks=True,
 )
 FATAL = Scenario(
@@ -288,6 +288,25 @@ TROUBLED_RELAY_GROUPS = Scenario(
     group=2,
 )
 
+# Messages that are not due yet.
+SCHEDULED = Scenario(
+    "a scheduled message joins its key",
+    messages=("A1", "A2", "A3"),
+    deliveries=("A2", "A3"),
+    scheduled=("A1",),
+    budget=Budget(crashes=1, retries=1),
+    fine=True,
+    discard_any=True,
+)
+TWO_SCHEDULED = Scenario(
+    "two scheduled messages, a crash and a lease",
+    messages=("A1", "A2", "A3"),
+    deliveries=("A3",),
+    scheduled=("A1", "A2"),
+    budget=Budget(crashes=1, stops=1, retries=1, rejects=1),
+    group=2,
+)
+
 # Effects under `once`.
 ONCE = Scenario(
     "a call made at most once",
@@ -306,7 +325,7 @@ IDEMPOTENT = Scenario(
     fine=True,
 )
 
-# Inline, with numbers; and, after a crash, stored and noted first.
+# Inline, with numbers; and, after a crash, stored and claimed first.
 INLINE_NUMBERS = Scenario(
     "inline, with numbers",
     messages=("A1", "A2", "A2b"),
@@ -328,10 +347,10 @@ TWO_INLINE_NUMBERS = Scenario(
     counted=True,
     continues=True,
 )
-CAREFUL = Scenario(
-    "inline, noted first",
+STORED_FIRST = Scenario(
+    "inline, claimed first",
     messages=("A1", "B1"),
     deliveries=("A1", "B1", "A1"),
-    careful=(0, 1, 2),
+    stored_first=(0, 1, 2),
     budget=Budget(crashes=1, stops=1, retries=1),
 )

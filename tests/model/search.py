@@ -1,4 +1,4 @@
-"""Breadth-first search through every reachable state, and the shortest story that leads to a bad one.
+"""Breadth-first search through every reachable state, and the shortest trace that leads to a bad one.
 
 Invariant: a search that reports no violation has visited every state of its scenario.
 """
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tests.model.protocol import settled, steps, violation
-from tests.model.world import NO_NOTE, OPERATOR, STRAY_NOTE, TIME, State, Step, World, bits, noted_by, replaced
+from tests.model.world import OPERATOR, STRAY_CLAIM, TIME, UNCLAIMED, State, Step, World, bits, claimed_by, replaced
 
-OTHER = {NO_NOTE: NO_NOTE, 1: 2, 2: 1, STRAY_NOTE: STRAY_NOTE}  # notes, when the workers change places
+OTHER = {UNCLAIMED: UNCLAIMED, 1: 2, 2: 1, STRAY_CLAIM: STRAY_CLAIM}  # claims, when the workers change places
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def explore(world: World, *, only: str = "") -> Report:
     With `only`, other kinds of violations are passed over.
 
     The workers are interchangeable, and so are deliveries of one message: states that differ only in their
-    names are merged. That would garble a story, so a story is told by a second search that merges nothing.
+    names are merged. That would garble a trace, so a trace is told by a second search that merges nothing.
     """
     with _collector_off():
         report = _explore(world, only, symmetric=True)
@@ -88,8 +88,8 @@ def _explore(world: World, only: str, *, symmetric: bool) -> Report:
             else:
                 kind = step.broken
             if kind and only in ("", kind):
-                story = () if symmetric else (*_story(world, states, origin, number), describe(world, step))
-                return Report(len(states), transitions, events, Violation(kind, story))
+                trace = () if symmetric else (*_trace(world, states, origin, number), describe(world, step))
+                return Report(len(states), transitions, events, Violation(kind, trace))
             if step.progress and target != number:
                 sources.append(number)
                 targets.append(target)
@@ -97,8 +97,8 @@ def _explore(world: World, only: str, *, symmetric: bool) -> Report:
     stuck = _stuck(world, states, sources, targets)
     if stuck is None:
         return Report(len(states), transitions, events, None)
-    story = () if symmetric else _story(world, states, origin, stuck)
-    return Report(len(states), transitions, events, Violation("stuck", story))
+    trace = () if symmetric else _trace(world, states, origin, stuck)
+    return Report(len(states), transitions, events, Violation("stuck", trace))
 
 
 def canonical(world: World, state: State) -> State:
@@ -106,7 +106,7 @@ def canonical(world: World, state: State) -> State:
     rows, workers, deliveries, budget, applied, clerk = state
     first, second = workers
     if first > second:
-        rows = tuple([noted_by(row, OTHER[row.note]) for row in rows])
+        rows = tuple([claimed_by(row, OTHER[row.claim]) for row in rows])
         workers = (second, first)
     for i, j in world.twins:
         if deliveries[i] > deliveries[j]:
@@ -131,14 +131,14 @@ def _stuck(world: World, states: list[State], sources: array[int], targets: arra
                 fine[source] = changed = True
     if all(fine):
         return None
-    # Of the states that are lost, one where everything stands still makes the clearest story.
+    # Of the states that are lost, one where everything stands still makes the clearest trace.
     still = bytearray(fine)
     for source in sources:
         still[source] = True
     return still.find(0) if not all(still) else fine.find(0)
 
 
-def _story(world: World, states: list[State], origin: array[int], number: int) -> tuple[str, ...]:
+def _trace(world: World, states: list[State], origin: array[int], number: int) -> tuple[str, ...]:
     """The moves that lead to a state, found again by repeating them."""
     path = [number]
     while origin[path[-1]] >= 0:
@@ -151,7 +151,7 @@ def _story(world: World, states: list[State], origin: array[int], number: int) -
 
 
 def describe(world: World, step: Step) -> str:
-    """One line of a story."""
+    """One line of a trace."""
     names = " ".join(world.scenario.messages[m] for m in bits(step.messages))
     if step.actor == OPERATOR:
         return f"operator: {step.event} {names}"

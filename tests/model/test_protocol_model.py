@@ -41,7 +41,7 @@ EXPECTED: dict[Scenario, tuple[int, set[str]]] = {
     ),
     scenarios.ORDER: (
         1_000,
-        {"settle: again", "settle: dead", "redrive", "discard and promote", "release", "leave alone"},
+        {"settle: again", "settle: dead", "redrive", "discard and promote", "unclaim", "leave alone"},
     ),
     scenarios.TROUBLED_ORDER: (30_000, {"zombie settle rejected", "late commit", "park", "redrive"}),
     scenarios.CHAIN: (15_500, {"late commit", "park", "leave alone", "finish and promote"}),
@@ -58,9 +58,9 @@ EXPECTED: dict[Scenario, tuple[int, set[str]]] = {
         },
     ),
     scenarios.PAIR: (400, {"taken over", "zombie finish rejected", "park", "finish and promote"}),
-    scenarios.GROUPS: (42_000, {"put aside", "taken over with a group", "zombie finish rejected"}),
-    scenarios.LATE_GROUPS: (25_500, {"put aside", "taken over with a group", "late commit", "leave alone"}),
-    scenarios.GROUPS_OF_THREE: (9_000, {"put aside", "taken over with a group", "finish and promote"}),
+    scenarios.GROUPS: (42_000, {"run alone", "taken over with a group", "zombie finish rejected"}),
+    scenarios.LATE_GROUPS: (25_500, {"run alone", "taken over with a group", "late commit", "leave alone"}),
+    scenarios.GROUPS_OF_THREE: (9_000, {"run alone", "taken over with a group", "finish and promote"}),
     scenarios.POISON: (5_200, {"crash", "taken over with a group", "taken over, message dead", "redrive"}),
     scenarios.WATCHDOG: (1_200, {"watchdog gives up", "abandoned finish rejected"}),
     scenarios.INLINE: (
@@ -68,7 +68,7 @@ EXPECTED: dict[Scenario, tuple[int, set[str]]] = {
         {"inline: run", "inline: key is busy, queue", "inline: handler raises", "duplicate while in flight"},
     ),
     scenarios.PLACES: (8_600, {"late commit", "park", "leave alone", "settle: dead", "finish and promote"}),
-    scenarios.PLACED_GROUPS: (2_100, {"late commit", "put aside", "give back", "finish and promote"}),
+    scenarios.PLACED_GROUPS: (2_100, {"late commit", "run alone", "give back", "finish and promote"}),
     scenarios.ADOPTED: (3_900, {"adopt", "park", "hold", "deadline is over", "finish and promote"}),
     scenarios.NUMBERS: (
         8_200,
@@ -78,16 +78,16 @@ EXPECTED: dict[Scenario, tuple[int, set[str]]] = {
             "hold",
             "park",
             "redrive out of order",
-            "release the key and promote",
+            "unblock the key and promote",
             "settle: too late",
             "skip",
         },
     ),
-    scenarios.TWO_NUMBERS: (490, {"hold", "discard", "release the key", "finish and promote"}),
-    scenarios.NUMBERS_IN_GROUPS: (7_300, {"hold", "park", "put aside", "settle: too late", "finish and promote"}),
-    scenarios.SAME_NUMBER: (1_900, {"skip", "put aside", "settle: dead, key goes on"}),
+    scenarios.TWO_NUMBERS: (490, {"hold", "discard", "unblock the key", "finish and promote"}),
+    scenarios.NUMBERS_IN_GROUPS: (7_300, {"hold", "park", "run alone", "settle: too late", "finish and promote"}),
+    scenarios.SAME_NUMBER: (1_900, {"skip", "run alone", "settle: dead, key goes on"}),
     scenarios.GAP: (4_400, {"hold", "skip", "settle: too late, key goes on"}),
-    scenarios.LATE_NUMBERS: (3_100, {"redrive", "release the key and promote", "settle: too late", "skip"}),
+    scenarios.LATE_NUMBERS: (3_100, {"redrive", "unblock the key and promote", "settle: too late", "skip"}),
     scenarios.TROUBLED_NUMBERS: (
         8_900,
         {
@@ -98,14 +98,16 @@ EXPECTED: dict[Scenario, tuple[int, set[str]]] = {
         },
     ),
     scenarios.CONTINUE: (1_000, {"settle: dead, key goes on", "redrive out of order", "leave alone", "park"}),
-    scenarios.RELEASE: (
+    scenarios.UNBLOCK: (
         600,
-        {"release the key and promote", "redrive out of order", "second operator: nothing to discard", "leave alone"},
+        {"unblock the key and promote", "redrive out of order", "second operator: nothing to discard", "leave alone"},
     ),
     scenarios.FATAL: (1_400, {"taken over, message dead, key goes on", "redrive out of order", "connection lost"}),
+    scenarios.SCHEDULED: (34_000, {"is due", "late commit", "park", "leave alone", "discard", "crash"}),
+    scenarios.TWO_SCHEDULED: (104_000, {"is due", "run alone", "park", "zombie finish rejected"}),
     scenarios.RELAY: (7_900, {"publish", "publish again", "settle: again", "settle: dead", "zombie finish rejected"}),
     scenarios.RELAY_BY_STATEMENT: (2_500, {"publish again", "connection lost", "zombie finish rejected"}),
-    scenarios.RELAY_GROUPS: (180, {"publish", "publish fails inside a group", "put aside"}),
+    scenarios.RELAY_GROUPS: (180, {"publish", "publish fails inside a group", "run alone"}),
     scenarios.TROUBLED_RELAY_GROUPS: (
         3_900,
         {"publish again", "publish fails inside a group", "taken over with a group", "zombie finish rejected"},
@@ -132,7 +134,7 @@ EXPECTED: dict[Scenario, tuple[int, set[str]]] = {
         },
     ),
     scenarios.TWO_INLINE_NUMBERS: (340, {"inline: store dead, key goes on", "hold", "skip"}),
-    scenarios.CAREFUL: (2_100, {"store with a note", "zombie note refused", "taken over"}),
+    scenarios.STORED_FIRST: (2_100, {"store with a claim", "zombie claim refused", "taken over"}),
 }
 
 
@@ -159,7 +161,7 @@ def test_each_variant_goes_wrong(variant: Variant) -> None:
     assert found is not None
     assert found.kind == variant.kind
     assert found.trace
-    print(found)  # noqa: T201 - the story; `pytest -rP` shows it
+    print(found)  # noqa: T201 - the trace; `pytest -rP` shows it
 
 
 def test_every_guard_has_a_variant() -> None:

@@ -29,11 +29,12 @@ DEAD: Final = 5
 GONE: Final = 6
 DISCARDED: Final = 7
 SKIPPED: Final = 8  # finished without running: a later number of its key was applied
-RELEASED: Final = 9  # dead, and no longer in its key
+DETACHED: Final = 9  # dead, and no longer in its key
+SCHEDULED: Final = 10  # not due yet, and not in its key yet
 
 # Marks on a row: what only some worlds need to know about it.
 HELD: Final = 1  # waiting, with a deadline
-OVER: Final = 2  # its time to wait for the number before it is over
+OVER: Final = 2  # its time to wait for the number before it is over; scheduled: it is due
 GIVEN_UP: Final = 4  # ghost: it left its key dead, at least once
 LOOSE: Final = 8  # only in a broken variant: in the queue, but not in its key
 INTENDED: Final = 16  # once: the intent is committed
@@ -54,7 +55,7 @@ IDLE: Final = 0
 CLAIM_VIEW: Final = 1  # only in a broken variant: a view taken before the locks
 CLAIM_PICKED: Final = 2  # worker row, rows and key locks held
 CLAIM_CHECKED: Final = 3  # head check done, commit pending
-RUNNING: Final = 4  # note committed, handler at work; this and all that follows believes to own its batch
+RUNNING: Final = 4  # claim committed, handler at work; this and all that follows believes to own its batch
 FINISH_VIEW: Final = 5  # only in a broken variant
 FINISH_LOCKED: Final = 6  # key locks held
 FINISH_DELETED: Final = 7  # guarded delete done
@@ -83,8 +84,8 @@ INLINE_LOCKED: Final = frozenset({LOCKED, INLINE_QUEUED, INLINE_RUN, INLINE_SKIP
 OPERATOR: Final = -100
 TIME: Final = -101
 
-NO_NOTE: Final = 0
-STRAY_NOTE: Final = 9  # a note of a worker that no longer exists: nobody can ever match or clear it
+UNCLAIMED: Final = 0
+STRAY_CLAIM: Final = 9  # a claim of a worker that no longer exists: nobody can ever match or clear it
 ALONE: Final = 1
 APART: Final = 2
 CRASH_LIMIT: Final = 2  # three in the product; two keeps the space small and shows the same
@@ -95,8 +96,8 @@ class Row(NamedTuple):
     """One message: its ledger and queue row, and two ghosts that only the invariants read."""
 
     state: int = NONE
-    note: int = NO_NOTE  # 1 or 2: that worker's. One claim at a time per worker, so this is (worker, token)
-    suspect: int = 0  # its level: how it runs after a process has died
+    claim: int = UNCLAIMED  # 1 or 2: that worker's. One claim at a time per worker, so this is (worker, token)
+    isolation: int = 0  # its level: how it runs after a process has died
     crashes: int = 0
     seq: int = 0  # its place in the key: its number, or (see `World.numbered`) its given place before that
     after: int = 0  # ghost: messages of the key that must take effect before this one
@@ -108,12 +109,12 @@ Rows = tuple[Row, ...]
 
 
 class Worker(NamedTuple):
-    """One worker process; `batch` and `aside` are what it believes to hold (bit masks of messages)."""
+    """One worker process; `batch` and `alone` are what it believes to hold (bit masks of messages)."""
 
     life: int = ALIVE
     phase: int = IDLE
     batch: int = 0
-    aside: int = 0
+    alone: int = 0
     extra: int = 0  # claim: kept rows | parked rows << 8; finish: rows to promote
     abandoned: int = 0  # an attempt given up by the watchdog whose transaction is still open
     knows: int = 0  # numbers: stale rows | late << 8 (| held << 16, in a claim); relay: published; once: how far
@@ -203,11 +204,13 @@ class World:
 
     def _received(self, m: int, name: str) -> Row:
         scenario = self.scenario
+        if name in scenario.scheduled:
+            return Row(SCHEDULED, seq=scenario.scheduled.index(name) + 1)
         if name in scenario.unhandled:
             return Row(UNHANDLED, seq=scenario.unhandled.index(name) + 1)
         if name not in scenario.received:
             return Row()
-        arrival = scenario.received.index(name) + 1
+        arrival = len(scenario.scheduled) + scenario.received.index(name) + 1
         return Row(READY, seq=self.numbered(m, arrival), after=0 if self.placed else self._before(name))
 
     def numbered(self, m: int, arrival: int) -> int:
@@ -216,12 +219,12 @@ class World:
 
     def _twins(self) -> tuple[tuple[int, int], ...]:
         """At most one duplicate per message is in any scenario, so pairs are enough."""
-        names, inline, careful = self.scenario.deliveries, self.scenario.inline, self.scenario.careful
+        names, inline, stored_first = self.scenario.deliveries, self.scenario.inline, self.scenario.stored_first
         return tuple(
             (i, j)
             for j in range(len(names))
             for i in range(j)
-            if names[i] == names[j] and (i in inline) == (j in inline) and (i in careful) == (j in careful)
+            if names[i] == names[j] and (i in inline) == (j in inline) and (i in stored_first) == (j in stored_first)
         )
 
     def _before(self, name: str) -> int:
@@ -272,15 +275,15 @@ def unfinished(row: Row) -> bool:
 
 
 @cache
-def moved(row: Row, state: int, note: int) -> Row:
-    """The row in another state, with another note; whatever moves it, its deadline is off."""
-    return row._replace(state=state, note=note, marks=row.marks & ~HELD)
+def moved(row: Row, state: int, claim: int) -> Row:
+    """The row in another state, with another claim; whatever moves it, its deadline is off."""
+    return row._replace(state=state, claim=claim, marks=row.marks & ~HELD)
 
 
 @cache
-def noted_by(row: Row, note: int) -> Row:
-    """The same row with another's note."""
-    return row._replace(note=note)
+def claimed_by(row: Row, claim: int) -> Row:
+    """The same row with another's claim."""
+    return row._replace(claim=claim)
 
 
 @cache

@@ -10,12 +10,18 @@ import pytest
 
 from tests.contract.harness import Kind, Shop
 from tests.order.ledger import Clerk, Marks, open_journal
+from tests.stores import PLAYS_ALL, postgres_database
 
-DIAGONAL = ("sqlite-def", "postgres-async")
+__all__ = ["postgres_database"]
+
+_MARIADB = ("mariadb-def", "mariadb-async") if PLAYS_ALL else ()
+DIAGONAL = ("sqlite-def", "postgres-async", *_MARIADB[:1])
 """Both stores and both kinds, for promises whose steps are the same for all."""
-ALL = ("sqlite-def", "sqlite-async", "postgres-def", "postgres-async")
+ALL = ("sqlite-def", "sqlite-async", "postgres-def", "postgres-async", *_MARIADB)
 
 everywhere = pytest.mark.parametrize("shop", ALL, indirect=True)
+on_every_store = pytest.mark.parametrize("shop", [*dict.fromkeys([*ALL, "mariadb-def"])], indirect=True)
+"""For what MySQL has words of its own for."""
 
 
 @pytest.fixture(params=["def", "async"])

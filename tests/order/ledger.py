@@ -16,12 +16,19 @@ from pathlib import Path
 from typing import Any
 
 from onceward import Message, Reject, RetryPolicy
+from onceward.stores.statements import WORDS
 from tests.contract.behaviour import Sql, Steps, Until, wrote
 from tests.contract.harness import Shop, arguments
 from tests.nursery import append, lines
 
 TYPES = ("opened", "changed", "closed")
 """Three types of one consumer: they share their keys."""
+NUMBER = {
+    "sqlite": "integer PRIMARY KEY AUTOINCREMENT",
+    "postgres": "bigserial",
+    "mysql": "bigint AUTO_INCREMENT PRIMARY KEY",
+}
+"""What numbers rows in the order of their writing."""
 AT_ONCE = RetryPolicy(attempts=5, first=timedelta(0))
 
 
@@ -92,9 +99,9 @@ class Clerk:
                 self._met.set()
             yield from self._held(message, "before")
             key = message.data["k"]
-            ((seen,),) = yield Sql("SELECT count(*) FROM journal WHERE key = %s", (key,))
+            ((seen,),) = yield Sql("SELECT count(*) FROM journal WHERE account = %s", (key,))
             yield wrote(message)
-            yield Sql("INSERT INTO journal (message_id, key, seen) VALUES (%s, %s, %s)", (message.id, key, seen))
+            yield Sql("INSERT INTO journal (message_id, account, seen) VALUES (%s, %s, %s)", (message.id, key, seen))
             yield from self._held(message, "after")
             if message.attempt <= message.data.get("fail", 0):
                 raise RuntimeError("not yet")
@@ -115,20 +122,20 @@ class Clerk:
 
 def open_journal(shop: Shop) -> None:
     """Create the table."""
-    number = "integer PRIMARY KEY AUTOINCREMENT" if shop.dialect == "sqlite" else "bigserial"
-    shop.sql(f"CREATE TABLE journal (n {number}, message_id text, key text, seen integer)")
+    by_bytes = WORDS["mysql"]["table"] if shop.dialect == "mysql" else ""
+    shop.sql(f"CREATE TABLE journal (n {NUMBER[shop.dialect]}, message_id text, account text, seen integer) {by_bytes}")
 
 
 def journal(shop: Shop, key: str | None = None) -> list[str]:
     """The ids in the order of their effects; of one key, or all."""
-    rows = shop.sql("SELECT message_id, key FROM journal ORDER BY n")
+    rows = shop.sql("SELECT message_id, account FROM journal ORDER BY n")
     return [message_id for message_id, its_key in rows if key in (None, its_key)]
 
 
 def assert_each_saw_its_predecessors(shop: Shop) -> None:
     """When a handler of a key began, every earlier one was committed (or in its own transaction), and no later one."""
     counts: dict[str, int] = {}
-    for message_id, key, seen in shop.sql("SELECT message_id, key, seen FROM journal ORDER BY n"):
+    for message_id, key, seen in shop.sql("SELECT message_id, account, seen FROM journal ORDER BY n"):
         assert seen == counts.get(key, 0), f"{message_id} saw {seen} lines of its key"
         counts[key] = seen + 1
 

@@ -21,7 +21,7 @@ MANY = 20_000
 def crowded(postgres_url: str, clerk: Clerk) -> Iterator[Shop]:
     """A shop on PostgreSQL with a dead head and a crowd that waits behind it."""
     with Shop(postgres_url, "def") as shop:
-        shop.sql("CREATE TABLE journal (n bigserial, message_id text, key text, seen integer)")
+        shop.sql("CREATE TABLE journal (n bigserial, message_id text, account text, seen integer)")
         handle_all(shop, clerk)
         receive(shop, "head", data={"reject": True})
         receive(shop, "pattern")
@@ -36,8 +36,8 @@ def _multiply(shop: Shop) -> None:
     p, seq = shop.prefix, shop.seqs["pattern"]
     more = f"FROM {p}{{}} t, generate_series(1, {MANY - 1}) AS g WHERE t.seq = {seq}"
     shop.sql(
-        f"INSERT INTO {p}ledger SELECT 100000 + g, consumer, source, type_hash, id || int4send(g), hash, received_at "
-        + more.format("ledger")
+        f"INSERT INTO {p}ledger SELECT 100000 + g, consumer, source, type_hash, slot, id || int4send(g), hash,"
+        " received_at " + more.format("ledger")
     )
     shop.sql(
         f"INSERT INTO {p}body SELECT 100000 + g, source, id || g, type, version, key, key_from, aggregate,"
@@ -45,8 +45,8 @@ def _multiply(shop: Shop) -> None:
         " cause, received_at " + more.format("body")
     )
     shop.sql(
-        f"INSERT INTO {p}queue SELECT 100000 + g, subscription, key_hash, 100000 + g, sequence, outgoing,"
-        " destination, state, due_at, worker, token, attempts, crashes, suspect " + more.format("queue")
+        f"INSERT INTO {p}queue SELECT 100000 + g, subscription, slot, key_hash, 100000 + g, sequence, outgoing,"
+        " destination, state, due_at, worker, token, attempts, crashes, isolation " + more.format("queue")
     )
     shop.sql(f"SELECT setval('{p}seq', 200000)")
     shop.sql(f"ANALYZE {p}queue")
@@ -90,9 +90,9 @@ def test_claiming_reads_indexes_only(crowded: Shop) -> None:
         "worker": 1,
         "token": 1,
         "limit": 100,
-        "floor": 0,
+        "cursor": 0,
         "subscriptions": [subscription],
-        "again": 50,
+        "retries": 50,
         "held": [],
     }
     there = {**claim, "destination": "default"}
@@ -106,7 +106,8 @@ def test_claiming_reads_indexes_only(crowded: Shop) -> None:
         ("fair_share", claim),
         ("park", {"worker": 1, "token": 1}),
         ("promote", {"key_hashes": [key]}),
-        ("key_has_rows", {"key_hash": key, "consumer": 1}),
+        ("busy_keys", {"key_hash": [key], "consumer": [1]}),
+        ("lock_free_keys", {"key_hash": [key]}),
     ]
     slow = []
     for generic in (False, True):
@@ -122,20 +123,20 @@ def test_claiming_reads_indexes_only(crowded: Shop) -> None:
 
 
 def test_what_is_in_hand_is_found_by_its_number(crowded: Shop) -> None:
-    """C40: never through the index of notes, which an old transaction keeps from being cleaned.
+    """C40: never through the index of claims, which an old transaction keeps from being cleaned.
 
     With sixty seconds of 5,000 messages each that made a finish six times as slow.
     """
-    note = {"worker": 1, "token": 1, "seq": 5, "seqs": [5], "delay": 1.0, "longest": 60.0, "most": 10}
-    named = {"code_version": "", "mark": "", "expected": 1, "state": "retry", "detach": False}
+    claim = {"worker": 1, "token": 1, "seq": 5, "seqs": [5], "delay": 1.0, "longest": 60.0, "most": 10}
+    named = {"code_version": "", "fence": "", "expected": 1, "state": "retry", "detach": False}
     for generic in (False, True):
-        for statement in ("finish", "settle", "postpone", "put_off", "release_some", "hold"):
-            found = scans(crowded, statement, generic=generic, **note, **named)
+        for statement in ("finish", "settle", "postpone", "put_off", "unclaim", "hold"):
+            found = scans(crowded, statement, generic=generic, **claim, **named)
             assert found["indexes"] == {"queue_pkey"}, statement
 
 
-SMALL = ("queue_ready", "queue_outgoing", "queue_outgoing_due", "queue_due", "queue_suspect", "queue_noted")
-"""Indexes that hold only what is due, noted or suspect, so that reading all of one is cheap."""
+SMALL = ("queue_ready", "queue_outgoing", "queue_outgoing_due", "queue_due", "queue_isolated", "queue_claimed")
+"""Indexes that hold only what is due, claimed or isolated, so that reading all of one is cheap."""
 FIRST = ("queue_unhandled",)
 """Of which the first entry is read, or the first of each type: by min(type), EXISTS and LIMIT 1."""
 ONE_KEY = ("queue_key (key_hash=?", "queue_waiting (key_hash=?", "INTEGER PRIMARY KEY (rowid=?")
@@ -144,30 +145,31 @@ ONE_KEY = ("queue_key (key_hash=?", "queue_waiting (key_hash=?", "INTEGER PRIMAR
 @pytest.mark.parametrize(
     "name",
     [
-        *("claim", "claim_outgoing", "claim_suspects", "awaiting", "suspects", "keys_in_front", "fair_share"),
-        *("first_due", "park", "promote", "key_has_rows"),
+        *("claim", "claim_outgoing", "claim_isolated", "awaiting", "isolation_level", "keys_in_front", "fair_share"),
+        *("first_due", "park", "promote", "busy_keys"),
     ],
 )
 def test_claiming_reads_indexes_only_on_sqlite(sqlite_url: str, name: str) -> None:
     """C40: the same on SQLite, whose planner knows nothing about the rows: never the queue as a whole, by any index."""
+    reading: list[str] = []
     with Shop(sqlite_url, "def") as shop:
         for statement in shop.inbox.store._statements[name]:  # type: ignore[attr-defined]
             params = dict.fromkeys(re.findall(r":(\w+)", statement), 1)
             params |= dict.fromkeys(params.keys() & {"subscriptions", "destinations", "seqs", "key_hashes"}, "[1]")
             with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as connection:
                 plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", params)]
-            reading = [line for line in plan if re.match(r"(SCAN|SEARCH) (onceward_queue|[qmen])\b", line)]
-            assert reading
-            for line in reading:
-                assert (
-                    line.endswith((*SMALL, *FIRST))
-                    or any(f"{index} (" in line for index in (*SMALL, *FIRST))
-                    or any(one in line for one in ONE_KEY)
-                ), line
+            reading += [line for line in plan if re.match(r"(SCAN|SEARCH) (onceward_queue|[qmen])\b", line)]
+    assert reading
+    for line in reading:
+        assert (
+            line.endswith((*SMALL, *FIRST))
+            or any(f"{index} (" in line for index in (*SMALL, *FIRST))
+            or any(one in line for one in ONE_KEY)
+        ), line
 
 
 def test_other_keys_go_on_and_one_command_resolves_the_chain(crowded: Shop) -> None:
-    """R18: the crowd is counted, another key is handled, and a release lets the first of them go on."""
+    """R18: the crowd is counted, another key is handled, and unblocking lets the first of them go on."""
     receive(crowded, "free", key="free")
     assert crowded.drain() == 1
     assert crowded.inbox.admin.stats().waiting == MANY

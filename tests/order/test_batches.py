@@ -10,7 +10,7 @@ import pytest
 
 from onceward import Message, Reject, Settings
 from onceward.flow import Query
-from onceward.steps.context import once
+from onceward.steps.context import in_transaction
 from tests.contract import behaviour as acts
 from tests.contract.behaviour import Sql, Steps, wrote
 from tests.contract.harness import LATER, TYPE, Shop, arguments
@@ -30,15 +30,14 @@ class Batches:
     def handle(self, behaviour: BatchBehaviour | None = None, message_type: str = TYPE, **options: Any) -> None:
         """Register a handler of the shop's kind that behaves so."""
         behaviour = behaviour or each_wrote
-        mark = "?" if self.shop.dialect == "sqlite" else "%s"
 
         def handler(messages: list[Message], tx: Any) -> Any:
             self.calls.append([message.id for message in messages])
-            return acts.drive(behaviour(messages), lambda step: acts.perform(tx, step, mark))
+            return acts.drive(behaviour(messages), lambda step: step.take(tx, self.shop.place))
 
         async def async_handler(messages: list[Message], tx: Any) -> Any:
             self.calls.append([message.id for message in messages])
-            return await acts.drive_async(behaviour(messages), lambda step: acts.perform_async(tx, step, mark))
+            return await acts.drive_async(behaviour(messages), lambda step: step.take_async(tx, self.shop.place))
 
         function: Callable[..., Any] = handler if self.shop.kind == "def" else async_handler
         self.shop.inbox.on(message_type, batch=True, **{"retry": LATER, **options})(function)
@@ -109,9 +108,9 @@ def test_one_bad_message_does_not_harm_its_batch(batches: Batches) -> None:
     assert batches.shop.drain() == 19
     others = [message_id for message_id in numbered(20) if message_id != "m07"]
     assert batches.shop.effects() == others
-    story = batches.shop.story("m07")
-    assert (story.status, story.attempts, batches.shop.count("attempt")) == ("retrying", 1, 1)
-    assert story.history[0].error == "RuntimeError: m07 is bad"
+    detail = batches.shop.detail("m07")
+    assert (detail.status, detail.attempts, batches.shop.count("attempt")) == ("retrying", 1, 1)
+    assert detail.history[0].error == "RuntimeError: m07 is bad"
     batches.shop.finish()
     assert (batches.shop.status("m07"), batches.shop.count("attempt")) == ("dead", 3)
 
@@ -290,7 +289,7 @@ def test_inline_after_a_crash_it_gets_a_list_of_one(batches: Batches) -> None:
     """R16, R21: stored first, as after a process died while it worked inline, and handled the same way."""
     batches.handle()
     assert batches.shop.process("m1").finished
-    batches.shop.step(once(batches.shop.inbox.context, Query("touch_catalog", {"crash": True})))
+    batches.shop.step(in_transaction(batches.shop.inbox.context, Query("touch_catalog", {"crash": True})))
     assert batches.shop.process("m2").finished
     assert batches.calls == [["m1"], ["m2"]]
     assert batches.shop.effects() == ["m1", "m2"]

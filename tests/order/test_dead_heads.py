@@ -90,7 +90,7 @@ def test_a_message_that_kills_its_process_is_a_dead_head_too(  # noqa: PLR0913, 
         marks.died(child.pid)
         shop.declare_dead(name)
     shop.drain()
-    assert shop.story("m1").crashes == 3
+    assert shop.detail("m1").crashes == 3
     left = "waiting" if on_dead == "block" else "done"
     assert statuses(shop, ["m1", "m2", "m3"]) == {"m1": "dead", "m2": left, "m3": left}
     assert marks.overlaps() == []
@@ -115,9 +115,9 @@ def test_redriving_the_head_resolves_the_chain(blocked: Shop) -> None:
     receive(blocked, "m4")
     blocked.drain()
     assert journal(blocked) == ["m1", "m2", "m3", "m4"]
-    story = blocked.story("m1")
-    assert [entry.attempt for entry in story.history] == [1, 2, 3]
-    assert [(entry.actor, entry.action, entry.reason) for entry in story.actions] == [
+    detail = blocked.detail("m1")
+    assert [entry.attempt for entry in detail.history] == [1, 2, 3]
+    assert [(entry.actor, entry.action, entry.reason) for entry in detail.actions] == [
         ("ann", "redrive", "the cause is gone")
     ]
 
@@ -129,17 +129,17 @@ def test_discarding_the_head_resolves_the_chain(blocked: Shop) -> None:
     blocked.drain()
     assert journal(blocked) == ["m2", "m3"]
     assert blocked.status("m1") == "discarded"
-    assert [entry.action for entry in blocked.story("m1").actions] == ["discard"]
+    assert [entry.action for entry in blocked.detail("m1").actions] == ["discard"]
 
 
-def test_releasing_the_head_resolves_the_chain(blocked: Shop) -> None:
+def test_unblocking_the_head_resolves_the_chain(blocked: Shop) -> None:
     """It stays dead, and its key goes on without it."""
     assert blocked.inbox.admin.unblock(blocked.seqs["m1"], reason="fixed by hand", actor="ann") == 1
     assert blocked.inbox.admin.unblock(blocked.seqs["m1"]) == 0
     blocked.drain()
     assert journal(blocked) == ["m2", "m3"]
     assert blocked.status("m1") == "dead"
-    assert [(entry.action, entry.reason) for entry in blocked.story("m1").actions] == [("release", "fixed by hand")]
+    assert [(entry.action, entry.reason) for entry in blocked.detail("m1").actions] == [("unblock", "fixed by hand")]
 
 
 @pytest.mark.parametrize("command", ["redrive", "discard", "unblock"])
@@ -152,7 +152,7 @@ def test_a_chain_is_resolved_by_its_key(blocked: Shop, command: str) -> None:
     assert statuses(blocked, ["m2", "m3"]) == {"m2": expected, "m3": expected}
 
 
-def test_only_a_dead_message_that_holds_a_key_is_released(shop: Shop, clerk: Clerk) -> None:
+def test_only_a_dead_message_that_holds_a_key_is_unblocked(shop: Shop, clerk: Clerk) -> None:
     """Not one that is done, backs off, waits, or has no key."""
     handle_all(shop, clerk, retry=LATER)
     shop.handle("free", clerk)
@@ -168,7 +168,7 @@ def test_only_a_dead_message_that_holds_a_key_is_released(shop: Shop, clerk: Cle
     shop.finish()
 
 
-@pytest.mark.parametrize("left", ["released", "continued"])
+@pytest.mark.parametrize("left", ["unblocked", "continued"])
 def test_a_message_that_its_key_left_behind_is_redriven_only_out_of_order(shop: Shop, clerk: Clerk, left: str) -> None:
     """HZ-42: later ones may have run; a person says that this is meant, and it takes its old place among the rest."""
     handle_all(shop, clerk, on_dead="continue" if left == "continued" else "block", retry=LATER)

@@ -15,7 +15,7 @@ from onceward.admin.doctor import examine
 from tests.contract.behaviour import Steps, wrote
 from tests.contract.harness import LATER, Shop, arguments
 from tests.order.background import meanwhile
-from tests.order.conftest import everywhere
+from tests.order.conftest import everywhere, on_every_store
 from tests.order.ledger import Clerk, Marks, assert_each_saw_its_predecessors, handle_all, journal, statuses
 from tests.waiting import wait_until
 
@@ -41,12 +41,8 @@ def receive(shop: Shop, *numbers: Any, key: str = "k", copy: str = "", **data: A
 
 def let_deadlines_pass(shop: Shop) -> None:
     """Make everything as old as its deadline allows, which is what the database's clock would do in time."""
-    if shop.dialect == "sqlite":
-        early, past = f"received_at - {GAP // timedelta(microseconds=1)}", "0"
-    else:
-        early, past = f"received_at - interval '{GAP.total_seconds()} seconds'", "'epoch'"
-    shop.sql(f"UPDATE {shop.prefix}body SET received_at = {early}")
-    shop.sql(f"UPDATE {shop.prefix}queue SET due_at = {past} WHERE state = 'waiting' AND due_at IS NOT NULL")
+    shop.sql(f"UPDATE {shop.prefix}body SET received_at = received_at - {GAP // timedelta(microseconds=1)}")
+    shop.sql(f"UPDATE {shop.prefix}queue SET due_at = 0 WHERE state = 'waiting' AND due_at IS NOT NULL")
 
 
 @everywhere
@@ -70,7 +66,7 @@ def test_shuffled_numbers_are_applied_in_order(counting: Shop, marks: Marks) -> 
 def test_every_order_of_arrival(sqlite_url: str, clerk: Clerk, order: tuple[int, ...]) -> None:
     """Three numbers, each drained as it comes."""
     with Shop(sqlite_url, "def") as shop:
-        shop.sql("CREATE TABLE journal (n integer PRIMARY KEY, message_id text, key text, seen integer)")
+        shop.sql("CREATE TABLE journal (n integer PRIMARY KEY, message_id text, account text, seen integer)")
         count(shop, clerk)
         for number in order:
             receive(shop, number)
@@ -91,13 +87,13 @@ def test_a_number_may_come_as_text_or_in_a_header(shop: Shop, clerk: Clerk) -> N
     assert journal(shop, "d") == ["d1", "d2"]
 
 
-@everywhere
+@on_every_store
 def test_a_message_waits_visibly_for_the_number_before_it(counting: Shop) -> None:
     """Held, not run, not charged; when the missing one comes in time, all go on."""
     receive(counting, 1, 3, 4)
     counting.drain()
     assert statuses(counting, ["k1", "k3", "k4"]) == {"k1": "done", "k3": "waiting", "k4": "waiting"}
-    assert counting.story("k3").due_at is not None
+    assert counting.detail("k3").due_at is not None
     assert (counting.inbox.admin.stats().waiting, counting.count("attempt")) == (2, 0)
     receive(counting, 2)
     counting.drain()
@@ -115,7 +111,7 @@ def test_a_held_message_is_in_order(counting: Shop) -> None:
     assert [finding.what for finding in found if finding.level == "error"] == []
 
 
-@everywhere
+@on_every_store
 @pytest.mark.parametrize("number", [2, 7])
 def test_a_message_whose_predecessor_never_comes_is_dead(counting: Shop, number: int) -> None:
     """After its deadline it is dead with that reason; what comes behind waits for a person."""
@@ -204,7 +200,7 @@ def test_a_stale_number_is_skipped_and_never_runs(counting: Shop) -> None:
     assert journal(counting) == ["k1", "k2", "k3"]
     assert counting.runs["k2-again"] == 0
     assert statuses(counting, ["k1-again", "k2-again"]) == {"k1-again": "skipped", "k2-again": "skipped"}
-    (action,) = counting.story("k2-again").actions
+    (action,) = counting.detail("k2-again").actions
     assert (action.action, action.actor) == ("skip", "onceward")
     assert "number 2 came after" in action.reason
     assert (counting.inbox.admin.stats().skipped, counting.inbox.admin.stats().done) == (2, 3)
@@ -255,7 +251,7 @@ def test_the_twin_of_a_message_that_failed_is_not_skipped_before_it(counting: Sh
 def test_a_message_without_a_whole_number_is_dead(sqlite_url: str, clerk: Clerk, data: dict[str, Any]) -> None:
     """With the reason; it must not run as if it were next."""
     with Shop(sqlite_url, "def") as shop:
-        shop.sql("CREATE TABLE journal (n integer PRIMARY KEY, message_id text, key text, seen integer)")
+        shop.sql("CREATE TABLE journal (n integer PRIMARY KEY, message_id text, account text, seen integer)")
         count(shop, clerk)
         shop.receive("odd", "opened", data={"k": "k", **data})
         shop.drain()
@@ -343,7 +339,7 @@ def test_a_message_that_was_taken_over_is_not_counted_as_given_up(shop: Shop, cl
     assert journal(shop) == ["k1", "k2"]
 
 
-@everywhere
+@on_every_store
 def test_the_gate_holds_inline_too(counting: Shop) -> None:
     """R03, R19: the next number is handled at once, a later one is queued, a stale one is finished without running."""
 

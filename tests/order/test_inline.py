@@ -11,7 +11,7 @@ from onceward import Message
 from tests.contract.behaviour import Steps, Until, wrote
 from tests.contract.harness import LATER, Shop, arguments, in_threads
 from tests.order.background import meanwhile
-from tests.order.conftest import everywhere
+from tests.order.conftest import on_every_store
 from tests.order.ledger import (
     Clerk,
     Marks,
@@ -24,7 +24,7 @@ from tests.order.ledger import (
 from tests.waiting import wait_until
 
 
-@everywhere
+@on_every_store
 @pytest.mark.parametrize(("data", "status"), [({"fail": 1}, "retrying"), ({"reject": True}, "dead")])
 def test_behind_an_unfinished_message_it_is_queued(
     shop: Shop, clerk: Clerk, data: dict[str, object], status: str
@@ -98,7 +98,7 @@ def test_beside_another_inline_message_it_is_queued(postgres_shop: Shop, marks: 
     assert marks.overlaps() == []
 
 
-@everywhere
+@on_every_store
 def test_inline_messages_of_a_key_never_overlap(shop: Shop, clerk: Clerk, marks: Marks) -> None:
     """R17: eight callers at once and a worker among them; each message takes effect once, none beside another."""
     handle_all(shop, clerk)
@@ -113,7 +113,7 @@ def test_inline_messages_of_a_key_never_overlap(shop: Shop, clerk: Clerk, marks:
 
 
 def test_callers_at_once_are_one_process(shop: Shop, clerk: Clerk) -> None:
-    """R12: one row in `worker` for a process, whatever its first calls were; a second one never says goodbye."""
+    """R12: one row in `worker` for a process, whatever its first calls were; a second one never deregisters."""
     handle_all(shop, clerk)
     calls = [arguments(f"m{number}", "opened", more={"data": {"k": number}}) for number in range(8)]
     shop.at_once("process", calls)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from onceward import Message
-from onceward.steps.presence import take_over_lapsed
+from onceward.steps.membership import take_over_lapsed
 from tests.contract.behaviour import Steps, Until, wrote
 from tests.contract.caller import own_transaction
 from tests.contract.harness import Shop, arguments
@@ -95,8 +95,7 @@ class Meeting:
 
 def lapse(shop: Shop) -> None:
     """Let every lease run out, which is what the database's clock would do in time, and take the workers over."""
-    past = "0" if shop.dialect == "sqlite" else "'2000-01-01'"
-    shop.sql(f"UPDATE {shop.prefix}worker SET alive_until = {past}")
+    shop.sql(f"UPDATE {shop.prefix}worker SET alive_until = 0")
     assert shop.step(take_over_lapsed(shop.inbox.context, 0)) > 0
 
 
@@ -195,7 +194,7 @@ def test_a_worker_that_was_stopped_for_longer_than_its_lease_changes_nothing(
     shop.drain()
     assert journal(shop) == ["m0", "m1", "m2", "m3"]
     assert_each_saw_its_predecessors(shop)
-    assert shop.story("m0").finished_by is not None
+    assert shop.detail("m0").finished_by is not None
 
 
 def test_order_survives_a_storm_of_kills(shop: Shop, clerk: Clerk, marks: Marks, workers: Workers) -> None:

@@ -118,8 +118,8 @@ def test_a_worker_moves_a_message_to_the_key_that_its_handler_finds(shop: Shop) 
     shop.seqs |= receiver.seqs
     shop.drain()
     assert statuses(shop) == {"old": "retrying", "new": "waiting", "given": "done"}
-    story = shop.story("old")
-    assert (story.key, [action.action for action in story.actions]) == ("7", ["move"])
+    detail = shop.detail("old")
+    assert (detail.key, [action.action for action in detail.actions]) == ("7", ["move"])
     shop.inbox.admin.discard(shop.seqs["old"])
     shop.drain()
     assert shop.effects() == ["given", "new"]
@@ -151,7 +151,7 @@ def test_a_message_without_its_key_is_dead_until_that_is_corrected(shop: Shop, s
         corrected.handle(key="order", sequence=sequence)
         assert corrected.inbox.admin.redrive(*shop.seqs.values()) == 2
         corrected.drain()
-    assert (statuses(shop), shop.story("m1").key) == ({"m1": "done", "m2": "done"}, "7")
+    assert (statuses(shop), shop.detail("m1").key) == ({"m1": "done", "m2": "done"}, "7")
 
 
 def test_messages_may_be_without_a_key_where_the_handler_says_so(shop: Shop) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.contract.harness import LATER, Shop, arguments
 from tests.order.background import meanwhile
-from tests.order.conftest import everywhere
+from tests.order.conftest import on_every_store
 from tests.order.ledger import (
     TYPES,
     Clerk,
@@ -23,7 +23,7 @@ from tests.order.ledger import (
 from tests.waiting import wait_until
 
 
-@everywhere
+@on_every_store
 def test_messages_of_a_key_run_by_position(shop: Shop, clerk: Clerk, marks: Marks) -> None:
     """Received in any order while nobody works, each key runs by position, across types."""
     handle_all(shop, clerk)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from onceward import ConfigurationError, Message, one_row
-from onceward.runtime.heartbeat import Presence
+from onceward.runtime.heartbeat import Membership
 from tests.contract.behaviour import Steps, wrote
 from tests.contract.harness import LATER, TYPE, Shop
-from tests.order.conftest import everywhere
+from tests.order.conftest import on_every_store
 from tests.order.ledger import Clerk, journal, statuses
 
 
@@ -31,7 +31,13 @@ def handle(shop: Shop, *versions: int, **options: Any) -> None:
         shop.handle(behaviour=behaviour, version=version, **options)
 
 
-@everywhere
+def states(shop: Shop) -> dict[str, str]:
+    """What each message waits for in the queue. A status would say "due" as soon as a short rest is over."""
+    found = dict(shop.sql(f"SELECT seq, state FROM {shop.prefix}queue"))
+    return {message_id: found[seq] for message_id, seq in shop.seqs.items() if seq in found}
+
+
+@on_every_store
 def test_each_version_has_its_own_handler(shop: Shop) -> None:
     """Also when they come in one group, and inline."""
     handle(shop, 1, 2, 5)
@@ -46,7 +52,7 @@ def test_each_version_has_its_own_handler(shop: Shop) -> None:
     ]
 
 
-@everywhere
+@on_every_store
 def test_upcasters_lead_to_the_next_handler(shop: Shop) -> None:
     """Version 1 becomes 2, then 3, where a handler is; what was stored stays as it came."""
     shop.handle(behaviour=telling, version=3)
@@ -63,8 +69,8 @@ def test_upcasters_lead_to_the_next_handler(shop: Shop) -> None:
         ("newest", 'v3 {"amount": {}}'),
         ("old", 'v3 {"amount": {"currency": "EUR", "value": 7}}'),
     ]
-    story = shop.story("old")
-    assert (story.version, story.body) == (1, b'{"value":7}')
+    detail = shop.detail("old")
+    assert (detail.version, detail.body) == (1, b'{"value":7}')
 
 
 def test_a_handler_of_the_very_version_comes_before_an_upcaster(shop: Shop) -> None:
@@ -96,7 +102,7 @@ def test_an_unknown_version_is_dead_and_says_what_is_known(shop: Shop, version: 
     for message_id in ("stored", "inline"):
         assert shop.status(message_id) == "dead"
         error = shop.error(message_id)
-        assert f"nobody handles version {version} of 'order.paid'" in error
+        assert f"no handler for version {version} of 'order.paid'" in error
         assert "handled versions: 2, 4; upcasters: 1" in error
     assert shop.effects() == []
 
@@ -109,8 +115,7 @@ def test_a_release_that_knows_the_version_takes_it_up(shop: Shop) -> None:
     shop.drain()
     newer = shop.another()
     handle(newer, 1, 2)
-    past = "0" if shop.dialect == "sqlite" else "'epoch'"
-    shop.sql(f"UPDATE {shop.prefix}queue SET due_at = {past} WHERE seq = {shop.seqs['m1']}")
+    shop.sql(f"UPDATE {shop.prefix}queue SET due_at = 0 WHERE seq = {shop.seqs['m1']}")
     shop.drain()
     assert statuses(shop, ["m1", "m2"]) == {"m1": "dead", "m2": "retrying"}
     assert newer.inbox.admin.redrive(shop.seqs["m1"]) == 1
@@ -129,23 +134,23 @@ def test_a_version_that_another_worker_knows_is_left_to_it(shop: Shop, mine: int
     for number, message_id in enumerate(ids):
         version = theirs if number % 2 == 0 else mine
         shop.receive(message_id, data={"k": number // 4}, version=version)
-    living = [Presence(one.inbox.context, one.inbox.store) for one in (shop, other)]
-    for presence in living:
-        presence.start()
+    living = [Membership(one.inbox.context, one.inbox.store) for one in (shop, other)]
+    for membership in living:
+        membership.start()
     try:
         shop.drain()
-        assert statuses(shop, ids) == {**dict.fromkeys(ids[::2], "retrying"), **dict.fromkeys(ids[1::2], "waiting")}
+        assert states(shop) == {**dict.fromkeys(ids[::2], "retry"), **dict.fromkeys(ids[1::2], "waiting")}
         for one in (other, shop) * 2:
             shop.hurry()
             one.drain()
     finally:
-        for presence in living:
-            presence.stop()
+        for membership in living:
+            membership.stop()
     assert {note for _, note in shop.notes()} == {f"handler {mine}", f"handler {theirs}"}
     assert (statuses(shop, ids), shop.count("attempt")) == (dict.fromkeys(ids, "done"), 0)
 
 
-@everywhere
+@on_every_store
 def test_an_upcaster_that_raises_is_an_attempt_of_its_message(shop: Shop) -> None:
     """Charged, told, retried; nobody else of its group is touched."""
     failures = ["not yet", "not yet"]
@@ -163,7 +168,7 @@ def test_an_upcaster_that_raises_is_an_attempt_of_its_message(shop: Shop) -> Non
     assert statuses(shop, ["good", "bad", "better"]) == {"good": "done", "bad": "retrying", "better": "done"}
     assert shop.error("bad") == "ValueError: not yet"
     shop.finish()
-    assert [entry.attempt for entry in shop.story("bad").history] == [1, 2]
+    assert [entry.attempt for entry in shop.detail("bad").history] == [1, 2]
     assert shop.status("bad") == "done"
 
 
@@ -180,7 +185,7 @@ def test_an_upcaster_that_always_raises_uses_up_the_budget(shop: Shop) -> None:
     shop.finish()
     for message_id in ("stored", "inline"):
         assert shop.status(message_id) == "dead"
-        assert [entry.error.partition(" (")[0] for entry in shop.story(message_id).history] == [
+        assert [entry.error.partition(" (")[0] for entry in shop.detail(message_id).history] == [
             f"KeyError: '{message_id}'"
         ] * 3
 
@@ -216,7 +221,7 @@ def test_versions_of_a_type_share_their_keys(shop: Shop, clerk: Clerk) -> None:
     assert journal(shop) == ["m0", "m1", "m2", "m3"]
 
 
-@everywhere
+@on_every_store
 def test_a_version_in_the_handler_s_own_row_decides_by_one_statement(shop: Shop) -> None:
     """R19: `one_row` starts a retry where nothing was changed, because the message it builds on is not there yet.
 
@@ -250,9 +255,13 @@ def test_contradictions_are_refused_when_they_are_registered(shop: Shop) -> None
 
     async def second(message: Message, tx: Any) -> None: ...
 
+    def third(message: Message, tx: Any) -> None: ...
+
     shop.inbox.on(TYPE, key="k")(first)
-    with pytest.raises(ConfigurationError, match="both handle version 1"):
+    with pytest.raises(ConfigurationError, match=r"handles version 1 of .* already; register it"):
         shop.inbox.on(TYPE, key="k")(first)
+    with pytest.raises(ConfigurationError, match="both handle version 1"):
+        shop.inbox.on(TYPE, key="k")(third)
     with pytest.raises(ConfigurationError, match="the same key="):
         shop.inbox.on(TYPE, version=2, key="other")(first)
     with pytest.raises(ConfigurationError, match="the same sequence="):

@@ -9,6 +9,9 @@ import pytest
 from tests.contract.harness import Shop
 from tests.order.conftest import DIAGONAL
 from tests.outbox.post import LATER, Post
+from tests.stores import postgres_database
+
+__all__ = ["postgres_database"]
 
 
 @pytest.fixture(params=DIAGONAL)

@@ -12,10 +12,10 @@ from datetime import timedelta
 from typing import Any
 
 from onceward import Inbox, Message, RetryPolicy
+from onceward.brokers.protocol import Sink
 from onceward.sinks.inbox import InboxSink
-from onceward.sinks.protocol import Sink
 from tests.contract.behaviour import Steps, wrote
-from tests.contract.harness import Kind, Shop
+from tests.contract.harness import Kind
 from tests.nursery import append, lines
 
 LATER = RetryPolicy(attempts=3, first=timedelta(hours=1), jitter=0)
@@ -112,27 +112,3 @@ def sending(*names: str, **options: Any) -> Callable[[Message], Steps]:
             message.send("shipped", {"name": name}, **options)
 
     return behaviour
-
-
-def send(shop: Shop, *names: str, **options: Any) -> list[str]:
-    """Send messages that no incoming one caused; their ids."""
-    return [shop._call("send", "shipped", {"name": name}, **options) for name in names]
-
-
-def outgoing(shop: Shop) -> dict[str, str]:
-    """The status of each outgoing message, by its name."""
-    found = {}
-    for row in reversed(shop.inbox.admin.messages(outgoing=True)):
-        body = shop.story(row.seq).body
-        assert body is not None
-        found[json.loads(body)["name"]] = row.status
-    return found
-
-
-def number_of(shop: Shop, name: str) -> int:
-    """The sequence number of an outgoing message."""
-    for row in shop.inbox.admin.messages(outgoing=True):
-        body = shop.story(row.seq).body
-        if body is not None and json.loads(body)["name"] == name:
-            return row.seq
-    raise LookupError(name)

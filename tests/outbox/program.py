@@ -50,7 +50,7 @@ def register(shop: Shop, table: str, *, sends: bool) -> None:
     """The handler of one side of a loop: a row in its own table, and the message sent on."""
 
     def behaviour(message: Message) -> Steps:
-        yield Sql(f"INSERT INTO {table} (name, key) VALUES (%s, %s)", (message.data["name"], message.key))
+        yield Sql(f"INSERT INTO {table} (name, account) VALUES (%s, %s)", (message.data["name"], message.key))
         if sends:
             message.send("step", message.data, key=message.key)
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from onceward.testing.broker_suite.sinks import send
 from tests.contract.behaviour import effect
 from tests.contract.harness import Shop
 from tests.order.conftest import everywhere
-from tests.outbox.post import Post, into, send, sending
+from tests.outbox.post import Post, into, sending
 
 TRACE = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "tracestate": "vendor=value"}
 
@@ -32,7 +33,7 @@ def test_they_flow_through_two_hops(shop: Shop, post: Post, headers: dict[str, s
     shop.drain()
     second.drain()
     (message,) = post.delivered
-    (sent,) = shop.story("m1").sent
+    (sent,) = shop.detail("m1").sent
     assert dict(message.headers) == {"correlation-id": correlation, "causation-id": sent.id, **TRACE}
 
 

@@ -9,11 +9,12 @@ from datetime import timedelta
 import pytest
 
 from onceward import Message, Retry, Settings
+from onceward.brokers.protocol import Sink
 from onceward.errors import StoreUnavailable
-from onceward.sinks.protocol import Sink
+from onceward.testing.broker_suite.sinks import number_of, outgoing, send
 from tests.contract.harness import Kind, Shop
 from tests.order.conftest import DIAGONAL, everywhere
-from tests.outbox.post import LATER, Post, number_of, outgoing, send
+from tests.outbox.post import LATER, Post
 from tests.waiting import wait_until, wait_until_async
 
 
@@ -121,7 +122,7 @@ def test_an_unknown_destination_waits_for_a_process_that_has_it(shop: Shop, post
     send(shop, "b", key="k")
     shop.drain()
     assert outgoing(shop) == {"a": "due", "b": "done"}
-    assert shop.story(number_of(shop, "a")).history == ()
+    assert shop.detail(number_of(shop, "a")).history == ()
     with shop.visitor() as other:
         elsewhere = Post()
         other.inbox.add_sink("elsewhere", elsewhere.sink(shop.kind))
@@ -136,4 +137,4 @@ def test_the_database_of_a_destination_is_not_ours(shop: Shop, post: Post) -> No
     send(shop, *"abcdefg")
     shop.drain()
     assert sum(post.calls.values()) == 5
-    assert shop.story(number_of(shop, "a")).attempts == 1
+    assert shop.detail(number_of(shop, "a")).attempts == 1

@@ -16,9 +16,10 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 from onceward import ConfigurationError
 from onceward.sinks.http import HttpSink
+from onceward.testing.broker_suite.sinks import number_of, outgoing, send
 from tests.contract.harness import Shop
 from tests.order.conftest import everywhere
-from tests.outbox.post import LATER, number_of, outgoing, send, sending
+from tests.outbox.post import LATER, sending
 from tests.outbox.receiver import Answer, Receiver
 
 SECRETS = ["whsec_" + base64.b64encode(bytes([number]) * 32).decode() for number in (1, 2, 3)]
@@ -48,7 +49,9 @@ def connect(shop: Shop) -> Iterator[Callable[..., HttpSink]]:
 
 
 @everywhere
-def test_a_webhook_is_signed_and_carries_its_story(shop: Shop, receiver: Receiver, connect: Callable[..., Any]) -> None:
+def test_a_webhook_is_signed_and_carries_its_origin(
+    shop: Shop, receiver: Receiver, connect: Callable[..., Any]
+) -> None:
     """The body is the bytes that were stored; id, time, signature and type as Standard Webhooks has them."""
     connect(receiver.url(path="/hooks?tenant=7"))
     trace = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "tracestate": "a=b"}
@@ -56,7 +59,7 @@ def test_a_webhook_is_signed_and_carries_its_story(shop: Shop, receiver: Receive
     shop.receive("m1", headers={"correlation-id": "c-1", "authorization": "Bearer of mine", **trace})
     shop.drain()
     (request,) = receiver.requests
-    (sent,) = shop.story("m1").sent
+    (sent,) = shop.detail("m1").sent
     assert (request.path, request.body) == ("/hooks?tenant=7", '{"name":"grüße"}'.encode())
     assert Webhook(SECRETS[0]).verify(request.body, dict(request.headers)) == {"name": "grüße"}
     headers = request.headers
@@ -161,9 +164,9 @@ def test_tried_again_later(shop: Shop, receiver: Receiver, connect: Callable[...
 
 def due_in(shop: Shop, name: str) -> timedelta:
     """How long after its arrival an outgoing message is tried again."""
-    story = shop.story(number_of(shop, name))
-    assert story.due_at is not None
-    return story.due_at - story.received_at
+    detail = shop.detail(number_of(shop, name))
+    assert detail.due_at is not None
+    return detail.due_at - detail.received_at
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -328,12 +331,12 @@ def test_a_wrong_set_up_is_refused_at_once(url: str, options: dict[str, Any], me
 
 
 def test_a_secret_is_not_in_errors_or_reprs(shop: Shop, receiver: Receiver, connect: Callable[..., HttpSink]) -> None:
-    """I14: neither in the story of a failed attempt, nor in the sink itself."""
+    """I14: neither in the row of a failed attempt, nor in the sink itself."""
     sink = connect(receiver.url())
     receiver.answer = Answer(500)
     send(shop, "a")
     shop.drain()
-    (attempt,) = shop.story(number_of(shop, "a")).history
+    (attempt,) = shop.detail(number_of(shop, "a")).history
     text = json.dumps([attempt.error, attempt.traceback, repr(sink)])
     assert SECRETS[0].removeprefix("whsec_") not in text
     assert receiver.requests[0].headers["webhook-signature"] not in text

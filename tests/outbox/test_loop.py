@@ -6,17 +6,19 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from onceward.steps.introduce import subscribe
-from onceward.steps.presence import take_over_process
+from onceward.steps.membership import take_over_process
 from tests.contract.harness import Shop, arguments
 from tests.contract.health import assert_healthy
 from tests.nursery import Child, Nursery
 from tests.order.conftest import ALL
+from tests.order.ledger import NUMBER
 from tests.outbox.post import into
 from tests.outbox.program import register
 from tests.waiting import wait_until
@@ -30,13 +32,12 @@ class Loop:
     def __init__(self, first: Shop, second: Shop) -> None:
         self.first, self.second = first, second
         for shop, table in ((first, "first_rows"), (second, "second_rows")):
-            number = "integer PRIMARY KEY AUTOINCREMENT" if shop.dialect == "sqlite" else "bigserial"
-            shop.sql(f"CREATE TABLE {table} (n {number}, name text, key text)")
+            shop.sql(f"CREATE TABLE {table} (n {NUMBER[shop.dialect]}, name text, account text)")
 
     def rows(self, which: str) -> list[tuple[str, str]]:
         """The rows of one side, in the order of their commits (a key's are in order)."""
         shop = self.first if which == "first" else self.second
-        return [(name, key) for name, key in shop.sql(f"SELECT name, key FROM {which}_rows ORDER BY n")]
+        return [(name, key) for name, key in shop.sql(f"SELECT name, account FROM {which}_rows ORDER BY n")]
 
     def feed(self, *batches: list[dict[str, Any]]) -> None:
         """Deliver messages, and wait until something more has come through."""
@@ -99,8 +100,8 @@ def test_on_one_database(request: pytest.FixtureRequest, where: str) -> None:
         loop.first.receive_many([*deliveries(names), *deliveries(names)])
         loop.first.drain()
         for row in loop.first.inbox.admin.messages(outgoing=True, limit=5):
-            story = loop.first.story(row.seq)
-            receipt = loop.second.receive(row.id, row.type, "loop", body=story.body, key=row.key)
+            detail = loop.first.detail(row.seq)
+            receipt = loop.second.receive(row.id, row.type, "loop", body=detail.body, key=row.key)
             assert receipt.status == "duplicate"
         loop.second.drain()
         loop.assert_exactly_once(names)
@@ -120,10 +121,10 @@ def test_on_two_databases(sqlite_url: str, postgres_url: str, kind: Any) -> None
         loop.assert_exactly_once(names)
 
 
-def test_a_receiver_that_is_away_is_waited_for(sqlite_url: str, tmp_path: Path) -> None:
-    """What cannot be handed over stays in the outbox, and goes when the other side is there."""
+def test_a_receiver_that_is_away_is_waited_for(sqlite_url: str, postgres_url: str) -> None:
+    """What cannot be handed over stays in the outbox, and goes when the other side is there: here, has tables."""
     with Shop(sqlite_url, "def") as first:
-        away = Shop(f"sqlite:///{tmp_path / 'other.db'}", "def", prefix="second_", migrate=False)
+        away = Shop(postgres_url, "def", prefix="second_", migrate=False)
         first.handle("step", lambda message: iter(message.send("step", message.data) and ()), key="k")  # type: ignore[arg-type, return-value]
         first.inbox.add_sink("default", into(away.inbox, source="loop"))
         first.receive("a0", "step", data={"k": "a", "name": "a0"})
@@ -132,7 +133,7 @@ def test_a_receiver_that_is_away_is_waited_for(sqlite_url: str, tmp_path: Path) 
         away.inbox.migrate()
         first.hurry()
         first.drain()
-        assert [row.id for row in away.inbox.admin.messages()] == [first.story("a0").sent[0].id]
+        assert [row.id for row in away.inbox.admin.messages()] == [first.detail("a0").sent[0].id]
         away.close()
 
 
@@ -144,8 +145,8 @@ def test_all_that_a_message_is_goes_over(sqlite_url: str) -> None:
         loop.first.drain()
         (row,) = loop.second.inbox.admin.messages(source="loop")
         assert (row.id, row.type, row.version, row.key) == (name, "step", 3, "a")
-        story = loop.second.story(row.seq)
-        assert (story.body, story.headers["x-note"]) == (b'{"n":1}', "kept")
+        detail = loop.second.detail(row.seq)
+        assert (detail.body, detail.headers["x-note"]) == (b'{"n":1}', "kept")
 
 
 class Sides:
@@ -182,9 +183,15 @@ class Sides:
                 shop.step(take_over_process(shop.inbox.context, row.process, "killed"))
 
     def stop(self) -> None:
-        """Let both end well."""
-        for child in self._living.values():
+        """Let both end well; one that has only just started does not know yet what a signal means."""
+        for which, child in self._living.items():
+            shop = self._loop.first if which == "first" else self._loop.second
+            wait_until(partial(self._works, shop, child), message=f"the worker of the {which} side")
             child.stop()
+
+    @staticmethod
+    def _works(shop: Shop, child: Child) -> bool:
+        return any(row.pid == child.pid for row in shop.inbox.admin.workers())
 
 
 @pytest.mark.parametrize("kind", ["def", "async"])

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from onceward import ConfigurationError, Message, Reject, Retry, RetryPolicy, Settings
-from onceward.sinks.protocol import Sink
+from onceward.brokers.protocol import Sink
+from onceward.testing.broker_suite.sinks import number_of, outgoing, send
 from tests.contract.harness import Kind, Shop
 from tests.nursery import Child, Nursery
 from tests.order.conftest import everywhere
-from tests.outbox.post import LATER, Post, number_of, outgoing, published, send, sending
+from tests.outbox.post import LATER, Post, published, sending
 from tests.waiting import wait_until
 
 
@@ -32,7 +33,7 @@ def test_what_is_sent_is_published_and_done(shop: Shop, post: Post) -> None:
     (message,) = warehouse.delivered
     assert (message.type, message.version, message.key, message.to) == ("shipped", 3, '{"order":7}', "warehouse")
     assert (message.body, message.headers["x"], message.attempt) == (b'{"name":"a"}', "y", 1)
-    assert message.id == shop.story("m1").sent[0].id
+    assert message.id == shop.detail("m1").sent[0].id
     assert outgoing(shop) == {"a": "done", "b": "done"}
     stats = shop.inbox.admin.stats()
     assert (stats.outbox_unsent, stats.outbox_dead, stats.outbox_sent, stats.done) == (0, 0, 2, 1)
@@ -69,14 +70,14 @@ def test_messages_of_a_key_go_out_in_order(shop: Shop, post: Post) -> None:
 
 
 @everywhere
-def test_a_failure_is_an_attempt_with_its_story(shop: Shop, post: Post) -> None:
+def test_a_failure_is_an_attempt_with_its_reason(shop: Shop, post: Post) -> None:
     """R13, R15: the sink's policy; dead after its budget, with every error."""
     post.trouble["a"] = lambda: ConnectionError("refused")
     send(shop, "a")
     shop.finish()
-    story = shop.story(number_of(shop, "a"))
-    assert story.status == "dead"
-    assert [entry.error.partition(" (")[0] for entry in story.history] == ["ConnectionError: refused"] * 3
+    detail = shop.detail(number_of(shop, "a"))
+    assert detail.status == "dead"
+    assert [entry.error.partition(" (")[0] for entry in detail.history] == ["ConnectionError: refused"] * 3
     stats = shop.inbox.admin.stats()
     assert (stats.outbox_unsent, stats.outbox_dead, stats.outbox_sent, stats.dead) == (0, 1, 0, 0)
 
@@ -89,7 +90,7 @@ def test_one_call_of_the_sink_is_one_attempt(shop: Shop, post: Post) -> None:
     shop.drain()
     assert post.names == ["a", "b", "c"]
     assert post.calls == Counter(a=1, bad=1, b=1, c=1)
-    assert shop.story(number_of(shop, "bad")).attempts == 1
+    assert shop.detail(number_of(shop, "bad")).attempts == 1
 
 
 @everywhere
@@ -121,7 +122,7 @@ def test_a_sink_names_the_time_of_the_next_attempt(shop: Shop, post: Post) -> No
     post.trouble = {"a": lambda: Retry("busy", after=timedelta(days=2)), "b": lambda: ConnectionError("away")}
     send(shop, "a", "b")
     shop.drain()
-    late, soon = (shop.story(number_of(shop, name)) for name in ("a", "b"))
+    late, soon = (shop.detail(number_of(shop, name)) for name in ("a", "b"))
     assert late.due_at is not None
     assert soon.due_at is not None
     assert late.due_at - soon.due_at > timedelta(days=1)
@@ -174,7 +175,7 @@ def test_discarding_an_outgoing_message(shop: Shop, stuck: Post) -> None:
     assert shop.inbox.admin.stats().outbox_dead == 0
 
 
-def test_releasing_an_outgoing_message(shop: Shop, stuck: Post) -> None:
+def test_unblocking_an_outgoing_message(shop: Shop, stuck: Post) -> None:
     """R18, R25: its key goes on without it; redriven out of order, it holds its old key again."""
     assert shop.inbox.admin.unblock(number_of(shop, "a1")) == 1
     shop.drain()

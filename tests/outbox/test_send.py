@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from onceward import ContractViolation, InvalidMessage, Message
+from onceward import ContractViolation, Inbox, InvalidMessage, Message
 from onceward.message import Delivery
+from onceward.testing.broker_suite.sinks import number_of, outgoing, send
 from tests.contract.behaviour import Do, Steps, wrote
 from tests.contract.caller import own_transaction
 from tests.contract.harness import TYPE, Shop
 from tests.order.conftest import everywhere
-from tests.outbox.post import Post, number_of, outgoing, send, sending
+from tests.outbox.post import Post, sending
 
 
 @everywhere
@@ -23,12 +24,12 @@ def test_what_a_handler_sends_is_committed_with_its_effects(shop: Shop) -> None:
     shop.drain()
     assert shop.effects() == ["m1"]
     assert outgoing(shop) == {"first": "due", "second": "due"}
-    story = shop.story("m1")
-    assert [(one.type, one.to) for one in story.sent] == [("shipped", "warehouse")] * 2
-    for sent, name in zip(story.sent, ("first", "second"), strict=True):
+    detail = shop.detail("m1")
+    assert [(one.type, one.to) for one in detail.sent] == [("shipped", "warehouse")] * 2
+    for sent, name in zip(detail.sent, ("first", "second"), strict=True):
         assert sent.seq == number_of(shop, name)
-        other = shop.story(sent.seq)
-        assert (other.cause, other.id, other.key, other.destination) == (story.seq, sent.id, "7", "warehouse")
+        other = shop.detail(sent.seq)
+        assert (other.cause, other.id, other.key, other.destination) == (detail.seq, sent.id, "7", "warehouse")
         assert other.source == shop.inbox.context.service
 
 
@@ -121,7 +122,7 @@ def test_a_batch_sends_for_each_of_its_messages(shop: Shop, post: Post) -> None:
     shop.drain()
     assert post.names == ["a", "b"]
     for name in ("a", "b"):
-        assert [one.seq for one in shop.story(name).sent] == [number_of(shop, name)]
+        assert [one.seq for one in shop.detail(name).sent] == [number_of(shop, name)]
 
 
 def test_a_message_that_cannot_be_written_fails_where_it_is_sent(shop: Shop, post: Post) -> None:
@@ -174,7 +175,7 @@ def test_a_worker_that_lost_its_claim_sends_nothing(shop: Shop, post: Post) -> N
 
     def behaviour(message: Message) -> Steps:
         message.send("shipped", {"name": "m1"})
-        if not shop.story("m1").history:
+        if not shop.detail("m1").history:
             for worker in shop.inbox.admin.workers():
                 shop.declare_dead(worker.process)
         yield wrote(message)
@@ -205,7 +206,7 @@ def test_sending_without_an_incoming_message(shop: Shop, post: Post) -> None:
     ids = [*send(shop, "a"), *send(shop, "b")]
     assert len(set(ids)) == 2
     assert outgoing(shop) == {"a": "due", "b": "due"}
-    assert shop.story(number_of(shop, "a")).cause is None
+    assert shop.detail(number_of(shop, "a")).cause is None
     shop.drain()
     assert post.ids == ids
 
@@ -220,6 +221,15 @@ def test_sending_in_the_caller_s_transaction(shop: Shop, post: Post, *, commit: 
     shop.drain()
     assert shop.effects() == (["own"] if commit else [])
     assert post.names == (["a", "b"] if commit else [])
+
+
+def test_a_program_without_handlers_may_send_first_in_a_transaction(store_url: str) -> None:
+    """R25: nothing has introduced itself to this database before."""
+    with Inbox(store_url) as inbox:
+        inbox.migrate()
+        with inbox.transaction() as tx:
+            sent = inbox.send("a", tx=tx)
+        assert [row.id for row in inbox.admin.messages(outgoing=True)] == [sent]
 
 
 @everywhere

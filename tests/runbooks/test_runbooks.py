@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import threading
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import pytest
-from click.testing import CliRunner, Result
 
 from onceward import Inbox, Message, Reject, Settings
-from onceward.admin.alerts import Alert, Rules
+from onceward.admin.concerns import HELP
 from onceward.cli.app import COMMANDS, application
 from onceward.message import Arguments
 from onceward.observability.prometheus import exposition
+from tests.runbooks.operator import SOURCE, Operator, answer, command
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -27,49 +25,6 @@ if TYPE_CHECKING:
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted((DOCS / "runbooks").glob("*.md"))
-SOURCE = "stripe"
-
-
-def command(*words: str) -> Result:
-    """Run a command."""
-    return CliRunner().invoke(application, words)
-
-
-def answer(*words: str) -> str:
-    """What a command prints that must succeed."""
-    result = command(*words)
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
-class Desk:
-    """A shop and its operator."""
-
-    def __init__(self, inbox: Inbox) -> None:
-        self.inbox = inbox
-        self.store = ("--store", inbox.url, "--service", "shop")
-        self.told: list[Alert] = []
-        self.alerts = inbox.admin.alert(self.told.append, rules=Rules(quiet=timedelta(0)))
-
-    def receive(self, suffix: int | str, kind: str = "paid", **data: Any) -> int:
-        """A message arrives."""
-        return self.inbox.receive(source=SOURCE, id=f"evt_{suffix}", type=kind, data=data).seq
-
-    def status(self) -> Any:
-        """What `onceward status --json` says."""
-        return json.loads(answer("status", *self.store, "--json"))
-
-    def sees(self, kind: str, state: str = "began") -> None:
-        """The alert is told."""
-        assert (kind, state) in [(alert.kind, alert.state) for alert in self.alerts.look()]
-
-
-@pytest.fixture
-def desk(sqlite_url: str) -> Iterator[Desk]:
-    """A shop with its operator."""
-    with Inbox(sqlite_url, service="shop") as inbox:
-        inbox.migrate()
-        yield Desk(inbox)
 
 
 def test_the_database_is_down(private_postgres: PostgresServer, tmp_path: Path) -> None:
@@ -81,12 +36,12 @@ def test_the_database_is_down(private_postgres: PostgresServer, tmp_path: Path) 
         inbox.on("paid")(lambda message, tx: ran.append(message.id))  # noqa: ARG005 - a handler's signature
         worker = threading.Thread(target=inbox.run)
         worker.start()
-        desk = Desk(inbox)
-        desk.receive(1)
+        operator = Operator(inbox)
+        operator.receive(1)
         # What has run and is not committed when the server stops runs again.
-        wait_until(lambda: desk.status()["done"] == 1, message="the first message")
+        wait_until(lambda: operator.status()["done"] == 1, message="the first message")
         private_postgres.stop()
-        assert command("status", *desk.store).exit_code == 3
+        assert command("status", *operator.store).exit_code == 3
         assert re.search(rb'onceward_up{service="shop"} 0.0', exposition(inbox))
         receipt = inbox.receive(source=SOURCE, id="evt_2", type="paid", data={})
         assert receipt.status == "spooled"
@@ -97,114 +52,114 @@ def test_the_database_is_down(private_postgres: PostgresServer, tmp_path: Path) 
         worker.join()
 
 
-def test_a_poison_message(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_poison_message(operator: Operator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fixed = tmp_path / "fixed"
 
-    @desk.inbox.on("paid", key="order")
+    @operator.inbox.on("paid", key="order")
     def paid(message: Message, tx: Any) -> None:
         del tx
         if not fixed.exists():
             raise Reject(f"order {message.data['order']} has no amount")
 
-    seqs = [desk.receive(number, order=number) for number in range(3)]
-    behind = desk.receive("next", order=0)
-    desk.inbox.drain()
-    desk.sees("dead")
-    assert "order 2 has no amount" in answer("list", *desk.store, "--status", "dead")
-    assert str(behind) in answer("list", *desk.store, "--status", "waiting")
-    told = answer("explain", *desk.store, str(seqs[0]), "--tracebacks")
+    seqs = [operator.receive(number, order=number) for number in range(3)]
+    behind = operator.receive("next", order=0)
+    operator.inbox.drain()
+    operator.sees("dead")
+    assert "order 2 has no amount" in answer("list", *operator.store, "--status", "dead")
+    assert str(behind) in answer("list", *operator.store, "--status", "waiting")
+    told = answer("explain", *operator.store, str(seqs[0]), "--tracebacks")
     (found,) = re.findall(r"--error (\w+)", told)
-    monkeypatch.setattr("onceward.cli.target.load", lambda _: desk.inbox)
-    monkeypatch.setattr(desk.inbox, "close", lambda: None)
+    monkeypatch.setattr("onceward.cli.target.load", lambda _: operator.inbox)
+    monkeypatch.setattr(operator.inbox, "close", lambda: None)
     assert command("try", "shop:inbox", str(seqs[0])).exit_code == 1
     fixed.touch()  # the new code
     assert "all of it was rolled back" in answer("try", "shop:inbox", str(seqs[0]))
     monkeypatch.undo()
-    answer("redrive", *desk.store, str(seqs[0]), "--reason", "fixed in 1.4.2")
-    answer("redrive", *desk.store, "--error", found, "--reason", "fixed in 1.4.2", "--yes")
-    desk.inbox.drain()
-    assert (desk.status()["dead"], desk.status()["waiting"], desk.status()["done"]) == (0, 0, 4)
-    desk.sees("dead", "over")
+    answer("redrive", *operator.store, str(seqs[0]), "--reason", "fixed in 1.4.2")
+    answer("redrive", *operator.store, "--error", found, "--reason", "fixed in 1.4.2", "--yes")
+    operator.inbox.drain()
+    assert (operator.status()["dead"], operator.status()["waiting"], operator.status()["done"]) == (0, 0, 4)
+    operator.sees("dead", "over")
 
 
-def test_a_duplicate_storm(desk: Desk) -> None:
+def test_a_duplicate_storm(operator: Operator) -> None:
     ran: list[str] = []
 
-    @desk.inbox.on("paid")
+    @operator.inbox.on("paid")
     def paid(message: Message, tx: Any) -> str:
         del tx
         ran.append(message.id)
         return "booked"
 
-    desk.receive(1, order=1)
-    desk.inbox.drain()
+    operator.receive(1, order=1)
+    operator.inbox.drain()
     for _ in range(200):
-        assert desk.inbox.receive(source=SOURCE, id="evt_1", type="paid", data={"order": 1}).result == "booked"
-    assert desk.status()["duplicates"] == 200
+        assert operator.inbox.receive(source=SOURCE, id="evt_1", type="paid", data={"order": 1}).result == "booked"
+    assert operator.status()["duplicates"] == 200
     assert ran == ["evt_1"]
-    assert "latest of 200 copies suppressed" in answer("explain", *desk.store, "--source", SOURCE, "--id", "evt_1")
-    (source,) = desk.inbox.admin.sources()
+    assert "latest of 200 copies suppressed" in answer("explain", *operator.store, "--source", SOURCE, "--id", "evt_1")
+    (source,) = operator.inbox.admin.sources()
     assert (source.name, source.duplicates) == (SOURCE, 200)
-    desk.inbox.retention.declare_source(SOURCE, redelivers_for=timedelta(days=3))
-    desk.receive(2, order=2)
-    assert "stripe redelivers latest, for up to 3 days" in answer("doctor", *desk.store)
+    operator.inbox.retention.declare_source(SOURCE, redelivers_for=timedelta(days=3))
+    operator.receive(2, order=2)
+    assert "stripe may redeliver for up to 3 days" in answer("doctor", *operator.store)
 
 
 @pytest.mark.parametrize("resolution", ["keep-first", "accept-as-new", "discard"])
-def test_an_id_reused_with_another_payload(desk: Desk, resolution: str) -> None:
+def test_an_id_reused_with_another_payload(operator: Operator, resolution: str) -> None:
     amounts: list[int] = []
-    desk.inbox.on("paid")(lambda message, tx: amounts.append(message.data["amount"]))  # noqa: ARG005 - its signature
-    desk.receive(1, amount=10)
-    assert desk.inbox.receive(source=SOURCE, id="evt_1", type="paid", data={"amount": 99}).status == "mismatch"
-    desk.inbox.drain()
+    operator.inbox.on("paid")(lambda message, tx: amounts.append(message.data["amount"]))  # noqa: ARG005 - its signature
+    operator.receive(1, amount=10)
+    assert operator.inbox.receive(source=SOURCE, id="evt_1", type="paid", data={"amount": 99}).status == "mismatch"
+    operator.inbox.drain()
     assert amounts == [10]
-    desk.sees("mismatch")
-    shown = answer("quarantine", "list", *desk.store)
+    operator.sees("mismatch")
+    shown = answer("quarantine", "list", *operator.store)
     assert re.search(r"amount +10 +99", shown)
-    answer("resolve", *desk.store, "1", resolution, "--reason", "ticket 81")
-    desk.inbox.drain()
+    answer("resolve", *operator.store, "1", resolution, "--reason", "ticket 81")
+    operator.inbox.drain()
     assert amounts == ([10, 99] if resolution == "accept-as-new" else [10])
-    again = desk.inbox.receive(source=SOURCE, id="evt_1", type="paid", data={"amount": 99}).status
+    again = operator.inbox.receive(source=SOURCE, id="evt_1", type="paid", data={"amount": 99}).status
     assert again == ("mismatch" if resolution == "discard" else "duplicate")
-    assert desk.status()["quarantined"] == (1 if resolution == "discard" else 0)
+    assert operator.status()["quarantined"] == (1 if resolution == "discard" else 0)
 
 
-def test_a_type_has_a_new_name(desk: Desk) -> None:
-    desk.inbox.on("invoice.paid")(lambda message, tx: None)  # noqa: ARG005 - its signature
-    desk.inbox.receive(source=SOURCE, id="evt_1", type="paid", data={})
+def test_a_type_has_a_new_name(operator: Operator) -> None:
+    operator.inbox.on("invoice.paid")(lambda message, tx: None)  # noqa: ARG005 - its signature
+    operator.inbox.receive(source=SOURCE, id="evt_1", type="paid", data={})
     redelivered: Arguments = {"source": SOURCE, "id": "evt_1", "type": "invoice.paid", "data": {}}
-    assert desk.inbox.receive(**redelivered).status == "mismatch"
-    desk.sees("mismatch")
-    assert "invoice.paid version 1, first paid version 1" in answer("quarantine", "list", *desk.store)
+    assert operator.inbox.receive(**redelivered).status == "mismatch"
+    operator.sees("mismatch")
+    assert "invoice.paid version 1, first paid version 1" in answer("quarantine", "list", *operator.store)
     decide = ("--source", SOURCE, "--type", "invoice.paid", "--reason", "renamed on 12 May")
-    assert "1 case decided" in answer("quarantine", "keep-first", *desk.store, *decide)
-    assert desk.inbox.receive(**redelivered).status == "duplicate"
-    assert desk.status()["quarantined"] == 0
+    assert "1 mismatch decided" in answer("quarantine", "keep-first", *operator.store, *decide)
+    assert operator.inbox.receive(**redelivered).status == "duplicate"
+    assert operator.status()["quarantined"] == 0
 
 
-def test_events_out_of_order(desk: Desk) -> None:
+def test_events_out_of_order(operator: Operator) -> None:
     applied: list[int] = []
 
-    @desk.inbox.on("moved", key="order", sequence="number", gap=timedelta(milliseconds=1))
+    @operator.inbox.on("moved", key="order", sequence="number", gap=timedelta(milliseconds=1))
     def moved(message: Message, tx: Any) -> None:
         del tx
         applied.append(message.data["number"])
 
-    first = desk.receive(1, "moved", order=7, number=1)
-    third = desk.receive(3, "moved", order=7, number=3)
-    desk.inbox.drain()
-    wait_until(lambda: desk.inbox.drain() or desk.status()["dead"], message="the end of the wait for number 2")
+    first = operator.receive(1, "moved", order=7, number=1)
+    third = operator.receive(3, "moved", order=7, number=3)
+    operator.inbox.drain()
+    wait_until(lambda: operator.inbox.drain() or operator.status()["dead"], message="the end of the wait for number 2")
     assert applied == [1]
-    assert "number 2" in answer("explain", *desk.store, str(third))
-    desk.receive(2, "moved", order=7, number=2)  # the source was asked for it
-    desk.inbox.drain()
-    answer("redrive", *desk.store, str(third), "--reason", "the number before it came")
-    desk.inbox.drain()
+    assert "number 2" in answer("explain", *operator.store, str(third))
+    operator.receive(2, "moved", order=7, number=2)  # the source was asked for it
+    operator.inbox.drain()
+    answer("redrive", *operator.store, str(third), "--reason", "the number before it came")
+    operator.inbox.drain()
     assert applied == [1, 2, 3]
-    late = desk.inbox.receive(source=SOURCE, id="late", type="moved", data={"order": 7, "number": 2}).seq
-    desk.inbox.drain()
+    late = operator.inbox.receive(source=SOURCE, id="late", type="moved", data={"order": 7, "number": 2}).seq
+    operator.inbox.drain()
     assert applied == [1, 2, 3]
-    assert (late, "skip") in [(line.seq, line.action) for line in desk.inbox.admin.audit()]
+    assert (late, "skip") in [(line.seq, line.action) for line in operator.inbox.admin.audit()]
     assert first < third < late
 
 
@@ -235,9 +190,8 @@ def test_there_is_a_page_for_each_trouble() -> None:
     assert {page.stem for page in PAGES} == {
         "database-down",
         "duplicate-storm",
-        "id-reused",
         "out-of-order",
-        "poison-message",
+        *(one.runbook for one in HELP.values()),
     }
     index = (DOCS / "operations.md").read_text()
     assert all(f"runbooks/{page.name}" in index for page in PAGES)

@@ -1,1 +1,1 @@
-"""What people see: explain, try, the survey of the inbox, metrics, alerts, logs."""
+"""What people see: explain, try, the overview of the inbox, metrics, alerts, logs."""

@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 
 from onceward import Inbox, Message, Reject
+from tests.stores import postgres_database
+
+__all__ = ["postgres_database"]
 
 SOURCE = "stripe"
 
@@ -23,7 +26,7 @@ def inbox(store_url: str) -> Iterator[Inbox]:
     with Inbox(store_url, service="shop", code_version="1.4.2") as made:
         made.migrate()
         with made.transaction() as tx:
-            tx.execute("CREATE TABLE account (id text PRIMARY KEY, balance integer NOT NULL)")
+            tx.execute("CREATE TABLE account (id varchar(64) PRIMARY KEY, balance integer NOT NULL)")
             tx.execute("INSERT INTO account VALUES ('a', 100), ('b', 7)")
         yield made
 

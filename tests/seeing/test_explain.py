@@ -1,4 +1,4 @@
-"""`explain` and the survey: one story per message, one number everywhere."""
+"""`explain` and the overview: one history per message, one number everywhere."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_timeline_has_every_delivery_attempt_and_decision(inbox: Inbox) -> Non
     assert kinds[0] == "delivery"
     assert sorted(kinds[1:]) == sorted(["duplicate", "duplicate", "mismatch", "failure", "action", "failure", "next"])
     text = "\n".join(event.what for event in told.events)
-    for part in ("latest of 3 copies suppressed", "code 1.4.2", "redrive by ada: looked at it", "needs a person"):
+    for part in ("latest of 3 copies suppressed", "code 1.4.2", "redrive by ada: looked at it", "not tried again"):
         assert part in text
     moments = [event.at for event in told.events if event.at]
     assert moments == sorted(moments)
@@ -57,7 +57,7 @@ def test_cause_and_consequence_are_linked(inbox: Inbox) -> None:
     shown = command("explain", "--store", inbox.url, "--source", SOURCE, "--id", "evt-1")
     assert f"-> message {sent.seq}" in shown
     (printed,) = json.loads(command("explain", "--store", inbox.url, str(seq), "--json"))
-    assert printed["story"]["seq"] == seq
+    assert printed["message"]["seq"] == seq
 
 
 def test_errors_are_grouped_by_kind_and_chosen_by_it(inbox: Inbox) -> None:
@@ -123,7 +123,7 @@ def test_moments_are_utc_unless_they_say_otherwise() -> None:
     assert MOMENT.convert(noon, None, None) == noon
 
 
-def test_the_survey_counts_what_is_there(inbox: Inbox) -> None:
+def test_the_overview_counts_what_is_there(inbox: Inbox) -> None:
     pay(inbox)
     inbox.retention.declare_source(SOURCE, redelivers_for=timedelta(days=3))
     for number in range(4):

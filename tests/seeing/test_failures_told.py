@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from onceward import ConfigurationError, Inbox, Message, RetryPolicy, StoreUnavailable
+from tests.waiting import wait_until
 
 LATER = RetryPolicy(first=timedelta(seconds=30), jitter=0)
 
@@ -50,6 +53,24 @@ def test_a_failure_names_the_message_and_the_next_command(
     assert told == f"{which} failed: LookupError, attempt 1 of 20, next try in 30 s. Details: {details}"
 
 
+def test_the_command_has_the_name_that_the_program_gives_the_inbox(
+    inbox: Inbox, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where workers run without onceward's command line: it can be copied and run."""
+    module = ModuleType("shop_of_this_test")
+    vars(module)["inbox"] = inbox
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    receipt = inbox.receive(source="shop", id="evt_1", type="order.paid", data={"email": "ann@example.com"})
+    worker = threading.Thread(target=inbox.run)
+    worker.start()
+    try:
+        wait_until(lambda: failures(caplog))
+    finally:
+        inbox.stop()
+        worker.join()
+    assert failures(caplog)[0].endswith(f"Details: onceward explain shop_of_this_test:inbox {receipt.seq}")
+
+
 def test_in_development_the_text_is_told_too(
     inbox: Inbox, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,9 +87,9 @@ def test_a_key_function_that_raises_is_named(inbox: Inbox, caplog: pytest.LogCap
     receipt = inbox.process(**message) if how == "process" else inbox.receive(**message)
     inbox.drain()
     assert failures(caplog)[0].startswith(f"order.cancelled #{receipt.seq} (evt_2 from shop) failed: KeyError, attempt")
-    story = inbox.admin.message(receipt.seq)
-    assert story is not None
-    assert story.history[0].error.startswith("KeyError: 'order'; raised by the key function of ")
+    detail = inbox.admin.message(receipt.seq)
+    assert detail is not None
+    assert detail.history[0].error.startswith("KeyError: 'order'; raised by the key function of ")
 
 
 def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from onceward import Inbox, Message
 from onceward.admin.doctor import examine
 from onceward.admin.guarantees import in_force
+from onceward.cli.app import application
 from onceward.runtime.runner import perform
 from onceward.steps.prune import save_uses
+from tests.dashboard.conftest import visiting
 
 EVERY = ("tx", "apart", "sends", "calls", "ignores")
 
@@ -69,15 +73,43 @@ def test_a_handler_that_never_uses_tx_is_at_least_once(
         perform(inbox.store, lambda: save_uses(inbox.context))
         expected = dict.fromkeys(EVERY, "exactly-once") | {"apart": "at-least-once"}
         assert levels(inbox) == levels(other) == expected
+        assert [(one.type, one.consumer) for one in other.admin.effects_outside()] == [("apart", inbox.context.service)]
         (finding,) = (one for one in examine(other) if "works_elsewhere" in one.what)
         assert (finding.level, "at-least-once" in finding.what) == ("warning", True)
         caplog.clear()
-        other._check_guarantees()  # it is declared, and the start is not refused: it may be mended by now
+        other._running._check_guarantees()  # it is declared, and the start is not refused: it may be mended by now
         assert [one.levelname for one in caplog.records if "works_elsewhere" in one.getMessage()] == ["WARNING"]
         # Mended: the first use is told at once, for good.
         (mended,) = (one for one in other.context.registry if one.type == "apart")
         mended.use.through_tx = True
         perform(other.store, lambda: save_uses(other.context))
         assert levels(other)["apart"] == "exactly-once"
+        assert other.admin.effects_outside() == []
     with program(store_url) as later:
         assert levels(later)["apart"] == "exactly-once"
+
+
+def test_who_has_declared_it_is_not_warned_of_it(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is shown all the same: a fact stays one."""
+    monkeypatch.setattr("onceward.admin.guarantees._store", lambda _: ())
+    with Inbox(store_url) as inbox:
+        inbox.migrate()
+
+        @inbox.on("mail", guarantee="at-least-once")
+        def send_mail(message: Message) -> None:
+            del message
+
+        for number in range(3):
+            inbox.receive(source="shop", id=f"{number}", type="mail", data={})
+        inbox.drain()
+        perform(inbox.store, lambda: save_uses(inbox.context))
+        (finding,) = (one for one in examine(inbox) if "send_mail" in one.what)
+        assert (finding.level, "at-least-once" in finding.what) == ("ok", True)
+        shown = CliRunner().invoke(application, ["status", "--store", store_url]).output
+        assert f"effects not in the transaction: mail for {inbox.context.service}" in shown
+        found = json.loads(CliRunner().invoke(application, ["status", "--store", store_url, "--json"]).output)
+        assert found["effects_outside"] == [{"consumer": inbox.context.service, "type": "mail"}]
+        with visiting(inbox, anonymous="viewer") as visitor:
+            page = visitor.get("/").text
+        assert "Effects not in the transaction" in page
+        assert "<strong>mail</strong></a> for " in page

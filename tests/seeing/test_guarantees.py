@@ -53,7 +53,7 @@ def test_a_store_in_memory_is_weaker_and_declaring_more_is_refused() -> None:
         inbox.on("paid")(nothing)
         assert levels(inbox) == {"paid": "weaker"}
         inbox.on("charged", guarantee="exactly-once")(nothing)
-        with pytest.raises(ConfigurationError, match="only 'weaker' is in force: the database is in memory"):
+        with pytest.raises(ConfigurationError, match="only 'weaker' is in force: the store is in memory"):
             inbox.run()
         assert any("exactly-once is declared" in finding.what for finding in examine(inbox))
 
@@ -68,7 +68,7 @@ def test_ids_that_are_forgotten_too_soon_are_weaker(sqlite_url: str) -> None:
         inbox.on("paid", guarantee="at-least-once")(nothing)
         (one,) = guarantees.in_force(inbox.context, inbox.store)
         assert (one.level, one.is_broken) == ("weaker", True)
-        assert "redelivers for up to 20 days" in one.reasons[0]
+        assert "may redeliver for up to 20 days" in one.reasons[0]
 
 
 def test_a_durable_server_is_exactly_once_and_a_careless_one_is_not(private_postgres: PostgresServer) -> None:

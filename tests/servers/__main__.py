@@ -1,7 +1,7 @@
 """Fetches the servers before the tests start: `python -m tests.servers`.
 
-Kafka alone is not in Debian and has a stand-in: where it cannot be fetched, the run goes on without it and says so.
-Of the others all that is missing is named at once; with CI=true that is an error, else the tests run without.
+Kafka and Pulsar are not in Debian: where Maven cannot fetch them, the run goes on without them and says so. Of the
+others all that is missing is named at once; with CI=true that is an error, else the tests run without.
 """
 
 from __future__ import annotations
@@ -11,21 +11,22 @@ import sys
 from tests.servers import install
 
 
-def kafka() -> str:
-    """Where Kafka is, or why it is not."""
+def in_java(jars: install.Jars, instead: str) -> str:
+    """Where a server in Java is, or why it is not."""
     try:
-        return f"{install.java_program()}, {install.kafka_libraries()}"
+        return f"{install.java_program()}, {jars.libraries()}"
     except install.ServerMissing as missing:
-        if not install.kafka_missing():
-            install.miss_kafka(f"Kafka {install.KAFKA} needs Java and Maven, which are not installed here")
+        if not jars.missing():
+            jars.miss(f"{jars.name} {jars.version} needs Java and Maven, which are not installed here")
         sys.stderr.write(f"{missing}\n")
-        return f"librdkafka's mock cluster ({install.kafka_missing()})"
+        return f"{instead} ({jars.missing()})"
 
 
 def main(only: list[str]) -> int:
     """Get them all; the answer is the exit code."""
-    found, missing, reasons = [kafka()], [], []
-    for server in [] if only == ["kafka"] else install.SERVERS:
+    found = [in_java(install.KAFKA, "librdkafka's mock cluster"), in_java(install.PULSAR, "no Pulsar")]
+    missing, reasons = [], []
+    for server in [] if only == ["java"] else install.SERVERS:
         try:
             found.append(str(server.get()))
         except install.ServerMissing as reason:

@@ -1,4 +1,4 @@
-"""A server of the user's own, where a variable names it: `ONCEWARD_TEST_REDIS=redis://host:6379/0` (docs/brokers.md).
+"""A server of the user's own, where a variable names it: `ONCEWARD_TEST_REDIS=redis://host:6379/0` (see docs/brokers).
 
 Invariant: nothing is started, stopped or emptied there; a test makes queues of its own and deletes them.
 """

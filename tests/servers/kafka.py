@@ -61,7 +61,7 @@ class KafkaServer(PrivateServer):
 
     def __init__(self) -> None:
         super().__init__(install.java_program())
-        self._libraries = install.kafka_libraries()
+        self._libraries = install.KAFKA.libraries()
         self._proxied, self._controller = free_port(), free_port()
         self.sasl_port, self.secure_port = free_port(), free_port()
         self.proxy = FaultProxy("127.0.0.1", self._proxied).start()
@@ -88,7 +88,7 @@ class KafkaServer(PrivateServer):
 
     @property
     def version(self) -> str:
-        return install.KAFKA
+        return install.KAFKA.version
 
     def close(self) -> None:
         super().close()

@@ -1,11 +1,14 @@
 """What the servers of this run cannot do, and so which cases are not played; the end of the run names them all.
 
+What every run leaves out for its time has its reason here, too; `make whole` plays it. `@pytest.mark.whole("a reason")`
+marks a case as one of these.
+
 A case says what servers it needs by the fixtures it asks for, by a parameter that ends in "postgres", or, where it
 starts one by itself, with `@pytest.mark.needs("PostgreSQL")`; `needs("Linux")` where other systems have no such thing.
 
 A case says what it wants of a server beyond the ordinary: `@pytest.mark.needs("proxy")` to cut and hold connections,
 "restart" to kill the server, "refusal" of topics that do not exist, "passwords" that the tests know; or "peers", the
-other queues that the benchmark compares with.
+other queues that the benchmark compares with, and "bench", the time for all of it.
 
 Invariant: nothing is skipped while it runs. What cannot be played is known before, and said with its reason.
 """
@@ -17,6 +20,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import pytest
 
@@ -24,7 +28,7 @@ from tests.servers import install
 from tests.servers.foreign import foreign
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
 LEFT_OUT = pytest.StashKey[dict[str, str]]()
 """The reason for each case that is not played."""
@@ -33,6 +37,8 @@ _NAMED = 30
 _FIXTURES = {
     "postgres_server": "PostgreSQL",
     "private_postgres": "PostgreSQL",
+    "mariadb_server": "MariaDB",
+    "private_mariadb": "MariaDB",
     "pgbouncer_server": "PgBouncer",
     "redis_server": "Redis",
     "nats_server": "NATS",
@@ -40,8 +46,48 @@ _FIXTURES = {
     "mosquitto_server": "Mosquitto",
     "pubsub_server": "Pub/Sub",
     "browser": "Chromium",
+    "dynamo_server": "DynamoDB Local",
 }
 _BROKERS = {"redis": "Redis", "nats": "NATS", "rabbit": "RabbitMQ", "mqtt": "Mosquitto", "pubsub": "Pub/Sub"}
+_EVERY_DAY = frozenset(
+    [
+        "test_each_message_takes_effect_once_and_is_settled",
+        "test_order_within_a_key_is_the_brokers",
+        "test_killed_between_commit_and_acceptance",
+        "test_what_is_released_comes_again",
+        "test_a_source_reads_what_was_sent",
+        "test_what_is_sent_comes_in_again",
+    ]
+)
+"""What Pulsar plays in every run."""
+_DYNAMODB = frozenset(
+    [
+        "test_every_outcome_of_a_message",
+        "test_a_number_waits_for_the_one_before_it",
+        "test_it_is_cancelled_while_it_is_scheduled_and_never_runs",
+        "test_discard_forgets_the_body_and_asks_again",
+        "test_every_report_can_be_made",
+        "test_a_body_that_the_store_cannot_keep_is_refused_by_name",
+    ]
+)
+"""What of the shipped suite is played on DynamoDB in every run."""
+_IN_TURNS = {
+    "sqlite": ("SQLite", 0),
+    "postgres": ("PostgreSQL", 1),
+    "cursors-postgres": ("PostgreSQL without pipelines", 0),
+    "mariadb": ("MariaDB", 0),
+    "redis": ("Redis", 1),
+}
+"""Stores on which plain and awaited handlers take turns at the shipped suite and the contract. Which has which depends
+on the name of a case and on this number: every case is played by both."""
+_BOTH_KINDS = frozenset(
+    [
+        *("after_commit", "cancellation", "handle", "hostile_handlers", "inside", "interrupt", "leftovers"),
+        *("middleware", "outages", "pipelines", "pools", "timeouts", "wake_up"),
+    ]
+)
+"""Files of the contract about what differs between the drivers of plain and of awaited handlers: no turns are taken."""
+_BOTH = "ONCEWARD_STORES"
 _PEERS = Path(__file__).parents[2] / "bench" / ".venv"
 _MOCK = {
     "proxy": "librdkafka's mock cluster advertises its own address, past any proxy",
@@ -61,8 +107,8 @@ def why_not(item: pytest.Item) -> str:
         return absent
     if "peers" in needs:
         return peer_missing(item)
-    if broker == "kafka" and foreign(broker) is None and (missing := install.kafka_missing()):
-        return f"{missing}; librdkafka's mock cluster stands in"
+    if another := _of_another_run(item, needs) or _in_java(item, broker):
+        return another
     cannot: dict[str, str] = {}
     if broker == "kafkamock":
         cannot = _MOCK
@@ -74,6 +120,64 @@ def why_not(item: pytest.Item) -> str:
         if broker == "kafka":
             cannot["proxy"] = "your Kafka advertises its own address, past any proxy"
     return next((cannot[need] for need in sorted(needs) if need in cannot), "")
+
+
+def _in_java(item: pytest.Item, broker: str) -> str:
+    """Why a case is not played on a server in Java, which Maven may not have fetched."""
+    if broker == "kafka" and foreign(broker) is None and (missing := install.KAFKA.missing()):
+        return f"{missing}; librdkafka's mock cluster stands in"
+    if broker == "pulsar":
+        return install.PULSAR.missing() or _not_today(item)
+    return ""
+
+
+def _not_today(item: pytest.Item) -> str:
+    """Of a server that takes ten seconds to start, every run plays a few cases of the contract."""
+    is_contract = {"pair", "outlet", "door"} & set(getattr(item, "fixturenames", ()))
+    if not is_contract or os.environ.get("ONCEWARD_SOURCES") == "all" or item.originalname in _EVERY_DAY:  # type: ignore[attr-defined] # of a function
+        return ""
+    return "the quick brokers play it every day (make brokers plays all, make engines ENGINE=pulsar too)"
+
+
+def _of_another_run(item: pytest.Item, needs: Collection[str]) -> str:
+    """Which other run plays a case; empty where it is of every run."""
+    if "bench" in needs and os.environ.get("ONCEWARD_PEERS") != "all":
+        return "the whole benchmark in small is played by make bench-peers, with which make bench begins"
+    if _others_turn(item):
+        return f"the other kind of handler plays it on {_IN_TURNS[_store(item)][0]} (make whole plays both)"
+    if (mark := item.get_closest_marker("whole")) and os.environ.get(_BOTH) != "all":
+        return f"{mark.args[0]} (make whole plays it)"
+    return "make whole plays the whole suite on DynamoDB" if _another_day(item) else ""
+
+
+def _others_turn(item: pytest.Item) -> bool:
+    """Whether a case of the shipped suite is played by the other kind of handler, on a store where they take turns."""
+    if os.environ.get(_BOTH) == "all" or _store(item) not in _IN_TURNS:
+        return False
+    params: dict[str, Any] = item.callspec.params  # type: ignore[attr-defined] # of a function
+    others = {name: value for name, value in sorted(params.items()) if name not in ("kind", "place", "store_url")}
+    case = f"{item.originalname} {others}"  # type: ignore[attr-defined] # of a function
+    return bool(params["kind"] != ("def", "async")[(crc32(case.encode()) + _IN_TURNS[_store(item)][1]) % 2])
+
+
+def _store(item: pytest.Item) -> str:
+    """The store on which the kinds of handlers take turns at a case; empty where they do not."""
+    params: dict[str, Any] = item.callspec.params if hasattr(item, "callspec") else {}
+    names = getattr(item, "fixturenames", ())
+    if "kind" not in params:
+        return ""
+    if "place" not in names:
+        takes_turns = item.path.parent.name == "contract" and item.path.stem.removeprefix("test_") not in _BOTH_KINDS
+        return str(params.get("store_url", "")) if takes_turns else ""
+    return "redis" if "durable_redis" in names else str(params.get("place", ""))
+
+
+def _another_day(item: pytest.Item) -> bool:
+    """Whether a case of the suite on DynamoDB is not of the few that every run plays."""
+    is_suite = "dynamo_place" in getattr(item, "fixturenames", ())
+    asked = os.environ.get("ONCEWARD_DYNAMODB") == "all" or item.originalname in _DYNAMODB  # type: ignore[attr-defined] # of a function
+    params: dict[str, Any] = item.callspec.params if hasattr(item, "callspec") else {}
+    return is_suite and not (asked and (params.get("kind") != "async" or os.environ.get("ONCEWARD_DYNAMODB") == "all"))
 
 
 def leave_out(config: pytest.Config, items: list[pytest.Item], reasons: Mapping[pytest.Item, str]) -> None:
@@ -106,6 +210,8 @@ def _servers(item: pytest.Item, broker: str, needs: set[str]) -> Iterator[str]:
     params: dict[str, Any] = item.callspec.params if hasattr(item, "callspec") else {}
     if any(isinstance(value, str) and value.endswith("postgres") for value in params.values()):
         yield "PostgreSQL"
+    if "mariadb" in params.values():
+        yield "MariaDB"
 
 
 def peer_missing(item: pytest.Item) -> str:

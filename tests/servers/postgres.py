@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import psycopg
 from psycopg import sql
@@ -90,8 +90,11 @@ class PostgresServer:
         self.stop(mode)
         return self.start()
 
-    def follow(self, primary: Self) -> None:
-        """Become a standby of another cluster, from a copy of its files; both are up when this returns."""
+    def follow(self, primary: Self, *, through: int | None = None) -> None:
+        """Become a standby of another cluster, from a copy of its files; both are up when this returns.
+
+        `through` is the port of a proxy before the primary.
+        """
         self.stop()
         primary.stop()
         data = self._process.folder / "data"
@@ -99,7 +102,7 @@ class PostgresServer:
         self._process.run("cp", "-a", primary._process.folder / "data", data)
         self._process.run("touch", data / "standby.signal")
         with (data / "postgresql.auto.conf").open("a") as settings:
-            settings.write(f"primary_conninfo = 'host=127.0.0.1 port={primary.port} user=postgres'\n")
+            settings.write(f"primary_conninfo = 'host=127.0.0.1 port={through or primary.port} user=postgres'\n")
         primary.start()
         self.start()
 
@@ -140,12 +143,16 @@ class PostgresServer:
     def empty_database(self, name: str) -> None:
         """Make a database as new: nobody is connected, nothing is in it. A tenth of the time of making one."""
         with psycopg.connect(self.url(name), autocommit=True) as connection:
-            connection.execute(f"SELECT pg_terminate_backend(pid) FROM ({_OTHERS}) AS others")
+            self.throw_out(connection)
             found = [schema for (schema,) in connection.execute(_SCHEMAS)]
             for schema in map(sql.Identifier, found):
                 connection.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(schema))
             connection.execute("CREATE SCHEMA public")
             connection.execute(sql.SQL("ALTER DATABASE {} RESET ALL").format(sql.Identifier(name)))
+
+    def throw_out(self, connection: psycopg.Connection[Any]) -> None:
+        """End all other connections to the database of this one."""
+        connection.execute(f"SELECT pg_terminate_backend(pid) FROM ({_OTHERS}) AS others")
 
     def drop_database(self, name: str) -> None:
         """Drop a database, throwing out whoever is still connected."""

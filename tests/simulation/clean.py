@@ -89,7 +89,7 @@ def _run(seq: int, outcome: str) -> Run:
 
 def _queue(seq: int, state: str, **fields: Any) -> dict[str, Any]:
     row = {"seq": seq, "subscription": 1, "key_hash": None, "place": seq, "sequence": None, "outgoing": 0}
-    rest = {"state": state, "due_at": None, "worker": None, "token": None, "attempts": 0, "crashes": 0, "suspect": 0}
+    rest = {"state": state, "due_at": None, "worker": None, "token": None, "attempts": 0, "crashes": 0, "isolation": 0}
     return {**row, **rest, **fields}
 
 

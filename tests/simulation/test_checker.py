@@ -58,7 +58,7 @@ DAY = 86_400
 
 
 def forget(history: History, seq: int, *, after: float) -> None:
-    """Upkeep removes a finished message, so many seconds after it came."""
+    """Retention removes a finished message, so many seconds after it came."""
     history.dedupe_retention = DAY
     change(history, "ledger", seq, received_at=0)
     tables = {name: list(rows) for name, rows in history.tables.items()}
@@ -145,8 +145,8 @@ CORRUPTIONS: dict[str, tuple[str, Corruption]] = {
         lambda h: h.tables["run"].append({"id": 80, "worker": 1, "token": 1, "seqs": "[1]"}),
     ),
     "a finished message is in no run": ("run count", lambda h: drop(h, "run", id=6)),
-    "finished under a note that it never had": (
-        "finish without note",
+    "finished under a claim that it never had": (
+        "finish without claim",
         lambda h: row(h, "run", id=6).update(token=55),
     ),
     "a result without its effect": (
@@ -231,7 +231,7 @@ CORRUPTIONS: dict[str, tuple[str, Corruption]] = {
         lambda h: h.tables["queue"].append({**row(h, "queue", seq=9), "seq": 10, "attempts": 0}),
     ),
     "a message waits behind nobody": ("stuck", lambda h: drop(h, "queue", seq=12)),
-    "noted by a worker that is gone": ("stuck", lambda h: change(h, "queue", 12, worker=5)),
+    "claimed by a worker that is gone": ("stuck", lambda h: change(h, "queue", 12, worker=5)),
     "not drained": ("stuck", undrained),
     "a delivery was settled twice": ("settled twice", lambda h: h.doubly_settled.append("m1")),
     "a delivery was never settled": (
@@ -304,9 +304,9 @@ def test_there_are_at_least_thirty_corruptions() -> None:
 def test_an_unanswered_action_may_have_its_line_or_not() -> None:
     for answer, lines in (("unknown", 0), ("unknown", 1), ("done", 1)):
         history = clean()
-        history.actions.append(Action(600, "release", 8, answer))
+        history.actions.append(Action(600, "unblock", 8, answer))
         history.tables["audit"] += [
-            {"id": 9, "at": 1, "actor": "ann", "action": "release", "seq": 8, "reason": "test"}
+            {"id": 9, "at": 1, "actor": "ann", "action": "unblock", "seq": 8, "reason": "test"}
         ] * lines
         assert not [violation for violation in violations(history) if violation.kind == "audit"]
 
@@ -328,3 +328,18 @@ def test_what_was_published_before_a_failover_took_its_finish_back_was_published
     history.taken_back.append(replace(first))
     first.step = 10_000
     assert violations(history) == []
+
+
+def test_of_two_bodies_that_two_services_held_for_a_later_consumer_one_is_a_mismatch() -> None:
+    """Its own service had accepted it, and the other body's time of arrival orders nothing."""
+    history = clean()
+    other, own = digest(b"other"), digest(MESSAGES[2][2])
+    first = Reception("shop", "m2", other, "keyed", "a", 1, 2, "duplicate")
+    copy = Reception("shop", "m2", own, "keyed", "a", 400, 401, "mismatch")
+    history.receptions += [first, copy]
+    case = history.tables["quarantine"][0]
+    for number, digested in enumerate((other, own), start=98):
+        history.tables["quarantine"].append({**case, "id": number, "seq": 2, "hash": digested})
+    assert violations(history) == []
+    first.status = "mismatch"
+    assert {violation.kind for violation in violations(history)} == {"false mismatch", "order"}

@@ -16,7 +16,7 @@ from simulation.runner import MODES, run_one
 from simulation.sometimes import WANTED, missing
 from simulation.variants import Variant
 
-SEEDS = 10
+SEEDS = 5
 
 
 @pytest.mark.parametrize("part", range(4))
@@ -45,14 +45,34 @@ def test_another_seed_gives_another_trace() -> None:
     assert len(digests) == 5
 
 
-@pytest.mark.needs("PostgreSQL")  # whose version is in the figures
-def test_the_last_line_counts_what_was_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_runs_add_up_and_each_begins_where_the_last_one_ended(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     file = tmp_path / "figures.json"
-    assert main(["--seeds", "2", "--processes", "1", "--mode", "safety", "--json", str(file)]) == 0
-    figures = json.loads(file.read_text())
-    last = f"simulate: 2 histories, {figures['steps']} steps, 0 violations"
+    for _ in range(2):
+        assert main(["--seeds", "2", "--processes", "1", "--mode", "safety", "--json", str(file)]) == 0
+    first, second = json.loads(file.read_text())["runs"]
+    last = f"simulate: 2 histories, {second['steps']} steps, 0 violations"
     assert capsys.readouterr().out.splitlines()[-1] == last
-    assert (figures["schedules"], figures["violations"], set(WANTED) <= set(figures["sometimes"])) == (2, 0, True)
+    assert [(run["first_seed"], run["seeds"], run["store"]) for run in (first, second)] == [
+        (0, 2, "sqlite"),
+        (2, 2, "sqlite"),
+    ]
+    for run in (first, second):
+        assert (run["schedules"], run["violations"], set(WANTED) <= set(run["sometimes"])) == (2, 0, True)
+        assert (set(run["versions"]), len(run["date"])) == ({"sqlite"}, 10)
+
+
+@pytest.mark.needs("PostgreSQL")
+def test_a_share_of_the_seeds_runs_on_postgresql(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    assert main(["--seeds", "2", "--mode", "safety", "--store", "both", "--json", str(file)]) == 0
+    runs = json.loads(file.read_text())["runs"]
+    assert [(run["store"], run["seeds"], list(run["versions"])) for run in runs] == [
+        ("sqlite", 2, ["sqlite"]),
+        ("postgres", 1, ["postgres"]),
+    ]
+    assert "2 seeds on sqlite, 1 seeds on postgres" in capsys.readouterr().out
 
 
 def test_nothing_run_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,24 +107,24 @@ def test_a_state_that_was_never_reached_fails(
 
 
 def test_there_are_mutants_enough() -> None:
-    names = [variant.name for variant in mutants.ALL]
+    names = [(variant.name, variant.store) for variant in mutants.ALL]
     assert len(names) == len(set(names)) >= mutants.ENOUGH
 
 
 @pytest.mark.parametrize("variant", [one for one in mutants.ALL if one.store == "sqlite"], ids=lambda one: one.name)
 def test_a_mutant_is_caught(variant: Variant) -> None:
     """By the seed that is written beside it; by another where the code has changed since."""
-    verdict = mutants.judge(variant, 200)
+    verdict = mutants.evaluate(variant, 200)
     assert verdict.caught, verdict.text
 
 
 def test_the_last_line_counts_the_mutants(capsys: pytest.CaptureFixture[str]) -> None:
-    assert mutants.main(["--only", "claim ignores notes", "--processes", "1"]) == 0
+    assert mutants.main(["--only", "acknowledge although the commit failed", "--processes", "1"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "mutants: 1 of 1 caught (1 sqlite)"
 
 
 def test_a_mutant_that_changes_nothing_is_not_caught() -> None:
     harmless = Variant("harmless", ("loss",))
     stale = Variant("stale", ("loss",), edits={"claim": ("no such text", "")})
-    assert not mutants.judge(harmless, 3).caught
-    assert "does not apply" in mutants.judge(stale, 3).text
+    assert not mutants.evaluate(harmless, 3).caught
+    assert "does not apply" in mutants.evaluate(stale, 3).text

@@ -9,19 +9,28 @@ import pytest
 from tests.contract.harness import Shop
 from tests.servers import KafkaMock, KafkaServer
 from tests.servers.foreign import ForeignServer
-from tests.sinks.outlets import MqttOutlet, NatsOutlet, Outlet, RabbitOutlet, RedisOutlet
-from tests.sinks.streams import KafkaOutlet, PubsubOutlet, SqsOutlet
+from tests.sinks.outlets import MqttOutlet, NatsOutlet, RabbitOutlet, RedisOutlet
+from tests.sinks.streams import KafkaOutlet, PubsubOutlet, PulsarOutlet, SqsOutlet
 from tests.sources.conftest import (
     mqtt_broker,
     nats_broker,
     pubsub_broker,
+    pulsar_broker,
     rabbit_broker,
     redis_broker,
     sqs_broker,
 )
 from tests.sources.kafka_broker import KafkaBroker, KafkaMockBroker
 
-__all__ = ["mqtt_broker", "nats_broker", "pubsub_broker", "rabbit_broker", "redis_broker", "sqs_broker"]
+__all__ = [
+    "mqtt_broker",
+    "nats_broker",
+    "pubsub_broker",
+    "pulsar_broker",
+    "rabbit_broker",
+    "redis_broker",
+    "sqs_broker",
+]
 
 OUTLETS = {
     "redis": RedisOutlet,
@@ -32,6 +41,7 @@ OUTLETS = {
     "kafkamock": KafkaOutlet,
     "sqs": SqsOutlet,
     "pubsub": PubsubOutlet,
+    "pulsar": PulsarOutlet,
 }
 
 
@@ -49,14 +59,6 @@ def kafkamock_broker(kafka_mock: KafkaMock) -> Iterator[KafkaMockBroker]:
     broker = KafkaMockBroker(kafka_mock, partitions=1)
     yield broker
     broker.close()
-
-
-@pytest.fixture(params=OUTLETS)
-def outlet(request: pytest.FixtureRequest) -> Iterator[Outlet]:
-    """Each broker there is."""
-    outlet: Outlet = OUTLETS[request.param](request.getfixturevalue(f"{request.param}_broker"))
-    yield outlet
-    outlet.close()
 
 
 @pytest.fixture

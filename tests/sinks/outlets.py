@@ -5,34 +5,19 @@ from __future__ import annotations
 import uuid
 from typing import Any, Protocol
 
+from onceward.testing import broker_suite
 from tests.sources.brokers import Broker, MqttBroker, NatsBroker, RabbitBroker, RedisBroker
 from tests.waiting import wait_until
 
 Arrived = list[tuple[str, str, bytes]]
 
 
-class Outlet(Protocol):
-    """A broker, seen from behind."""
-
-    @property
-    def repeats(self) -> bool:
-        """Whether its client repeats by itself what was not confirmed, in a way that the broker knows the copy by."""
+class Outlet(broker_suite.Outlet, Protocol):
+    """What the contract needs of a broker as the other side, and which broker it is, for the record."""
 
     @property
     def broker(self) -> Broker:
         """The broker."""
-
-    def url(self, *, proxied: bool = False) -> str:
-        """The sink's address."""
-
-    def nowhere(self) -> str:
-        """The address of a sink that nothing can be published to."""
-
-    def received(self) -> Arrived:
-        """Id, type and body of everything that has arrived, in order."""
-
-    def close(self) -> None:
-        """Close what this made."""
 
 
 class RedisOutlet:

@@ -1,14 +1,15 @@
-"""Kafka, SQS and Pub/Sub, seen from behind."""
+"""Kafka, SQS, Pub/Sub and Pulsar, seen from behind."""
 
 from __future__ import annotations
 
 import asyncio
 import uuid
 
-from onceward.sources.protocol import open_source
+from onceward.brokers.protocol import open_source
 from tests.sinks.outlets import Arrived
 from tests.sources.kafka_broker import KafkaBroker
 from tests.sources.pubsub_broker import PROJECT, PubsubBroker
+from tests.sources.pulsar_broker import PulsarBroker
 from tests.sources.sqs_broker import REGION, SqsBroker
 
 
@@ -81,6 +82,27 @@ class PubsubOutlet:
         """Nothing of its own."""
 
 
+class PulsarOutlet:
+    """A topic whose broker knows what comes twice from one producer."""
+
+    repeats = True
+
+    def __init__(self, broker: PulsarBroker) -> None:
+        self.broker = broker
+
+    def url(self, *, proxied: bool = False) -> str:
+        return f"{self.broker.url(proxied=proxied).partition('?')[0]}?topic={self.broker.topic}"
+
+    def nowhere(self) -> str:
+        return f"{self.broker.url().partition('?')[0]}?topic=persistent://public/nowhere/{uuid.uuid4().hex}"
+
+    def received(self) -> Arrived:
+        return self.broker.messages()
+
+    def close(self) -> None:
+        """Nothing of its own."""
+
+
 async def _rest(broker: SqsBroker | PubsubBroker) -> Arrived:
     """What is still in a queue, taken out of it."""
     source = open_source(broker.url())
@@ -89,6 +111,6 @@ async def _rest(broker: SqsBroker | PubsubBroker) -> Arrived:
     while broker.unsettled():
         batch = await source.next(100, 1.0)
         found += [(one.id or "", one.type or "", one.body) for one in batch]
-        await source.accept(batch)
+        await source.ack(batch)
     await source.close()
     return found

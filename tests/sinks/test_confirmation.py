@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from onceward.sinks import kafka
-from onceward.sinks.mqtt import MqttSink
-from onceward.sinks.protocol import open_sink
+from onceward.brokers.kafka import sink as kafka
+from onceward.brokers.mqtt import MqttSink
+from onceward.brokers.protocol import open_sink
 from onceward.testing.sink_contract import _message
 from tests.sinks.outlets import NatsOutlet, Outlet, RabbitOutlet
 from tests.sinks.streams import SqsOutlet
@@ -59,7 +59,7 @@ def test_no_answer_is_no_confirmation(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("answer", ["Unspecified error", "Not authorized", "Quota exceeded"])
 def test_whatever_mqtt_answers_but_success_is_no_confirmation(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Line:
+    class Publisher:
         def publish(self, *_: object) -> str:
             return answer
 
@@ -67,6 +67,6 @@ def test_whatever_mqtt_answers_but_success_is_no_confirmation(answer: str, monke
             """Nothing to close."""
 
     with closing(MqttSink("mqtt://localhost?topic=orders")) as sink:
-        monkeypatch.setattr(sink, "_connected", Line)
+        monkeypatch.setattr(sink._connection, "get", Publisher)
         with pytest.raises(ConnectionError, match=f"refused: {answer}"):
             sink.publish(_message())

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from onceward import Reject
+from onceward.brokers.protocol import open_sink
 from onceward.message import Message
-from onceward.sinks.protocol import open_sink
 from onceward.testing.sink_contract import _message
 from tests.contract.harness import QUICK, Shop
 from tests.sinks.outlets import Outlet
@@ -45,7 +45,7 @@ def test_the_key_goes_along(
         wait_until(lambda: len(shop.effects()) == 3)
     for name, header in keys.items():
         (row,) = shop.inbox.admin.messages(source=name)
-        found = shop.story(row.seq).headers[header]
+        found = shop.detail(row.seq).headers[header]
         # A group of SQS has no spaces.
         assert found == f"customer {name}" or (name == "sqs" and len(found) == 64)
 
@@ -75,9 +75,9 @@ def test_what_sqs_cannot_carry_as_it_is_arrives_all_the_same(
         other.inbox.add_source(sqs_broker.url(), source="shop")
         with reading(other):
             wait_until(lambda: len(other.effects()) == 1)
-        story = other.story(other.inbox.admin.messages(source="shop")[0].seq)
-    assert (story.body, story.id) == (body, "%C3%A4 1")
-    assert {name: story.headers[name] for name in headers} == headers
+        detail = other.detail(other.inbox.admin.messages(source="shop")[0].seq)
+    assert (detail.body, detail.id) == (body, "%C3%A4 1")
+    assert {name: detail.headers[name] for name in headers} == headers
 
 
 def test_what_is_too_large_is_dead(sqs_broker: SqsBroker, kafka_broker: KafkaBroker) -> None:

@@ -1,4 +1,4 @@
-"""What the contract needs of a broker: publish, look, kill, cut."""
+"""Our brokers as the shipped suite needs them: publish, look, kill, cut."""
 
 from __future__ import annotations
 
@@ -17,47 +17,21 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from onceward.sinks.loop import LoopThread
-from onceward.sinks.nats import connected
+from onceward.brokers.connection import LoopThread
+from onceward.brokers.nats import connected
+from onceward.testing import broker_suite
 from tests.servers import FaultProxy, KafkaMock, MosquittoServer, NatsServer, RabbitServer, RedisServer
 from tests.servers.foreign import ForeignServer
 from tests.servers.private import PrivateServer
 from tests.waiting import wait_until
 
 
-class Broker(Protocol):
-    """A real broker with a queue of this test's own."""
-
-    positions: bool
-    """Whether messages have a place in it."""
-    readers: int
-    """How many processes may read with one address."""
+class Broker(broker_suite.Broker, Protocol):
+    """What the contract needs of a broker, and which server it is, for the record."""
 
     @property
     def server(self) -> PrivateServer | KafkaMock | ForeignServer:
         """Where it is."""
-
-    @property
-    def proxy(self) -> FaultProxy:
-        """What stands before it, to be cut."""
-
-    def url(self, *, proxied: bool = False) -> str:
-        """The source's address."""
-
-    def publish(self, body: bytes, *, id: str | None = None, type: str | None = None, **headers: str) -> None:  # noqa: A002
-        """Deliver a message, as a producer does."""
-
-    def unsettled(self) -> int:
-        """How many messages the broker has not been told to forget."""
-
-    def restart(self) -> None:
-        """Kill -9, and start again."""
-
-    def another(self) -> Broker:
-        """Another queue on the same server."""
-
-    def close(self) -> None:
-        """Close what this made."""
 
 
 class RedisBroker:

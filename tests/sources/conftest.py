@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from onceward.sources.protocol import Arrival, Source
 from tests.contract.harness import QUICK, Shop
 from tests.servers import (
     KafkaMock,
@@ -23,22 +20,26 @@ from tests.servers import (
     MotoServer,
     NatsServer,
     PubsubServer,
+    PulsarServer,
     RabbitServer,
     RedisServer,
     install,
 )
 from tests.servers.foreign import ForeignServer
 from tests.servers.limits import broker_of, leave_out
-from tests.sources.brokers import Broker, MqttBroker, NatsBroker, RabbitBroker, RedisBroker
+from tests.sources.brokers import MqttBroker, NatsBroker, RabbitBroker, RedisBroker
 from tests.sources.kafka_broker import KafkaBroker, KafkaMockBroker
 from tests.sources.pubsub_broker import PubsubBroker
+from tests.sources.pulsar_broker import PulsarBroker
 from tests.sources.sqs_broker import SqsBroker
-from tests.waiting import TIMEOUT
+from tests.stores import postgres_database
+
+__all__ = ["postgres_database"]
 
 ROOT = Path(__file__).parents[2]
 PAIRS = (
     *("redis-sqlite", "nats-postgres", "rabbit-sqlite", "mqtt-postgres"),
-    *("kafka-postgres", "kafkamock-sqlite", "sqs-sqlite", "pubsub-postgres"),
+    *("kafka-postgres", "kafkamock-sqlite", "sqs-sqlite", "pubsub-postgres", "pulsar-postgres"),
 )
 """A source knows nothing of the store behind it: half of the brokers are read into each."""
 
@@ -83,7 +84,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _why_not(item: pytest.Item) -> str:
     broker, is_shared = broker_of(item), getattr(item, "originalname", "") in SHARED
     if broker == "kafkamock" and not is_shared and "pair" in getattr(item, "fixturenames", ()):
-        return "" if install.kafka_missing() else "Kafka plays it, and not its mock cluster too (make brokers does)"
+        return "" if install.KAFKA.missing() else "Kafka plays it, and not its mock cluster too (make brokers does)"
     if broker in SLOW and is_shared:
         return "about the loop that all brokers share: the quick ones play it (make brokers plays all)"
     return ""
@@ -146,6 +147,14 @@ def pubsub_broker(pubsub_server: PubsubServer | ForeignServer) -> Iterator[Pubsu
 
 
 @pytest.fixture
+def pulsar_broker(pulsar_server: PulsarServer) -> Iterator[PulsarBroker]:
+    """A topic of this test's own."""
+    broker = PulsarBroker(pulsar_server)
+    yield broker
+    broker.close()
+
+
+@pytest.fixture
 def mqtt_broker(mosquitto_server: MosquittoServer) -> Iterator[MqttBroker]:
     """A topic and a session of this test's own."""
     broker = MqttBroker(mosquitto_server)
@@ -158,13 +167,6 @@ def pair(request: pytest.FixtureRequest) -> tuple[str, str]:
     """A broker and a store."""
     broker, _, store = request.param.partition("-")
     return broker, store
-
-
-@pytest.fixture
-def broker(pair: tuple[str, str], request: pytest.FixtureRequest) -> Broker:
-    """Each broker there is."""
-    found: Broker = request.getfixturevalue(f"{pair[0]}_broker")
-    return found
 
 
 @pytest.fixture
@@ -186,36 +188,11 @@ def shop(store_url: str) -> Iterator[Shop]:
 @contextmanager
 def reading(shop: Shop) -> Iterator[None]:
     """The shop's inbox at work, sources and all, for as long as the block lasts."""
-    problems: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            shop.inbox.run()
-        except BaseException as error:  # noqa: BLE001 - reported where the block ends
-            problems.append(error)
-
-    thread = threading.Thread(target=work, name="reading")
-    thread.start()
-    try:
+    with shop.started():
         yield
-    finally:
-        while thread.is_alive():
-            shop.inbox.stop()
-            thread.join(0.05)
-    if problems:
-        raise problems[0]
 
 
-async def taken(source: Source, count: int) -> list[Arrival]:
-    """So many deliveries of an open source, neither accepted nor released."""
-    found: list[Arrival] = []
-    async with asyncio.timeout(TIMEOUT):
-        while len(found) < count:
-            found += await source.next(count - len(found), 1.0)
-    return found
-
-
-def started(environment: dict[str, Any], program: str = "tests.sources.program:inbox") -> subprocess.Popen[bytes]:
+def started(environment: dict[str, Any], program: str) -> subprocess.Popen[bytes]:
     """The program, in a process of its own."""
     command = [sys.executable, "-m", "onceward", "run", program]
     return subprocess.Popen(command, env=environment, cwd=ROOT)

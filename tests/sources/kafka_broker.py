@@ -90,15 +90,19 @@ class KafkaBroker:
 
     def records(self) -> list[tuple[str, str, bytes]]:
         """Id, type and body of everything in the topic, in order within each partition."""
+        return [(headers["id"].decode(), headers["type"].decode(), body) for headers, body in self.raw_records()]
+
+    def raw_records(self) -> list[tuple[dict[str, bytes], bytes]]:
+        """Headers and body of everything in the topic, in order within each partition."""
         reader = Consumer({**self._settings, "group.id": uuid.uuid4().hex, "enable.auto.commit": False})
         ends = {one.partition: reader.get_watermark_offsets(one, timeout=10) for one in self._partitions}
         reader.assign([TopicPartition(self.topic, number, low) for number, (low, _) in ends.items()])
         wanted = sum(high - low for low, high in ends.values())
-        found: list[tuple[str, str, bytes]] = []
+        found: list[tuple[dict[str, bytes], bytes]] = []
         while len(found) < wanted:
             for record in reader.consume(wanted - len(found), 1.0):
                 headers: Any = dict(record.headers() or ())
-                found.append((headers["id"].decode(), headers["type"].decode(), record.value() or b""))
+                found.append((headers, record.value() or b""))
         reader.close()
         return found
 

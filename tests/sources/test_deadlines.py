@@ -7,10 +7,9 @@ import re
 
 import pytest
 
-from onceward.sources.protocol import open_source
+from onceward.brokers.protocol import open_source
+from onceward.testing.broker_suite.reading import names, publish, taken
 from tests.sources.brokers import Broker
-from tests.sources.conftest import taken
-from tests.sources.test_contract import names, publish
 
 
 @pytest.fixture(params=["sqs", "pubsub"])
@@ -44,26 +43,26 @@ def test_what_is_in_hand_is_given_to_nobody_else(broker: Broker) -> None:
         # The same messages under other handles.
         assert not {arrival.handle for arrival in theirs} & {arrival.handle for arrival in held}
         assert {arrival.position for arrival in theirs} == {arrival.position for arrival in held}
-        await second.accept(theirs)
+        await second.ack(theirs)
         await second.close()
 
     asyncio.run(hold())
     assert broker.unsettled() == 0
 
 
-def test_what_is_released_is_there_at_once(broker: Broker) -> None:
+def test_what_is_nacked_is_there_at_once(broker: Broker) -> None:
     publish(broker, *names(3))
 
-    async def release() -> None:
+    async def give_back() -> None:
         source = open_source(url(broker, 600))
         await source.open()
         given = await taken(source, 3)
-        await source.accept(given[:1])
-        await source.release(given[1:])
+        await source.ack(given[:1])
+        await source.nack(given[1:])
         again = await taken(source, 2)
         assert {arrival.id for arrival in again} == {arrival.id for arrival in given[1:]}
-        await source.accept(again)
+        await source.ack(again)
         await source.close()
 
-    asyncio.run(release())
+    asyncio.run(give_back())
     assert broker.unsettled() == 0

@@ -11,13 +11,14 @@ import pytest
 
 from onceward import ConfigurationError, Message
 from onceward.admin.doctor import Finding, examine
-from onceward.sources.kafka import KafkaTopic
-from onceward.sources.protocol import Arrival, open_source
+from onceward.brokers.consumer import MODES, Mode
+from onceward.brokers.kafka import KafkaTopic
+from onceward.brokers.protocol import Arrival, open_source
+from onceward.testing.broker_suite.reading import PAID, names, publish, settled, taken
 from tests.contract.harness import QUICK, Shop
 from tests.servers import KafkaServer
-from tests.sources.conftest import reading, taken
+from tests.sources.conftest import reading
 from tests.sources.kafka_broker import PARTITIONS, KafkaBroker
-from tests.sources.test_contract import PAID, names, publish, settled
 from tests.waiting import wait_until, wait_until_async
 
 
@@ -70,10 +71,10 @@ def test_no_offset_is_committed_for_a_partition_that_went_away(kafka_broker: Kaf
             await first.next(1, 0.1)
             theirs = await second.next(100, 0.1)
         gone = {arrival.handle[:2] for arrival in theirs}
-        await first.accept(held)
+        await first.ack(held)
         assert kafka_broker.unsettled() == len(theirs)
         assert all(first._ours.get(where) is None for where in gone)
-        await second.accept(theirs)
+        await second.ack(theirs)
         await second.close()
         await first.close()
 
@@ -81,17 +82,17 @@ def test_no_offset_is_committed_for_a_partition_that_went_away(kafka_broker: Kaf
     assert kafka_broker.unsettled() == 0
 
 
-def test_what_is_released_is_read_again_by_the_same_reader(kafka_broker: KafkaBroker) -> None:
+def test_what_is_nacked_is_read_again_by_the_same_reader(kafka_broker: KafkaBroker) -> None:
     publish(kafka_broker, *names(6))
 
     async def read() -> list[str | None]:
         source = KafkaTopic(kafka_broker.url())
         await source.open()
         given = await taken(source, 6)
-        await source.accept(given[:2])
-        await source.release(given[2:])
+        await source.ack(given[:2])
+        await source.nack(given[2:])
         again = await taken(source, 4)
-        await source.accept(again)
+        await source.ack(again)
         await source.close()
         return [arrival.id for arrival in again]
 
@@ -149,7 +150,7 @@ def test_keys_topics_and_tombstones_are_headers(shop: Shop, kafka_broker: KafkaB
     with reading(shop):
         settled(kafka_broker)
         wait_until(lambda: shop.effects() == ["m-1", "m-2"])
-    gone, odd = (shop.story(shop.inbox.admin.find("broker", one)[0]) for one in ("m-1", "m-2"))
+    gone, odd = (shop.detail(shop.inbox.admin.find("broker", one)[0]) for one in ("m-1", "m-2"))
     assert (gone.body, gone.key, gone.headers["kafka-tombstone"]) == (b"", "customer-7", "true")
     assert (odd.body, odd.key, odd.headers["odd"]) == (b"\xff", "\\xfe", "\\xfd")
 
@@ -158,7 +159,7 @@ def test_a_reader_that_was_silent_for_too_long_reads_again(shop: Shop, kafka_bro
     """The group has given its partitions away; what it then stores is known to whoever has them, and the reverse."""
     publish(kafka_broker, *names(4))
     shop.inbox.add_source(kafka_broker.url(), source="broker", batch=2)
-    source: Any = shop.inbox.ingress.intakes[0].source
+    source: Any = shop.inbox.ingress.consumers[0].source
     source._settings |= {"max.poll.interval.ms": 2000}
     receive, silent = shop.inbox.receive_many, [3.0]
 
@@ -174,15 +175,16 @@ def test_a_reader_that_was_silent_for_too_long_reads_again(shop: Shop, kafka_bro
         wait_until(lambda: Counter(shop.effects()) == Counter(names(4)))
 
 
-@pytest.mark.parametrize("inline", [False, True])
-def test_the_doctor_counts_readers_and_partitions(shop: Shop, kafka_server: KafkaServer, *, inline: bool) -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_the_doctor_counts_readers_and_partitions(shop: Shop, kafka_server: KafkaServer, *, mode: Mode) -> None:
     broker = KafkaBroker(kafka_server, partitions=1)
-    shop.inbox.add_source(broker.url(), source="broker", inline=inline)
+    shop.inbox.add_source(broker.url(), source="broker", mode=mode)
 
     def found() -> list[Finding]:
         return [finding for finding in examine(shop.inbox) if broker.topic in finding.what]
 
-    (nobody,) = found()
+    reach, nobody = found()
+    assert (reach.level, "is read again from where the database is" in reach.what) == ("ok", True)
     assert (nobody.level, nobody.what.endswith("has 1 partition, shared by 0 readers")) == ("ok", True)
 
     async def crowd() -> None:
@@ -196,9 +198,11 @@ def test_the_doctor_counts_readers_and_partitions(shop: Shop, kafka_server: Kafk
             return readers[0].shares().readers == 2
 
         await wait_until_async(joined)
-        (crowded,) = found()
+        _, crowded = found()
         assert crowded.level == "warning"
-        assert f"1 of them get {'and handle nothing' if inline else 'nothing, they only handle'}" in crowded.what
+        assert (
+            f"1 of them get {'and handle nothing' if mode == 'direct' else 'nothing, they only handle'}" in crowded.what
+        )
         for reader in readers:
             await reader.close()
 
@@ -216,7 +220,7 @@ def test_users_and_passwords(shop: Shop, kafka_broker: KafkaBroker, kafka_server
     query = kafka_broker.url().partition("?")[2]
     url = f"kafka://shop:{password}@127.0.0.1:{kafka_server.sasl_port}?{query}"
     shop.inbox.add_source(url, source="broker")
-    assert password not in shop.inbox.ingress.intakes[0].source.name
+    assert password not in shop.inbox.ingress.consumers[0].source.name
     publish(kafka_broker, "m-1")
     with reading(shop):
         if password == "wrong":

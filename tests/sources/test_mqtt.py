@@ -7,13 +7,13 @@ import asyncio
 import pytest
 
 from onceward import ConfigurationError
-from onceward.sources import mqtt
-from onceward.sources.mqtt import MqttTopic
-from onceward.sources.protocol import BrokerUnavailable, open_source
+from onceward.brokers import mqtt
+from onceward.brokers.mqtt import MqttTopic
+from onceward.brokers.protocol import BrokerUnavailable, open_source
+from onceward.testing.broker_suite.reading import PAID, names, publish, settled, taken
 from tests.contract.harness import Shop
 from tests.sources.brokers import MqttBroker
-from tests.sources.conftest import reading, taken
-from tests.sources.test_contract import PAID, names, publish, settled
+from tests.sources.conftest import reading
 from tests.waiting import wait_until
 
 
@@ -25,7 +25,7 @@ def test_a_packet_id_of_a_lost_connection_acknowledges_nothing_on_the_next(mqtt_
         source = MqttTopic(mqtt_broker.url())
         await source.open()
         old = await taken(source, 4)
-        await source.release(old[:1])
+        await source.nack(old[:1])
         with pytest.raises(BrokerUnavailable, match="given back"):
             await source.next(1, 1.0)
         await source.close()
@@ -33,8 +33,8 @@ def test_a_packet_id_of_a_lost_connection_acknowledges_nothing_on_the_next(mqtt_
         await source.open()
         again = await taken(source, 5)
         with pytest.raises(BrokerUnavailable):
-            await source.accept(old[:2])
-        await source.accept(again[:2])
+            await source.ack(old[:2])
+        await source.ack(again[:2])
         await source.close()
         return [arrival.id for arrival in (*old, *again)]
 
@@ -50,7 +50,7 @@ def test_no_more_is_in_hand_than_prefetch(mqtt_broker: MqttBroker) -> None:
         await source.open()
         held = await taken(source, 5)
         assert await source.next(5, 0.2) == []
-        await source.accept(held)
+        await source.ack(held)
         assert [arrival.id for arrival in await taken(source, 5)] == names(12)[5:10]
         await source.close()
 
@@ -93,7 +93,7 @@ def test_two_readers_with_one_name_do_not_throw_each_other_out_as_fast_as_they_c
         await winner.close()
 
     asyncio.run(fight())
-    assert "does another process read with the same client=?" in caplog.text
+    assert "check that no other process reads with the same client=" in caplog.text
 
 
 def test_retained_messages_and_those_of_qos_0_are_messages_too(shop: Shop, mqtt_broker: MqttBroker) -> None:

@@ -8,12 +8,12 @@ from collections import Counter
 import pytest
 
 from onceward import ConfigurationError
-from onceward.sources.nats import NatsStream
-from onceward.sources.protocol import open_source
+from onceward.brokers.nats import NatsStream
+from onceward.brokers.protocol import open_source
+from onceward.testing.broker_suite.reading import names, publish, settled
 from tests.contract.harness import Shop
 from tests.sources.brokers import NatsBroker
 from tests.sources.conftest import reading
-from tests.sources.test_contract import names, publish, settled
 from tests.waiting import wait_until
 
 
@@ -65,7 +65,7 @@ def test_a_batch_is_never_larger_than_was_asked_for(nats_broker: NatsBroker) -> 
         sizes = []
         while batch := await source.next(10, 0.5):
             sizes.append(len(batch))
-            await source.accept(batch)
+            await source.ack(batch)
         await source.close()
         return sizes
 

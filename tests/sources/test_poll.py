@@ -81,7 +81,7 @@ def test_responses_are_stored_as_they_came_and_overlap_is_known(shop: Shop, api:
     api.orders = 7
     watch(shop, api, kind=kind)
     shop.inbox.ingress.poll_now("api")
-    stored = [shop.story(row.seq) for row in reversed(shop.inbox.admin.messages(source="api"))]
+    stored = [shop.detail(row.seq) for row in reversed(shop.inbox.admin.messages(source="api"))]
     assert [row.id for row in stored] == ["response 1", "response 2", "response 3", "response 4"]
     assert [row.body for row in stored] == [json.dumps(api.page(after)).encode() for after in (0, 3, 6, 7)]
     shop.drain()
@@ -101,6 +101,31 @@ def test_it_polls_while_the_worker_runs(shop: Shop, api: Api, kind: Kind) -> Non
             api.orders = count
             wait_until(lambda count=count: shop.effects() == orders(count))  # type: ignore[misc]
     assert shop.inbox.admin.polls()[0].due_seconds < 1  # whoever stops leaves the turn to others
+
+
+def test_a_paused_source_is_not_polled(shop: Shop, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever pauses it: until it is resumed nothing is asked, and what comes from it otherwise is stored (R64)."""
+    monkeypatch.setattr("onceward.polls.poll.PAUSED_SECONDS", 0.01)
+    api.orders = 4
+    watch(shop, api, every=SOON)
+    ingress = shop.inbox.ingress
+    seen: list[bool] = []
+    look = ingress._is_paused
+
+    async def looked(source: str) -> bool:
+        seen.append(await look(source))
+        return seen[-1]
+
+    monkeypatch.setattr(ingress, "_is_paused", looked)
+    operator = shop.another()
+    assert operator.inbox.admin.pause(source="api", reason="a test")
+    with reading(shop):
+        wait_until(lambda: len(seen) > 5)
+        shop.receive("pushed", source="api")
+        wait_until(lambda: shop.effects() == ["pushed"])
+        assert (set(seen), api.asked) == ({True}, [])
+        assert operator.inbox.admin.resume(source="api", reason="a test")
+        wait_until(lambda: shop.effects() == [*orders(4), "pushed"])
 
 
 def test_one_at_a_time_however_many_run(shop: Shop, api: Api) -> None:
@@ -188,7 +213,7 @@ def test_a_failure_keeps_what_was_stored_backs_off_and_shows(shop: Shop, kind: K
     shop.inbox.ingress.poll_now("api")
     assert asked == [None, 1, 2]
     assert shop.inbox.admin.stats().polls_failing == 0
-    assert any("the poll of api goes well, 3 responses" in finding.what for finding in examine(shop.inbox))
+    assert any("the poll of api works, 3 responses" in finding.what for finding in examine(shop.inbox))
     shop.drain()
     assert shop.effects() == ["response 1", "response 2", "response 3"]
 
@@ -215,7 +240,7 @@ def test_the_same_answer_to_the_same_question_is_no_news(shop: Shop) -> None:
     for _ in range(5):
         shop.inbox.ingress.poll_now("api")
     shop.drain()
-    bodies = [shop.story(row.seq).body for row in shop.inbox.admin.messages(source="api")]
+    bodies = [shop.detail(row.seq).body for row in shop.inbox.admin.messages(source="api")]
     assert bodies == [b"1", b"2", b"1"]
 
 
@@ -243,7 +268,7 @@ def test_wrong_set_ups_and_wrong_responses_say_what_is_right(shop: Shop) -> None
 
     with pytest.raises(ConfigurationError, match="must yield its responses"):
         shop.inbox.add_poll(every=NEVER, source="api")(not_a_generator)
-    with pytest.raises(ConfigurationError, match="longer than nothing"):
+    with pytest.raises(ConfigurationError, match="above zero"):
         shop.inbox.add_poll(every=timedelta(0), source="api")(pages)
     shop.inbox.add_poll(every=NEVER, source="api")(pages)
     with pytest.raises(ConfigurationError, match="a poll of 'api' already"):
@@ -279,7 +304,7 @@ def test_a_response_that_the_database_refuses_does_not_hold_up_the_next(shop: Sh
     (poll,) = shop.inbox.admin.polls()
     assert (poll.responses, poll.failures) == (3, 0)
     (kept,) = shop.inbox.admin.messages(type=UNIDENTIFIED)
-    assert "refuse" in shop.story(kept.seq).headers["onceward-reason"]
+    assert "refuse" in shop.detail(kept.seq).headers["onceward-reason"]
     shop.inbox.admin.discard(kept.seq, reason="test")
     shop.drain()
 
@@ -347,7 +372,7 @@ def test_killed_again_and_again(store_url: str, api: Api) -> None:
         # One that was started a moment ago may not listen to signals yet.
         assert {process.wait(60) for process in processes} <= {0, -signal.SIGTERM}
     with Inbox(store_url) as inbox:
-        cursors = [json.loads(story.body or b"")["next"] for story in _responses(inbox)]
+        cursors = [json.loads(detail.body or b"")["next"] for detail in _responses(inbox)]
         assert cursors == sorted(cursors)
         (poll,) = inbox.admin.polls()
         assert poll.responses == len(cursors)

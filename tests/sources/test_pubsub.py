@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 from onceward import ConfigurationError
-from onceward.sources.protocol import open_source
-from onceward.sources.pubsub import PubsubSubscription
+from onceward.brokers.protocol import open_source
+from onceward.brokers.pubsub import PubsubSubscription
+from onceward.testing.broker_suite.reading import PAID, publish, settled
 from tests.contract.harness import Shop
 from tests.sources.conftest import reading
 from tests.sources.pubsub_broker import PubsubBroker
-from tests.sources.test_contract import PAID, publish, settled
 from tests.waiting import wait_until
 
 
@@ -24,8 +24,8 @@ def test_its_own_message_id_is_the_place_and_the_ordering_key_a_header(shop: Sho
         settled(pubsub_broker)
         wait_until(lambda: len(shop.effects()) == 2)
     assert all(effect.startswith(f"pubsub:{pubsub_broker.subscription}/") for effect in shop.effects())
-    story = shop.story(shop.inbox.admin.find("broker", shop.effects()[0])[0])
-    assert story.headers["pubsub-ordering-key"] == "k"
+    detail = shop.detail(shop.inbox.admin.find("broker", shop.effects()[0])[0])
+    assert detail.headers["pubsub-ordering-key"] == "k"
 
 
 def test_a_subscription_that_is_not_there_yet_is_waited_for(shop: Shop, pubsub_broker: PubsubBroker) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 
 from onceward import ConfigurationError
-from onceward.sources.protocol import Arrival, BrokerUnavailable, open_source
-from onceward.sources.rabbitmq import RabbitQueue
+from onceward.brokers.protocol import Arrival, BrokerUnavailable, open_source
+from onceward.brokers.rabbitmq import RabbitQueue
+from onceward.testing.broker_suite.reading import names, publish, settled, taken
+from onceward.testing.process import apart
 from tests.contract.harness import Shop
 from tests.sources.brokers import RabbitBroker
-from tests.sources.conftest import reading, taken
-from tests.sources.test_contract import names, publish, settled
+from tests.sources.conftest import reading
 from tests.waiting import wait_until
 
 
@@ -29,16 +31,39 @@ def test_a_tag_of_a_lost_channel_acknowledges_nothing_on_the_next(rabbit_broker:
         await source.open()
         again = await taken(source, 5)
         with pytest.raises(BrokerUnavailable):
-            await source.accept(old[:2])
+            await source.ack(old[:2])
         with pytest.raises(BrokerUnavailable):
-            await source.release(old[2:])
-        await source.accept(again[2:])
+            await source.nack(old[2:])
+        await source.ack(again[2:])
         await source.close()
         return [*old, *again]
 
     arrivals = asyncio.run(read())
     assert [arrival.id for arrival in arrivals] == [*names(4) * 2, "newer"]  # what comes again comes first, in order
     wait_until(lambda: rabbit_broker.unsettled() == 2)
+
+
+def test_an_acknowledgement_of_many_covers_nothing_that_is_in_hand(rabbit_broker: RabbitBroker) -> None:
+    """Whatever is settled first, and however; one frame is for all up to the last, and for nothing else."""
+    publish(rabbit_broker, *names(9))
+
+    async def read() -> None:
+        source = RabbitQueue(rabbit_broker.url())
+        await source.open()
+        held = await taken(source, 9)
+        for first, last, left in ((2, 4, 7), (6, 7, 6), (0, 2, 4), (4, 6, 2)):
+            await source.ack(held[first:last])
+            await asyncio.to_thread(wait_until, lambda left=left: rabbit_broker.unsettled() == left)
+        await source.nack(held[7:8])
+        await source.ack(held[8:])
+        (again,) = await taken(source, 1)
+        assert again.id == held[7].id
+        assert await asyncio.to_thread(rabbit_broker.unsettled) == 1
+        await source.ack([again])
+        await source.close()
+
+    asyncio.run(read())
+    settled(rabbit_broker)
 
 
 def test_no_more_is_in_hand_than_prefetch(rabbit_broker: RabbitBroker) -> None:
@@ -53,7 +78,7 @@ def test_no_more_is_in_hand_than_prefetch(rabbit_broker: RabbitBroker) -> None:
         await quick.open()
         rest = await taken(quick, 15)
         assert await slow.next(5, 0.1) == []
-        await quick.accept(rest)
+        await quick.ack(rest)
         await quick.close()
         await slow.close()
         return held, rest
@@ -84,9 +109,9 @@ def test_headers_of_every_kind_and_the_routing_key(shop: Shop, rabbit_broker: Ra
     rabbit_broker.publish(b"\x00\xff", id="m-1", number=7, flag=True, raw=b"\xff", nested={"a": [1]}, nothing=None)
     with reading(shop):
         settled(rabbit_broker)
-    story = shop.story(shop.inbox.admin.find("broker", "m-1")[0])
-    assert (story.type, story.body) == (rabbit_broker.queue, b"\x00\xff")
-    assert dict(story.headers) == {
+    detail = shop.detail(shop.inbox.admin.find("broker", "m-1")[0])
+    assert (detail.type, detail.body) == (rabbit_broker.queue, b"\x00\xff")
+    assert dict(detail.headers) == {
         "number": "7",
         "flag": "True",
         "raw": "\\xff",
@@ -116,3 +141,18 @@ def test_a_wrong_password_is_waited_for_and_not_shown(rabbit_broker: RabbitBroke
     with pytest.raises(BrokerUnavailable) as caught:
         asyncio.run(connect())
     assert "canary" not in f"{source.name} {caught.value}"
+
+
+def test_a_connection_that_was_refused_is_closed(rabbit_broker: RabbitBroker) -> None:
+    """Otherwise it tries to when it is collected, with a coroutine that nobody awaits where no loop runs."""
+    source = RabbitQueue(rabbit_broker.url().replace("amqp://", "amqp://me:canary@"))
+
+    def refused() -> None:
+        loop = asyncio.new_event_loop()
+        with pytest.raises(BrokerUnavailable) as error:
+            loop.run_until_complete(source.open())
+        del error  # which held the connection until now
+        gc.collect()  # while its loop is open, and does not run
+        loop.close()
+
+    apart(refused)

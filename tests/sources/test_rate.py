@@ -1,4 +1,4 @@
-"""A source's pace: no more than so many messages a second, and all of them in the end."""
+"""A source's rate limit: no more than so many messages a second, and all of them in the end."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import time
 import pytest
 
 from onceward import ConfigurationError
+from onceward.testing.broker_suite.reading import names, publish, settled
 from tests.contract.harness import Shop
 from tests.sources.brokers import RedisBroker
 from tests.sources.conftest import reading
-from tests.sources.test_contract import names, publish, settled
 from tests.waiting import wait_until
 
 RATE = 20

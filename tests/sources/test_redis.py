@@ -8,12 +8,12 @@ from collections import Counter
 import pytest
 
 from onceward import ConfigurationError
-from onceward.sources.protocol import open_source
-from onceward.sources.redis import RedisStream
+from onceward.brokers.protocol import open_source
+from onceward.brokers.redis import RedisStream
+from onceward.testing.broker_suite.reading import names, publish, settled
 from tests.contract.harness import Shop
 from tests.sources.brokers import RedisBroker
 from tests.sources.conftest import reading
-from tests.sources.test_contract import names, publish, settled
 from tests.waiting import wait_until
 
 
@@ -44,7 +44,7 @@ def test_a_consumer_that_leaves_tidies_up_unless_something_is_pending(redis_brok
         await source.open()
         given = await source.next(10, 1.0)
         if given and accepting:
-            await source.accept(given)
+            await source.ack(given)
         await source.close()
         return len(given)
 
@@ -90,8 +90,8 @@ def test_without_a_body_the_fields_are_the_data(shop: Shop, redis_broker: RedisB
     with reading(shop):
         settled(redis_broker)
         wait_until(lambda: shop.effects() == ["m-1"])
-    story = shop.story(shop.inbox.admin.find("broker", "m-1")[0])
-    assert (story.body, dict(story.headers)) == (b'{"id": "m-1", "type": "order.paid", "amount": "7"}', {})
+    detail = shop.detail(shop.inbox.admin.find("broker", "m-1")[0])
+    assert (detail.body, dict(detail.headers)) == (b'{"id": "m-1", "type": "order.paid", "amount": "7"}', {})
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_without_a_body_the_fields_are_the_data(shop: Shop, redis_broker: RedisB
 def test_a_wrong_address_says_what_is_right(query: str) -> None:
     with pytest.raises(ConfigurationError, match=r"stream=NAME|claim_after"):
         open_source(f"redis://:canary@localhost/0?{query}")
-    with pytest.raises(ConfigurationError, match="no source for"):
+    with pytest.raises(ConfigurationError, match="no broker for"):
         open_source("carrier-pigeon://x")
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from onceward import ConfigurationError
-from onceward.sources.protocol import Arrival, BrokerUnavailable, open_source
-from onceward.sources.sqs import SqsQueue
+from onceward.brokers.protocol import Arrival, BrokerUnavailable, open_source
+from onceward.brokers.sqs import SqsQueue
+from onceward.testing.broker_suite.reading import PAID, names, publish, settled, taken
 from tests.contract.harness import Shop
-from tests.sources.conftest import reading, taken
+from tests.sources.conftest import reading
 from tests.sources.sqs_broker import REGION, SqsBroker
-from tests.sources.test_contract import PAID, names, publish, settled
 from tests.waiting import wait_until
 
 
@@ -28,7 +28,7 @@ def test_a_deletion_that_fails_in_part_is_trouble_with_the_broker(sqs_broker: Sq
         given = await taken(source, 2)
         wrong = Arrival(b"", {}, handle="no such handle", position="")
         with pytest.raises(BrokerUnavailable, match="1 deliveries could not be settled"):
-            await source.accept([given[0], wrong])
+            await source.ack([given[0], wrong])
         await source.close()
 
     asyncio.run(fail())
@@ -55,7 +55,7 @@ def test_the_dedupe_id_of_a_fifo_queue_is_an_id_where_asked_for(shop: Shop, sqs_
     with reading(shop):
         settled(sqs_broker)
         wait_until(lambda: shop.effects() == ["d-1"])
-    assert shop.story(shop.inbox.admin.find("broker", "d-1")[0]).headers["sqs-group-id"] == "g"
+    assert shop.detail(shop.inbox.admin.find("broker", "d-1")[0]).headers["sqs-group-id"] == "g"
 
 
 def test_bodies_that_are_bytes(shop: Shop, sqs_broker: SqsBroker) -> None:
@@ -66,8 +66,8 @@ def test_bodies_that_are_bytes(shop: Shop, sqs_broker: SqsBroker) -> None:
     sqs_broker.send("not base64!", attributes, MessageGroupId="g", MessageDeduplicationId="d")
     with reading(shop):
         settled(sqs_broker)
-    stories = [shop.story(shop.inbox.admin.find("broker", one)[0]) for one in ("m-1", "m-2")]
-    assert [story.body for story in stories] == [b"\xff\x00", b"not base64!"]
+    details = [shop.detail(shop.inbox.admin.find("broker", one)[0]) for one in ("m-1", "m-2")]
+    assert [detail.body for detail in details] == [b"\xff\x00", b"not base64!"]
 
 
 def test_a_queue_that_is_not_there_yet_is_waited_for(shop: Shop, sqs_broker: SqsBroker) -> None:

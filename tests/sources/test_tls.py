@@ -10,15 +10,17 @@ from urllib.parse import quote
 
 import pytest
 
+from onceward.testing.broker_suite.reading import PAID
 from tests.contract.harness import Shop
-from tests.servers import KafkaServer
+from tests.servers import KafkaServer, PulsarServer
 from tests.servers.certificates import papers
 from tests.servers.nats import SecureNatsServer
 from tests.servers.private import PASSWORD, USER
+from tests.servers.pulsar import token
 from tests.sources.brokers import MqttBroker, NatsBroker, RabbitBroker, RedisBroker
 from tests.sources.conftest import reading
 from tests.sources.kafka_broker import KafkaBroker
-from tests.sources.test_contract import PAID
+from tests.sources.pulsar_broker import PulsarBroker
 from tests.waiting import wait_until
 
 ROOTS = "SSL_CERT_FILE"
@@ -27,7 +29,7 @@ UNKNOWN = "certificate verify failed"
 
 
 class Door(NamedTuple):
-    """The secure entrance of a broker."""
+    """The secure listener of a broker."""
 
     scheme: str
     port: int
@@ -95,7 +97,17 @@ def kafka_door(kafka_server: KafkaServer, kafka_broker: KafkaBroker) -> Door:
     return Door("kafkas", kafka_server.secure_port, USER, PASSWORD, source, sink, "Authentication failed")
 
 
-@pytest.fixture(params=["redis", "nats", "rabbit", "mqtt", "kafka"])
+@pytest.fixture
+def pulsar_door(pulsar_server: PulsarServer, pulsar_broker: PulsarBroker) -> Door:
+    """Pulsar, where a token says who one is."""
+    source = f"?{pulsar_broker.url().partition('?')[2]}"
+    refused = "accepts the token"
+    return Door(
+        "pulsar+ssl", pulsar_server.secure_port, "", token(USER), source, f"?topic={pulsar_broker.topic}", refused
+    )
+
+
+@pytest.fixture(params=["redis", "nats", "rabbit", "mqtt", "kafka", "pulsar"])
 def door(request: pytest.FixtureRequest) -> Door:
     """Each broker that has one."""
     found: Door = request.getfixturevalue(f"{request.param}_door")
@@ -126,7 +138,7 @@ def test_a_connection_that_is_refused_says_why_and_no_secret(
 
     def outcome() -> str:
         (row,) = shop.inbox.admin.messages(outgoing=True)
-        history = shop.story(row.seq).history
+        history = shop.detail(row.seq).history
         return history[-1].error if history else ""
 
     with reading(shop):

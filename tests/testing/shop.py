@@ -65,6 +65,9 @@ class Shop:
             with closing(sqlite3.connect(self.inbox.url.removeprefix("sqlite:///"), timeout=0.05)) as connection:
                 connection.execute(statement)
                 connection.commit()
+        elif self.inbox.store.dialect == "mysql":
+            with self.inbox.transaction() as other:
+                other.execute(statement)
         else:
             with psycopg.connect(self.inbox.url) as connection:
                 connection.execute(statement.encode())

@@ -4,63 +4,70 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from onceward import Inbox, Message
-from onceward.flow import COMMIT, Commit
+from onceward.errors import OncewardError
 from onceward.sinks.inbox import InboxSink
-from onceward.stores.protocol import Store, open_store
-from onceward.stores.sqlite.session import SqliteSession
-from onceward.testing import PromiseBroken, sink_contract, store_contract
-from onceward.testing.store_contract import PROMISES
-
-OpenStore = Callable[[], Store]
-
-
-@pytest.fixture
-def opening(store_url: str) -> OpenStore:
-    """Opens a store on a migrated database."""
-
-    def opened() -> Store:
-        store = open_store(store_url, "onceward_", timedelta(seconds=1))
-        store.migrate()
-        return store
-
-    return opened
+from onceward.testing import PromiseBroken, sink_contract
+from onceward.testing.memory.recorder import Recorder
+from onceward.testing.memory.sessions import Memory
+from onceward.testing.memory.tables import Tables
+from onceward.testing.sink_contract import PROMISES
+from onceward.testing.store_suite import Shop
+from onceward.testing.store_suite.order import Order
+from onceward.testing.store_suite.sessions import Sessions
+from tests.contract.test_store_suite import MemoryPlace
 
 
-@pytest.mark.parametrize("promise", PROMISES, ids=str)
-def test_our_stores_keep_every_promise(promise: Any, opening: OpenStore) -> None:
-    promise.check(opening)
+class Forgetful(Memory):
+    """Says that a change is made, and forgets it."""
+
+    def apply(self, change: Callable[[Tables], Any], recorded: Recorder | None = None) -> Any:
+        kept = self.tables
+        answer = super().apply(change, recorded)
+        self.tables = kept
+        return answer
 
 
-def test_the_promises_are_sentences(opening: OpenStore) -> None:
-    sentences = store_contract(opening)
-    assert len(sentences) == len(PROMISES) == 15
-    assert all(sentence.endswith(".") for sentence in sentences)
+class Early(Memory):
+    """Writes what a handler has recorded before it is known that the claim still holds."""
+
+    def apply(self, change: Callable[[Tables], Any], recorded: Recorder | None = None) -> Any:
+        if recorded is not None:
+            super().apply(recorded.apply)
+        return super().apply(change)
 
 
-def test_a_store_that_loses_its_commits_is_noticed(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = SqliteSession.perform
+class BrokenPlace(MemoryPlace):
+    """A memory store that breaks its word."""
 
-    def forgetful(session: SqliteSession, request: Any) -> Any:
-        parts = request if isinstance(request, tuple) else (request,)
-        if parts == (COMMIT,) or (isinstance(parts[-1], Commit) and len(parts) > 3):
-            return None
-        return original(session, request)
+    def __init__(self, memory: Callable[[Callable[[], int]], Memory]) -> None:
+        super().__init__()
+        store: Any = self._store
+        store._memory = memory(store.clock)
 
-    def opened() -> Store:
-        store = open_store(sqlite_url, "onceward_", timedelta(milliseconds=20))
-        store.migrate()
-        return store
 
-    monkeypatch.setattr(SqliteSession, "perform", forgetful)
-    with pytest.raises(PromiseBroken, match="A committed row is seen by every other session"):
-        store_contract(opened)
+CASES: dict[str, tuple[type[Memory], Callable[[Shop], None]]] = {
+    "commits are lost": (Forgetful, Sessions().test_what_a_move_has_returned_is_seen_by_every_session),
+    "effects come before the guard": (Early, Sessions().test_a_finish_without_its_claim_raises_and_leaves_nothing),
+}
+
+
+@pytest.mark.parametrize("fault", CASES)
+def test_a_store_that_breaks_its_word_does_not_pass(fault: str) -> None:
+    memory, case = CASES[fault]
+    case(Shop(MemoryPlace(), "def"))
+    with pytest.raises((AssertionError, OncewardError)):
+        case(Shop(BrokenPlace(memory), "def"))
+
+
+def test_a_store_that_disorders_a_key_does_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onceward.testing.memory.claims._parked", lambda *_: iter(()))
+    with pytest.raises(AssertionError):
+        Order().test_one_that_fails_holds_its_key_and_no_other(Shop(MemoryPlace(), "def"))
 
 
 def test_an_inbox_is_a_sink(store_url: str) -> None:
@@ -68,8 +75,8 @@ def test_an_inbox_is_a_sink(store_url: str) -> None:
         other.migrate()
 
         def received() -> list[tuple[str, str, bytes]]:
-            stories = [other.admin.message(row.seq) for row in reversed(other.admin.messages())]
-            return [(story.id, story.type or "", story.body or b"") for story in stories if story]
+            details = [other.admin.message(row.seq) for row in reversed(other.admin.messages())]
+            return [(detail.id, detail.type or "", detail.body or b"") for detail in details if detail]
 
         assert len(sink_contract(InboxSink(other, source="shop"), received=received)) == 4
 
@@ -127,7 +134,5 @@ def test_a_sink_that_breaks_a_promise_is_noticed(fault: str, said: str) -> None:
         sink_contract(box, received=lambda: box.arrived, away=box.unplugged)
 
 
-def test_what_a_promise_says_is_its_docstring(tmp_path: Path) -> None:
-    assert PROMISES[0].sentence == "The tables are there, and a second migration has nothing to do."
-    with pytest.raises(PromiseBroken, match="15 of 15 promises are broken"):
-        store_contract(lambda: open_store(f"sqlite:///{tmp_path}/no/such.db", "onceward_", timedelta(seconds=1)))
+def test_what_a_promise_says_is_its_docstring() -> None:
+    assert PROMISES[0].sentence.startswith("When publish returns, the other side has the message")

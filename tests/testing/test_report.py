@@ -38,13 +38,28 @@ def test_long_values_are_cut() -> None:
     assert brief([1]) == "[1]"
 
 
-def test_a_long_report_names_what_it_does_not_tell() -> None:
-    cases = tuple(Case(f"case {number}", "inline", "lost", ("because",)) for number in range(8))
-    report = Report("pay", cases, (Statement(1, "SELECT 1"),), ("a note",))
+def test_a_report_tells_each_cause_once() -> None:
+    """D49: what one mistake leads to is one entry, with one case in full and the names of some others."""
+    lost = [
+        Case(f"case {number}", "inline", "lost", (f"found {number}",), "it took a retry for done")
+        for number in range(8)
+    ]
+    doubled = Case("the process died", "inline", "doubled", (), "a call is made again")
+    report = Report("pay", (*lost[:4], doubled, *lost[4:]), (Statement(1, "SELECT 1"),), ("a note",), ("the weather",))
     text = str(report)
-    assert text.count("because") == 5
-    assert "and 3 more:" in text
+    assert "9 of 9 cases went wrong, for 2 reasons" in text
+    assert text.count("it took a retry for done") == 1
+    assert "  1. LOST in 8 cases: it took a retry for done\n" in text
+    assert text.count("found") == 1
+    assert "when case 4 [inline]" in text
+    assert "and in 3 other cases" in text
+    assert "  2. DOUBLED in 1 case: a call is made again\n" in text
     assert "note: a note" in text
+    assert "not looked at: the weather" in text
+    assert [(cause.why, len(cause.cases), cause.kinds) for cause in report.causes] == [
+        ("it took a retry for done", 8, ("lost",)),
+        ("a call is made again", 1, ("doubled",)),
+    ]
     with pytest.raises(NotExactlyOnce):
         report.raise_if_failed()
     assert str(Case("all was well", "inline")) == "EXACTLY ONCE when all was well [inline]"

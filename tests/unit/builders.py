@@ -10,14 +10,16 @@ from typing import Any
 
 from onceward.errors import InvalidMessage
 from onceward.flow import Call, Outcome
-from onceward.message import DEFAULT, Delivery, Draft, Message, moment
+from onceward.message import DEFAULT, Delivery, Message, Outgoing, moment
 from onceward.registry import ANY_TYPE, OUTBOX, Handler, KeySpec, Registry, Subscription
 from onceward.retry import RetryPolicy
 from onceward.settings import Settings
 from onceward.steps.context import Cache, Catalog, Context
-from onceward.steps.gate import Gate
+from onceward.steps.isolation import Isolation
 from onceward.steps.lane import Claimed, Lane
-from onceward.steps.receive import record, targets
+from onceward.steps.rows import new_row, targets
+from onceward.stores.protocol import TimeLimits
+from onceward.stores.relational import RelationalMoves
 
 SERVICE, SOURCE = "service", "shop"
 WORKER = 7
@@ -110,6 +112,7 @@ def context(*handlers: Handler, settings: Settings | None = None, strangers: tup
         code_version="v1",
         settings=settings or Settings(),
         registry=registry,
+        moves=RelationalMoves(TimeLimits.of(settings or Settings())),
         cache=Cache(catalog(*handlers, *strangers)),
         clock=Clock(),
     )
@@ -165,10 +168,10 @@ def lane(
     *,
     stop: Stop | None = None,
     group: int | None = None,
-    gate: Gate | None = None,
+    isolation: Isolation | None = None,
     destination: str | None = None,
 ) -> Lane:
-    """A lane of every handler of its context, or a destination; it has swept, knows how quick they are and has more."""
+    """A lane of every handler of its context, or a destination; it has scanned, knows how quick they are, has more."""
     known = here.cache.catalog.subscriptions.values()
     subscriptions = [s for s in known if here.registry.of_type(s.consumer, destination or s.type) is not None]
     one = Lane(
@@ -177,13 +180,13 @@ def lane(
         new_token=itertools.count(1).__next__,
         subscriptions=subscriptions,
         stopping=stop or Stop(),
-        gate=gate or Gate(),
+        isolation=isolation or Isolation(),
         looked_at=here.clock(),
         owner=WORKER,
         destination=destination,
     )
     for lot in one.lots:
-        lot.group, lot.swept_at, lot.ahead, lot.is_empty = group or lot.group, here.clock(), True, False
+        lot.group, lot.scanned_at, lot.has_backlog, lot.is_empty = group or lot.group, here.clock(), True, False
         lot.measured(lot.seconds * 0.4999, lot.group)  # one group, and no more, is claimed without asking for a share
     return one
 
@@ -192,7 +195,7 @@ def begin(one: Lane) -> None:
     """Make a lane one that has not looked for anything yet."""
     one.looked_at = float("-inf")
     for lot in one.lots:
-        lot.swept_at = float("-inf")
+        lot.scanned_at = float("-inf")
 
 
 def delivery(**changes: Any) -> Delivery:
@@ -208,7 +211,7 @@ def stored_headers(headers: dict[str, str]) -> str | None:
     except InvalidMessage:
         return None
     (target,) = targets(here, here.cache.catalog, one)
-    kept: str | None = record(0, one, target, 2)["headers"]
+    kept: str | None = new_row(0, one, target, 2)["headers"]
     return kept
 
 
@@ -245,7 +248,7 @@ def claimed(  # noqa: PLR0913 - the parts of a claim
     stale: bool = False,
 ) -> Claimed:
     """A claimed message, or one that cannot be shown to its handler."""
-    shown = message(seq=seq, id=f"e{seq}", type=by.type, consumer=by.consumer, draft=Draft(SERVICE))
+    shown = message(seq=seq, id=f"e{seq}", type=by.type, consumer=by.consumer, outbox=Outgoing(SERVICE))
     return Claimed(
         seq=seq,
         worker=WORKER,

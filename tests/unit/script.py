@@ -26,32 +26,41 @@ SILENT = frozenset(
         "add_audit",
         "add_name",
         "adopt",
+        "add_poll",
         "advance",
         "advance_inline",
-        "back_to_point",
+        "record_use",
+        "rotate_partition",
+        "rollback_to_savepoint",
         "bring_forward",
         "count_duplicates",
         "finish",
-        "finish_inline",
+        "finish_direct",
+        "end_poll",
+        "enqueue",
+        "erase",
         "forget_bodies",
+        "forget_effects",
         "forget_worker",
+        "give_turn",
         "hand_on",
         "hold",
         "keep_effects",
-        "let_go",
+        "unclaim_all",
         "lock_catalog",
         "lock_keys",
         "lock_worker",
-        "make_point",
+        "savepoint",
         "park",
+        "pauses",
         "keys_in_front",
         "postpone",
         "promote",
         "put_off",
-        "release",
-        "release_some",
+        "unclaim_tokens",
+        "unclaim",
         "remove_unhandled",
-        "ring",
+        "notify",
         "set_body_key",
         "store_results",
         "take_over",
@@ -94,7 +103,7 @@ class Script:
         """Every request, one by one."""
         self.trips: list[Any] = []
         """Every request as it was yielded: a tuple where several travelled together."""
-        self.story: list[str] = []
+        self.transactions: list[str] = []
         """A line for each transaction, in words; what stands outside of one has a line of its own."""
         self.is_open = False
         self.is_failed = False
@@ -103,7 +112,7 @@ class Script:
     def run(self, flow: Flow[T]) -> T:
         """Drive a step to its end; it must not leave a transaction open."""
         result = run_sync(flow, self.perform)
-        assert not self.is_open, f"the step ended inside a transaction: {self.story[-1]}"
+        assert not self.is_open, f"the step ended inside a transaction: {self.transactions[-1]}"
         return result
 
     def perform(self, request: Any) -> Any:
@@ -142,7 +151,7 @@ class Script:
         return answer
 
     def _follow(self, name: str, request: Any) -> None:
-        """Check the discipline of transactions, and tell the story."""
+        """Check the discipline of transactions, and write the transactions down."""
         if isinstance(request, Query | Each):
             check_parameters(request)
         if isinstance(request, Begin):
@@ -151,14 +160,14 @@ class Script:
                 "a transaction begins on a connection that is still in a failed one"
             )
             self.is_open = True
-            self.story.append(name)
+            self.transactions.append(name)
             return
         if isinstance(request, Reconnect | Wait | Do):
             assert self.is_failed or not self.is_open, f"{name} inside a transaction"
             self.is_open = self.is_open and not isinstance(request, Reconnect)
-            self.story.append(name)
-        elif self.story and (self.is_open or isinstance(request, Rollback)):
-            self.story[-1] += f" {name}"
+            self.transactions.append(name)
+        elif self.transactions and (self.is_open or isinstance(request, Rollback)):
+            self.transactions[-1] += f" {name}"
         else:
             raise AssertionError(f"{name} outside of a transaction")
         if isinstance(request, Rollback | Reconnect):

@@ -21,7 +21,7 @@ LONG, SHORT = timedelta(seconds=30), timedelta(milliseconds=10)
 
 
 def waiting(copies: Copies) -> int:
-    return len(copies._turns[IDENTITY])
+    return len(copies.turns[IDENTITY])
 
 
 async def _now(value: bool) -> bool:  # noqa: FBT001 - a condition that is known at once
@@ -54,7 +54,7 @@ def test_after_a_success_all_go_on_and_after_a_failure_the_next(*, fails: bool) 
             if fails:
                 raise RuntimeError("rolled back")
         running.result()
-    assert (most, copies._turns) == (together, {})
+    assert (most, copies.turns) == (together, {})
 
 
 def test_patience_ends_and_other_messages_are_not_concerned() -> None:
@@ -69,7 +69,7 @@ def test_patience_ends_and_other_messages_are_not_concerned() -> None:
         with copies.turn(delivery(id="another")):
             copies.wait(delivery(id="a third"))
     copies.wait(ONE)
-    assert copies._turns == {}
+    assert copies.turns == {}
 
 
 def test_one_that_is_cancelled_while_it_waits_is_in_nobodys_way() -> None:

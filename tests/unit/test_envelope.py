@@ -6,10 +6,10 @@ import json
 
 import pytest
 
+from onceward.brokers.envelope import Envelope
+from onceward.brokers.protocol import Arrival
 from onceward.domain.identity import UNIDENTIFIED
 from onceward.errors import ConfigurationError
-from onceward.sources.envelope import Envelope
-from onceward.sources.protocol import Arrival
 from onceward.webhooks.generic import Hmac
 
 

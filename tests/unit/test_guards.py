@@ -113,9 +113,9 @@ def on_postgres(sql: str) -> None:
 
 @pytest.fixture(params=[on_sqlite, on_postgres])
 def refuse(request: pytest.FixtureRequest) -> Callable[[str], None]:
-    """The judge of each store."""
-    judge: Callable[[str], None] = request.param
-    return judge
+    """The check of each store."""
+    check: Callable[[str], None] = request.param
+    return check
 
 
 @pytest.mark.parametrize("sql", ENDS)
@@ -197,17 +197,17 @@ def test_a_trigger_may_begin_and_end() -> None:
 
 def test_many_comments_take_no_time(refuse: Callable[[str], None]) -> None:
     """Generated SQL may carry any number of comments; looking past them takes time in proportion."""
-    started = time.perf_counter()
+    started = time.thread_time()  # whoever else works on this machine
     refuse("/**/" * 22 + "SELECT 1")
-    assert time.perf_counter() - started < 0.3
+    assert time.thread_time() - started < 0.3
 
 
 @given(st.text("-/*\n; cCoOmMiItTeEnNdD'", max_size=14))
 def test_any_text_is_answered(sql: str) -> None:
     """Nothing but the refusal ever comes out."""
-    for judge in (on_sqlite, on_postgres):
+    for check in (on_sqlite, on_postgres):
         with suppress(ContractViolation):
-            judge(sql)
+            check(sql)
 
 
 @pytest.mark.parametrize("length", [0, LONG])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import string
+import zlib
+from collections import Counter
 from typing import Any
 from uuid import UUID, uuid5
 
@@ -232,6 +234,22 @@ def test_key_hashes_are_spread() -> None:
     assert len(set(numbers)) == 1000
     assert min(numbers) < -(2**62)
     assert max(numbers) > 2**62
+
+
+@pytest.mark.parametrize(
+    ("text", "slot"),
+    [("order-7", 157), ("a", 3723), ("\u00e4", 1803), ("0f8fad5b-d9cb-469f-a165-70867728950e", 3914), ("", 0)],
+)
+def test_slots_are_pinned(text: str, slot: int) -> None:
+    """Rows carry their slot, and other programs compute it: the first 12 bits of the CRC-32, for ever."""
+    assert identity.slot(text) == slot == zlib.crc32(text.encode()) >> 20
+
+
+def test_slots_are_spread() -> None:
+    """Neighbouring keys use all 4,096 of them."""
+    counts = Counter(identity.slot(f"order-{number}") for number in range(65_536))
+    assert (min(counts), max(counts), len(counts)) == (0, 4095, 4096)
+    assert max(counts.values()) < 50
 
 
 def test_a_body_hash_is_of_the_bytes() -> None:

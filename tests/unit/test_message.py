@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from onceward.domain import identity
 from onceward.errors import ContractViolation, InvalidMessage
-from onceward.message import Delivery, Draft, Failure, Message, Receipt, moment, passed_on
+from onceward.message import Delivery, Failure, Message, Outgoing, Receipt, moment, passed_on
 from tests.unit.builders import NOW, delivery, message
 
 
@@ -153,21 +153,21 @@ def test_a_moment_is_exact(microseconds: int) -> None:
     assert one - datetime(1970, 1, 1, tzinfo=UTC) == timedelta(microseconds=microseconds)
 
 
-def open_draft() -> Draft:
-    draft = Draft("service")
-    draft.begin()
-    return draft
+def open_outbox() -> Outgoing:
+    outbox = Outgoing("service")
+    outbox.begin()
+    return outbox
 
 
 def test_what_is_sent_is_kept_for_the_commit() -> None:
     """An id of its own that is the same on every retry, the service as its source, this message as its cause."""
-    draft = open_draft()
-    one = message(seq=9, draft=draft, headers={"Traceparent": "t", "secret": "s"})
+    outbox = open_outbox()
+    one = message(seq=9, outbox=outbox, headers={"Traceparent": "t", "secret": "s"})
     first = one.send("shipped", {"order": 7}, key=7, to="warehouse", version=2, headers={"x": "y"})
     second = one.send("mailed", body=b"raw")
-    assert [each.id for each in draft.deliveries] == [first, second]
+    assert [each.id for each in outbox.deliveries] == [first, second]
     assert first == one.idempotency_key("send 0") != second
-    sent = draft.deliveries[0]
+    sent = outbox.deliveries[0]
     assert (sent.source, sent.type, sent.version, sent.key, sent.destination, sent.cause) == (
         "service",
         "shipped",
@@ -177,18 +177,18 @@ def test_what_is_sent_is_kept_for_the_commit() -> None:
         9,
     )
     assert dict(sent.headers) == {"correlation-id": "e1", "causation-id": "e1", "traceparent": "t", "x": "y"}
-    assert draft.deliveries[1].body == b"raw"
-    draft.begin()
-    assert draft.deliveries == []
+    assert outbox.deliveries[1].body == b"raw"
+    outbox.begin()
+    assert outbox.deliveries == []
     assert one.send("shipped", {"order": 7}) == first
 
 
 def test_sending_is_over_when_the_handler_is() -> None:
     """What comes too late, or from outside, is refused: it would not be in the transaction."""
-    draft = open_draft()
-    draft.end()
+    outbox = open_outbox()
+    outbox.end()
     with pytest.raises(ContractViolation, match="its transaction is over"):
-        message(draft=draft).send("shipped")
+        message(outbox=outbox).send("shipped")
     with pytest.raises(ContractViolation, match=r"use inbox\.send"):
         message().send("shipped")
     with pytest.raises(ContractViolation, match="inside a handler"):
@@ -197,10 +197,10 @@ def test_sending_is_over_when_the_handler_is() -> None:
 
 def test_a_wrong_message_is_refused_where_it_is_sent() -> None:
     """The handler hears of it at its own line, and nothing of it is kept."""
-    draft = open_draft()
+    outbox = open_outbox()
     with pytest.raises(InvalidMessage, match="type is empty"):
-        message(draft=draft).send("")
-    assert draft.deliveries == []
+        message(outbox=outbox).send("")
+    assert outbox.deliveries == []
 
 
 def test_once_asks_the_runtime() -> None:
@@ -221,7 +221,7 @@ def test_once_asks_the_runtime() -> None:
         ),
     ],
 )
-def test_a_sent_message_inherits_its_story(headers: dict[str, str], expected: dict[str, str]) -> None:
+def test_a_sent_message_inherits_its_origin(headers: dict[str, str], expected: dict[str, str]) -> None:
     """Who started it, what caused it, and the trace; nothing else of the incoming headers."""
     assert passed_on("e1", headers) == expected
 

@@ -234,3 +234,19 @@ def test_a_path_leads_to_what_lies_at_its_end(parts: list[str], value: int) -> N
         data = {part: data}
     assert key_at(".".join(parts), data, {}) == value
     assert key_at(".".join([*parts, "x"]), data, {}) is None
+
+
+def test_whether_a_type_is_paused_is_asked_of_its_own_handlers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every claim asks it of every type: with all handlers looked at each time, 1,000 types cost forty times more."""
+    asked: list[str] = []
+
+    def is_paused(one: Handler) -> bool:
+        asked.append(one.type)
+        return True
+
+    monkeypatch.setattr(Handler, "is_paused", property(is_paused))
+    known = registry(handler("paid"), handler("paid", version=2), *(handler(f"other-{n}") for n in range(20)))
+    consumer = handler("paid").consumer
+    assert known.all_paused(consumer, "paid")
+    assert asked == ["paid", "paid"]
+    assert not known.all_paused(consumer, "nothing like it")

@@ -10,19 +10,13 @@ from pathlib import Path
 import pytest
 
 from onceward.stores import migrate
-from onceward.stores.statements import load, migrations
+from onceward.stores.statements import load, migrations, sections
 from tests.unit.script import _POSTGRES_PARAMETER, _SQLITE_PARAMETER
 
 DIALECTS = ("postgres", "sqlite")
 SQL = Path(str(resources.files("onceward.stores") / "sql"))
 PACKAGE = SQL.parents[1]
 NAMES = sorted(load("postgres", "p_"))
-
-
-def sections(dialect: str) -> dict[str, str]:
-    """The text of each section, with its comments."""
-    parts = re.split(r"^-- name: (\w+)\n", (SQL / f"{dialect}.sql").read_text(), flags=re.MULTILINE)[1:]
-    return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
 def used(dialect: str, name: str) -> set[str]:
@@ -34,7 +28,22 @@ def test_both_dialects_have_the_same_names() -> None:
     """A step never asks for a statement that only one database knows."""
     assert load("postgres", "p_").keys() == load("sqlite", "p_").keys()
     for dialect in DIALECTS:
-        assert load(dialect, "p_").keys() == sections(dialect).keys()
+        assert load(dialect, "p_").keys() == sections("portable").keys() | sections(dialect).keys()
+
+
+def test_what_is_shared_is_said_once() -> None:
+    """A dialect has for itself only what it must say differently, and what it shares stands in no two files."""
+    shared = sections("portable").keys()
+    for dialect in DIALECTS:
+        assert not shared & sections(dialect).keys(), dialect
+
+
+def test_what_is_shared_is_spoken_in_each_dialect() -> None:
+    """Types are PostgreSQL's alone; a list is what each takes for one."""
+    (postgres,), (sqlite,) = (load(dialect, "p_")["retire"] for dialect in DIALECTS)
+    assert " WHERE id = ANY(%(subscriptions)b::integer[]) AND " in postgres
+    assert " WHERE id IN (SELECT value FROM json_each(:subscriptions)) AND " in sqlite
+    assert not [each for each in load("sqlite", "p_").values() if "::" in " ".join(each)]
 
 
 def test_both_dialects_take_the_same_parameters() -> None:
@@ -67,7 +76,7 @@ def check_whole(statement: str) -> None:
         assert table.startswith("some_prefix_")
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", ["portable", *DIALECTS])
 def test_a_section_says_why(dialect: str) -> None:
     """The first line of a section is a comment with words in it."""
     for name, text in sections(dialect).items():
@@ -80,7 +89,7 @@ def test_a_conflict_names_its_key(dialect: str) -> None:
     for name, statements in load(dialect, "p_").items():
         for statement in statements:
             assert not re.search(r"\bOR (IGNORE|REPLACE|ROLLBACK|ABORT|FAIL)\b", statement), name
-            assert not re.search(r"\bON CONFLICT (?!\(\w)", statement), name
+            assert not re.search(r'\bON CONFLICT (?!\("?\w)', statement), name
     (clause,) = re.findall(r"ON CONFLICT.*", " ".join(load(dialect, "p_")["receive"]))
     assert clause.startswith("ON CONFLICT (consumer, source, id) DO NOTHING")
 
@@ -183,7 +192,7 @@ def test_a_current_schema_needs_nothing() -> None:
 
     def execute(statement: str) -> list[tuple[int, str, str]]:
         run.append(statement)
-        return [(migrate.newest("sqlite", "p_"), "upkeep", "before")]
+        return [(migrate.newest("sqlite", "p_"), "retention", "before")]
 
     assert migrate.apply("sqlite", "p_", "url", execute) == []
     assert len(run) == 2

@@ -11,15 +11,15 @@ from onceward.domain.breaker import Breaker, Circuit
 from onceward.errors import StoreConflict, StoreUnavailable
 from onceward.flow import Begin, Query
 from onceward.retry import VersionGap
-from onceward.steps.claim import SUSPECTS_SECONDS, let_go, may_ride
-from onceward.steps.lane import Claimed, Lane
-from onceward.steps.suspects import next_batch
+from onceward.steps.claim import ISOLATED_SECONDS, may_claim_next
+from onceward.steps.isolated import next_batch
+from onceward.steps.lane import Claimed, Lane, let_go
 from tests.unit.builders import WORKER, Clock, Stop, begin, catalog_answers, claim_row, context, handler, lane, relay
 from tests.unit.script import Lost, Script, Turns
 
 CLAIMED = "begin claim park commit"
 IDLE = "begin claim park commit", "begin keys_in_front commit"
-LOOKED = "begin suspects commit"
+LOOKED = "begin isolation_level commit"
 
 
 def clock(of: Lane) -> Clock:
@@ -31,18 +31,18 @@ class TestClaim:
     """The ordinary claim."""
 
     def test_it_is_committed_before_anything_runs(self) -> None:
-        """A note under a fresh token, for the subscriptions of this lane; the batch comes in order."""
+        """A claim under a fresh token, for the subscriptions of this lane; the batch comes in order."""
         here = lane(context(handler(), handler("sent")), group=30)
-        here.lots[0].floor = 4
+        here.lots[0].cursor = 4
         script = Script({"claim": [claim_row(9), claim_row(7), claim_row(8)]})
         batch = script.run(next_batch(here))
         assert [one.seq for one in batch] == [7, 8, 9]
-        assert script.story == [CLAIMED]
+        assert script.transactions == [CLAIMED]
         assert script.params("claim") == [
-            {"worker": WORKER, "token": 1, "limit": 30, "again": 15, "floor": 4, "held": [], "subscriptions": [1, 2]}
+            {"worker": WORKER, "token": 1, "limit": 30, "retries": 15, "cursor": 4, "held": [], "subscriptions": [1, 2]}
         ]
         assert here.open_tokens == {1}
-        assert here.lots[0].floor == 7, "what comes next is not before what was claimed"
+        assert here.lots[0].cursor == 7, "what comes next is not before what was claimed"
         assert {(one.worker, one.token) for one in batch} == {(WORKER, 1)}
 
     @pytest.mark.parametrize(("size", "light"), [(10_000, True), (10_001, False)])
@@ -64,20 +64,20 @@ class TestClaim:
         assert [one.durable for one in outgoing.all(Begin)] == [True]
 
     def test_an_empty_claim_leaves_nothing_open(self) -> None:
-        """No rows: the token is forgotten and the gate left, so that a suspect elsewhere can run."""
+        """No rows: the token is forgotten and the lane leaves, so that an isolated message elsewhere can run."""
         here = lane(context(handler()))
         assert Script({"claim": []}).run(next_batch(here)) == []
         assert here.open_tokens == set()
-        assert here.gate.enter_alone("another")
+        assert here.isolation.enter_alone("another")
 
     def test_it_goes_on_behind_rows_whose_keys_are_locked(self) -> None:
         """A claim finds nothing although rows are ready: others have their keys, and must not hide who comes after."""
         here = lane(context(handler()), group=2)
-        here.lots[0].floor = 3
+        here.lots[0].cursor = 3
         script = Script({"claim": Turns([], [], [claim_row(9)]), "keys_in_front": Turns([(77,), (78,)], [(79,)])})
         assert [one.seq for one in script.run(next_batch(here))] == [9]
         assert [one["held"] for one in script.params("claim")] == [[], [77, 78], [77, 78, 79]]
-        looked = {"worker": WORKER, "floor": 3, "limit": 2, "subscriptions": [1]}
+        looked = {"worker": WORKER, "cursor": 3, "limit": 2, "subscriptions": [1]}
         assert script.params("keys_in_front") == [{**looked, "held": []}, {**looked, "held": [77, 78]}]
         assert here.open_tokens == {3}
 
@@ -86,7 +86,7 @@ class TestClaim:
         here = lane(context(handler()), group=2)
         lot, time = here.lots[0], clock(here)
         for pause in (0.02, 0.04, 0.08):
-            lot.held.note([77], time.now)
+            lot.held.add([77], time.now)
             assert lot.wait(time.now) == pytest.approx(pause)
             time.now += pause / 2
             assert lot.held.at(time.now) == [77]
@@ -94,23 +94,23 @@ class TestClaim:
             assert lot.held.at(time.now) == []
         time.now += 0.08
         assert lot.held.at(time.now) == []
-        lot.held.note([77], time.now)
+        lot.held.add([77], time.now)
         assert lot.wait(time.now) == pytest.approx(0.02), "it was free for a while"
 
     def test_it_begins_anew_when_nothing_is_behind_them(self) -> None:
         """The next claim looks at them again: their keys may be free by then."""
         here = lane(context(handler()))
-        here.lots[0].floor = 3
+        here.lots[0].cursor = 3
         script = Script({"claim": [], "keys_in_front": Turns([(77,)], [])})
         assert script.run(next_batch(here)) == []
-        assert here.lots[0].floor == 3
+        assert here.lots[0].cursor == 3
 
     def test_the_relay_does_not_look_behind_locked_keys(self) -> None:
         """Nobody holds a key of outgoing messages for longer than a claim."""
         here = lane(context(relay()), destination="default")
         script = Script({"claim_outgoing": []})
         assert script.run(next_batch(here)) == []
-        assert script.story == ["begin claim_outgoing park commit"]
+        assert script.transactions == ["begin claim_outgoing park commit"]
 
     def test_rows_with_a_key_are_checked_in_a_new_statement(self) -> None:
         """Those that are not at the head of their key are parked before the commit, and not in the batch."""
@@ -119,7 +119,7 @@ class TestClaim:
             {"claim": [claim_row(1, hashed=77), claim_row(2), claim_row(3, hashed=78)], "park": [(3, "waiting")]}
         )
         assert [one.seq for one in script.run(next_batch(here))] == [1, 2]
-        assert script.story == ["begin claim park commit"]
+        assert script.transactions == ["begin claim park commit"]
         assert script.params("park") == [{"worker": WORKER, "token": 1}]
 
     def test_all_parked_is_nothing_claimed(self) -> None:
@@ -136,7 +136,7 @@ class TestClaim:
         parked = [[(seq, "waiting")] for seq in (1, 2, 3)]
         script = Script({"claim": Turns(*claims, [claim_row(4)], []), "park": Turns(*parked, [])})
         assert [one.seq for one in script.run(next_batch(here))] == [4]
-        assert script.story == ["begin claim park commit"] * 3 + [CLAIMED]
+        assert script.transactions == ["begin claim park commit"] * 3 + [CLAIMED]
         assert here.open_tokens == {4}
 
     def test_all_stepped_back_is_not_idle(self) -> None:
@@ -149,19 +149,19 @@ class TestClaim:
 
     @pytest.mark.parametrize("why", ["no progress", "stopping", "closed"])
     def test_it_does_not_look_on_for_ever(self, why: str) -> None:
-        """Not for keys that it meets although it passes over them; and a stop or a suspect comes first."""
+        """Not for keys that it meets although it passes over them; and a stop or an isolated message comes first."""
         here = lane(context(handler()), stop=Stop(after=0) if why == "stopping" else None)
-        here.lots[0].held.note([77], here.context.clock())
+        here.lots[0].held.add([77], here.context.clock())
         state = "ready" if why == "no progress" else "waiting"
 
         def park(_: Query) -> list[Any]:
             if why == "closed":
-                here.gate.enter_alone("another")
+                here.isolation.enter_alone("another")
             return [(1, state)]
 
         script = Script({"claim": [claim_row(1, hashed=77)], "park": park})
         assert script.run(next_batch(here)) == []
-        assert script.story == ["begin claim park commit"]
+        assert script.transactions == ["begin claim park commit"]
         assert here.open_tokens == set()
 
     def test_new_sources_are_looked_up(self) -> None:
@@ -169,7 +169,7 @@ class TestClaim:
         here = lane(context(handler()))
         script = Script({"claim": [claim_row(1, source=9)], "names": [(1, "service"), (2, "shop"), (9, "new")]})
         (one,) = script.run(next_batch(here))
-        assert script.story == [CLAIMED, "begin names commit"]
+        assert script.transactions == [CLAIMED, "begin names commit"]
         assert one.request.message.source == "new"
 
     def test_a_subscription_that_is_not_known_is_looked_up(self) -> None:
@@ -179,13 +179,13 @@ class TestClaim:
         here.context.cache.catalog = known._replace(subscriptions={}, by_type={})
         script = Script({"claim": [claim_row(1)], **catalog_answers(known)})
         (one,) = script.run(next_batch(here))
-        assert script.story == [CLAIMED, "begin catalog names subscriptions unhandled_types commit"]
+        assert script.transactions == [CLAIMED, "begin catalog names subscriptions unhandled_types pauses commit"]
         assert one.request.handler.type == "paid"
 
     def test_while_another_is_alone_nothing_is_claimed(self) -> None:
-        """No note is written while a suspect of another lane runs or waits."""
+        """No claim is written while an isolated message of another lane runs or waits."""
         here = lane(context(handler()))
-        here.gate.enter_alone("another")
+        here.isolation.enter_alone("another")
         script = Script()
         assert script.run(next_batch(here)) == []
         assert script.trips == []
@@ -194,13 +194,13 @@ class TestClaim:
     @pytest.mark.parametrize("failure", [Lost(), StoreUnavailable("busy"), StoreConflict("deadlock")])
     @pytest.mark.parametrize("place", ["claim", "park", "commit"])
     def test_a_claim_without_an_answer_stays_open(self, place: str, failure: Any) -> None:
-        """Perhaps it was committed: its token is remembered until its rows are known to be gone; the gate is kept."""
+        """Perhaps it was committed: its token is remembered until its rows are known to be gone, the lane inside."""
         here = lane(context(handler()))
         script = Script({"claim": [claim_row(1, hashed=77)], "park": [], place: failure})
         with pytest.raises((StoreUnavailable, StoreConflict)):
             script.run(next_batch(here))
         assert here.open_tokens == {1}
-        assert not here.gate.enter_alone("another")
+        assert not here.isolation.enter_alone("another")
 
     def test_the_worker_number_is_that_of_now(self) -> None:
         """A process that was declared dead and registered anew claims under its new number."""
@@ -224,8 +224,8 @@ class TestClaim:
         numbered = claim_row(8, hashed=70, key="k", sequence=1, place=1)
         script = Script({"claim": Turns([numbered], [numbered], []), "progress": [(8, 0)]})
         (one,) = script.run(next_batch(here))
-        assert script.story == [CLAIMED, "begin release commit", "begin claim park progress commit"]
-        assert script.params("release") == [{"worker": WORKER, "tokens": [1]}]
+        assert script.transactions == [CLAIMED, "begin unclaim_tokens commit", "begin claim park progress commit"]
+        assert script.params("unclaim_tokens") == [{"worker": WORKER, "tokens": [1]}]
         assert (one.seq, here.open_tokens) == (8, {2})
 
 
@@ -251,19 +251,19 @@ class TestNumbers:
     def test_the_next_number_passes(self) -> None:
         """And those that follow it in the same claim, in the order of their numbers."""
         script, batch = self.claim(self.row(8, 5), self.row(9, 4), applied={70: 3})
-        assert script.story == ["begin claim park progress commit"]
+        assert script.transactions == ["begin claim park progress commit"]
         assert script.params("progress") == [{"seqs": [8, 9]}]
         assert [(one.seq, one.sequence, one.stale) for one in batch] == [(9, 4, False), (8, 5, False)]
 
     def test_a_number_after_a_gap_is_held(self) -> None:
-        """It gives its note back and waits, for as long as its handler allows; what comes after it waits for it."""
+        """It gives its claim back and waits, for as long as its handler allows; what comes after it waits for it."""
         script, batch = self.claim(self.row(7, 4), self.row(8, 6, age=20.0), self.row(9, 7), applied={70: 3})
         assert [one.seq for one in batch] == [7]
         assert script.params("hold") == [
             {"seq": 8, "worker": WORKER, "token": 1, "delay": 40.0},
             {"seq": 9, "worker": WORKER, "token": 1, "delay": None},
         ]
-        assert script.story == ["begin claim park progress hold hold commit"]
+        assert script.transactions == ["begin claim park progress hold hold commit"]
 
     def test_all_held_is_nothing_claimed(self) -> None:
         """The token is forgotten."""
@@ -310,7 +310,7 @@ class TestNumbers:
             assert sorted((one.seq, one.stale) for one in batch) == [(3, False), (8, False), (9, False)]
 
     def test_behind_one_that_was_given_up_the_count_goes_on(self) -> None:
-        """The next number does not wait for what will not come; it runs behind it, or is released with it."""
+        """The next number does not wait for what will not come; it runs behind it, or is unclaimed with it."""
         _, batch = self.claim(self.row(8, 6, age=60.0), self.row(9, 7), applied={70: 3})
         assert [(one.seq, one.problem is None) for one in batch] == [(8, False), (9, True)]
 
@@ -337,7 +337,7 @@ class TestOutgoing:
         here = lane(context(relay()), destination="default")
         script = Script({"claim_outgoing": [claim_row(5, subscription=100, type="shipped", destination="sink")]})
         (one,) = script.run(next_batch(here))
-        assert script.story == ["begin claim_outgoing park commit"]
+        assert script.transactions == ["begin claim_outgoing park commit"]
         assert script.params("claim_outgoing")[0]["subscriptions"] == [100]
         assert one.external
 
@@ -351,38 +351,38 @@ class TestCircuit:
         breaker = Breaker(Circuit(1, timedelta(seconds=30)), clock=time)
         here = lane(context(handler(breaker=breaker), handler("sent")))
         begin(here)
-        script = Script({"suspects": [(0,)], "claim": []})
+        script = Script({"isolation_level": [(0,)], "claim": []})
         breaker.failed(ConnectionError())
         script.run(next_batch(here))
-        assert script.params("suspects")[0]["subscriptions"] == script.params("claim")[0]["subscriptions"] == [2]
+        assert script.params("isolation_level")[0]["subscriptions"] == script.params("claim")[0]["subscriptions"] == [2]
         time.now += 30
         script.run(next_batch(here))
         assert script.params("claim")[1]["subscriptions"] == [1, 2]
 
 
-class TestSweep:
+class TestFullScan:
     """Now and then a lane looks from the very beginning."""
 
-    def test_the_floor_goes_back_to_zero(self) -> None:
-        """For late commits and released rows; once a second is enough."""
+    def test_the_cursor_goes_back_to_zero(self) -> None:
+        """For late commits and unclaimed rows; once a second is enough."""
         here = lane(context(handler()))
-        here.lots[0].floor = 50
-        clock(here).now += SUSPECTS_SECONDS
-        script = Script({"suspects": [(0,)], "claim": []})
+        here.lots[0].cursor = 50
+        clock(here).now += ISOLATED_SECONDS
+        script = Script({"isolation_level": [(0,)], "claim": []})
         script.run(next_batch(here))
-        assert script.story == [LOOKED, *IDLE]
-        assert script.params("suspects") == [{"subscriptions": [1], "destination": None}]
-        assert script.params("claim")[0]["floor"] == 0
+        assert script.transactions == [LOOKED, *IDLE]
+        assert script.params("isolation_level") == [{"subscriptions": [1], "destination": None}]
+        assert script.params("claim")[0]["cursor"] == 0
         script.run(next_batch(here))
-        assert script.story == [LOOKED, *IDLE, *IDLE]
+        assert script.transactions == [LOOKED, *IDLE, *IDLE]
 
-    def test_the_first_look_is_a_sweep(self) -> None:
+    def test_the_first_look_is_a_full_scan(self) -> None:
         """A new lane begins at the beginning."""
         here = lane(context(handler()))
         begin(here)
-        script = Script({"suspects": [(0,)], "claim": []})
+        script = Script({"isolation_level": [(0,)], "claim": []})
         script.run(next_batch(here))
-        assert script.story == [LOOKED, *IDLE]
+        assert script.transactions == [LOOKED, *IDLE]
 
 
 class TestLookAround:
@@ -399,11 +399,11 @@ class TestLookAround:
         here = self.lane()
         script = Script({"first_due": [(2,)], "claim": [claim_row(9, subscription=2, type="sent")]})
         assert [one.seq for one in script.run(next_batch(here))] == [9]
-        assert script.story == ["begin first_due commit", CLAIMED]
+        assert script.transactions == ["begin first_due commit", CLAIMED]
         assert script.params("first_due") == [{"subscriptions": [1, 2, 3]}]
         assert script.params("claim")[0]["subscriptions"] == [2]
         assert [lot.is_empty for lot in here.lots] == [True, False, True]
-        assert may_ride(here) is None
+        assert may_claim_next(here) is None
         script = Script({"first_due": [], "claim": [claim_row(10, subscription=2, type="sent")]})
         assert [one.seq for one in script.run(next_batch(here))] == [10]
         assert script.params("first_due") == [{"subscriptions": [1, 3]}]
@@ -421,13 +421,13 @@ class TestLookAround:
     def test_nothing_for_any_of_them(self) -> None:
         """Nothing is claimed, and that was a look from the very beginning."""
         here = self.lane()
-        here.lots[0].floor = 7
+        here.lots[0].cursor = 7
         begin(here)
         here.looked_at = clock(here).now
         script = Script({"first_due": []})
         assert script.run(next_batch(here)) == []
-        assert script.story == ["begin first_due commit"]
-        assert {(lot.floor, lot.swept_at) for lot in here.lots} == {(0, clock(here).now)}
+        assert script.transactions == ["begin first_due commit"]
+        assert {(lot.cursor, lot.scanned_at) for lot in here.lots} == {(0, clock(here).now)}
 
     def test_beside_a_backlog_now_and_then(self) -> None:
         """While the others rest, the one that has something is claimed as if there were no others; then it is time."""
@@ -437,12 +437,12 @@ class TestLookAround:
         script.run(next_batch(here))
         for _ in range(3):
             script.run(next_batch(here))
-            assert may_ride(here) is busy
+            assert may_claim_next(here) is busy
         clock(here).now += 0.25
-        assert may_ride(here) is None
+        assert may_claim_next(here) is None
         script.run(next_batch(here))
         assert script.params("first_due") == [{"subscriptions": [1, 2, 3]}, *[{"subscriptions": [1, 3]}] * 2]
-        assert may_ride(here) is busy
+        assert may_claim_next(here) is busy
 
     def test_also_while_they_rest_if_there_is_nothing_else(self) -> None:
         """An idle lane looks for everything, whenever it is woken; for one lot the claim is the look."""
@@ -455,7 +455,7 @@ class TestLookAround:
         single = Script({"claim": []})
         single.run(next_batch(alone))
         single.run(next_batch(alone))
-        assert single.story == [*IDLE, *IDLE]
+        assert single.transactions == [*IDLE, *IDLE]
 
 
 class TestRide:
@@ -463,39 +463,39 @@ class TestRide:
 
     def test_usually(self) -> None:
         """Nothing speaks against it."""
-        assert may_ride(lane(context(handler())))
+        assert may_claim_next(lane(context(handler())))
 
     @pytest.mark.parametrize(("found", "more"), [(2, True), (1, False), (0, False)])
     def test_only_after_a_full_claim(self, found: int, *, more: bool) -> None:
         """Where there is nothing more to take, the effects of what was taken are not to wait for a look."""
         here = lane(context(handler()), group=2)
         Script({"claim": [claim_row(seq) for seq in range(1, found + 1)]}).run(next_batch(here))
-        assert (may_ride(here) is not None) is more
+        assert (may_claim_next(here) is not None) is more
 
-    def test_not_when_stopping_closed_or_sweeping(self) -> None:
-        """A stop, a suspect somewhere, or a due sweep each call for a claim of its own, or none."""
-        assert not may_ride(lane(context(handler()), stop=Stop(after=0)))
+    def test_not_when_stopping_closed_or_scanning(self) -> None:
+        """A stop, an isolated message somewhere, or a due full scan each call for a claim of its own, or none."""
+        assert not may_claim_next(lane(context(handler()), stop=Stop(after=0)))
         closed = lane(context(handler()))
-        closed.gate.enter_alone("another")
-        assert not may_ride(closed)
+        closed.isolation.enter_alone("another")
+        assert not may_claim_next(closed)
         due = lane(context(handler()))
-        clock(due).now += SUSPECTS_SECONDS
-        assert not may_ride(due)
-        suspicious = lane(context(handler()))
-        suspicious.had_suspects = True
-        assert not may_ride(suspicious)
-        suspicious.had_suspects, suspicious.looked_at = False, float("-inf")
-        assert not may_ride(suspicious)
+        clock(due).now += ISOLATED_SECONDS
+        assert not may_claim_next(due)
+        isolating = lane(context(handler()))
+        isolating.had_isolated = True
+        assert not may_claim_next(isolating)
+        isolating.had_isolated, isolating.looked_at = False, float("-inf")
+        assert not may_claim_next(isolating)
 
 
-def test_the_gate_is_left_with_the_last_token() -> None:
-    """While any claim is open the lane holds notes, so it stays inside."""
+def test_the_isolation_is_left_with_the_last_token() -> None:
+    """While any claim is open the lane holds messages, so it stays inside."""
     here = lane(context(handler()))
-    here.gate.enter(here)
+    here.isolation.enter(here)
     one, two = here.token(), here.token()
     let_go(here, one)
-    assert not here.gate.enter_alone("another")
-    here.gate.leave("another")
+    assert not here.isolation.enter_alone("another")
+    here.isolation.leave("another")
     let_go(here, two, 99)
     assert here.open_tokens == set()
-    assert here.gate.enter_alone("another")
+    assert here.isolation.enter_alone("another")

@@ -35,7 +35,7 @@ def test_the_intent_is_committed_before_the_call_and_the_result_after() -> None:
     """Three moments, no transaction open while the other side is asked."""
     script = Script(FRESH)
     assert once(script) == {"id": 1}
-    assert script.story == [INTENT, "do", DONE]
+    assert script.transactions == [INTENT, "do", DONE]
     assert script.params("intend") == [{"key": KEY, "seq": 5, "name": "charge", "worker": WORKER}]
     assert script.params("effect_done") == [{"key": KEY, "result": '{"id":1}'}]
 
@@ -45,7 +45,7 @@ def test_a_retry_gets_the_record(stored: str | None, expected: Any) -> None:
     """What was done is not done again."""
     script = Script({"intend": [], "effect": [(1, stored, 9e9)]})
     assert once(script, never) == expected
-    assert script.story == [INTENT, LOOKED]
+    assert script.transactions == [INTENT, LOOKED]
 
 
 def test_begun_but_not_done_is_unknown() -> None:
@@ -60,7 +60,7 @@ def test_an_intent_taken_away_between_the_two_looks_is_recorded_anew(idempotent:
     """An operator said that it did not happen: it may be called, but never without an intent of its own."""
     script = Script({"intend": Turns([], [(KEY,)]), "effect": [], "effect_done": [(KEY,)]})
     assert once(script, idempotent=idempotent) == {"id": 1}
-    assert script.story == [INTENT, LOOKED, INTENT, "do", DONE]
+    assert script.transactions == [INTENT, LOOKED, INTENT, "do", DONE]
 
 
 @pytest.mark.parametrize(("idempotent", "age"), [(True, 86_399), (timedelta(minutes=1), 59), (timedelta(days=9), 9e4)])
@@ -68,7 +68,7 @@ def test_an_idempotent_call_is_made_again(idempotent: bool | timedelta, age: flo
     """The other side tells repetitions by the key."""
     script = Script({"intend": [], "effect": [(0, None, age)], "effect_done": [(KEY,)]})
     assert once(script, idempotent=idempotent) == {"id": 1}
-    assert script.story == [INTENT, LOOKED, "do", DONE]
+    assert script.transactions == [INTENT, LOOKED, "do", DONE]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_retry_means_that_it_did_not_happen() -> None:
 
     with pytest.raises(Retry, match="busy"):
         once(script, busy)
-    assert script.story == [INTENT, "do", "begin effect_undone commit"]
+    assert script.transactions == [INTENT, "do", "begin effect_undone commit"]
 
 
 def test_any_other_error_leaves_the_outcome_open() -> None:
@@ -103,13 +103,13 @@ def test_any_other_error_leaves_the_outcome_open() -> None:
 
     with pytest.raises(TimeoutError):
         once(script, slow)
-    assert script.story == [INTENT, "do"]
+    assert script.transactions == [INTENT, "do"]
 
 
 def test_a_result_that_cannot_be_recorded() -> None:
     """It has happened, so it is recorded as done; the handler hears that its result is lost."""
     script = Script(FRESH)
-    with pytest.raises(ContractViolation, match="it has happened, but its result is lost"):
+    with pytest.raises(ContractViolation, match="It has happened, but its result is lost"):
         once(script, object)
     assert script.params("effect_done") == [{"key": KEY, "result": "null"}]
 

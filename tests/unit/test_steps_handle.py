@@ -26,11 +26,12 @@ from onceward.message import Receipt
 from onceward.registry import Handler
 from onceward.retry import Reject, Retry
 from onceward.settings import Settings
-from onceward.steps.attempt import outgoing_key_hash, reconnect, undo
+from onceward.steps.attempt import reconnect, undo
 from onceward.steps.group import MOST_SAVEPOINTS, SPACING
 from onceward.steps.handle import handle
 from onceward.steps.lane import Claimed, Lane
 from onceward.steps.receive import receive
+from onceward.steps.rows import outgoing_key_hash
 from tests.unit.builders import (
     WORKER,
     Clock,
@@ -70,7 +71,7 @@ def holding(
 ) -> Lane:
     """A lane whose first claim is open."""
     here = lane(context(*(handlers or (BY,)), settings=settings), stop=stop, group=group, **more)
-    here.gate.enter(here)
+    here.isolation.enter(here)
     here.token()
     return here
 
@@ -100,19 +101,19 @@ class TestSuccess:
     """All goes well."""
 
     def test_effects_and_done_are_one_commit(self) -> None:
-        """The handler is called inside the transaction that finishes it, and the next claim rides along."""
+        """The handler is called inside the transaction that finishes it, and the next claim is made along with it."""
         here, script = holding(), Script(answers())
         assert script.run(handle(here, batch(5))) == []
-        assert script.story == ["begin call finish claim park commit"]
+        assert script.transactions == ["begin call finish claim park commit"]
         assert script.params("finish") == [
-            {"seqs": [5], "worker": WORKER, "token": 1, "code_version": "v1", "mark": "7.1.5", "expected": 1}
+            {"seqs": [5], "worker": WORKER, "token": 1, "code_version": "v1", "fence": "7.1.5", "expected": 1}
         ]
         assert here.finished == 1
         assert here.open_tokens == set()
-        assert here.gate.enter_alone("another")
+        assert here.isolation.enter_alone("another")
 
     def test_the_transaction_is_marked_and_lives_as_long_as_the_slowest_handler(self) -> None:
-        """The mark names the attempt; the limits follow the longest timeout in the group."""
+        """The fence names the attempt; the limits follow the longest timeout in the group."""
         slow = handler("slow", timeout=90)
         here, script = holding(BY, slow), Script(answers())
         script.run(handle(here, [claimed(5, BY), claimed(6, slow)]))
@@ -123,7 +124,7 @@ class TestSuccess:
         """In order, one trip for everything after the handlers."""
         here, script = holding(), Script(answers())
         script.run(handle(here, batch(5, 6, 7)))
-        assert script.story == ["begin call call call finish claim park commit"]
+        assert script.transactions == ["begin call call call finish claim park commit"]
         assert called(script) == [5, 6, 7]
         assert script.params("finish")[0]["expected"] == 3
         assert here.finished == 3
@@ -135,7 +136,7 @@ class TestSuccess:
         some = [claimed(5, BY, key=9), claimed(6, forgetful, key=-3), claimed(7, BY), claimed(8, BY, key=9)]
         script = Script(answers(call=outcomes(m5=Outcome(value={"a": "ß"}), m7=Outcome(value=0))))
         script.run(handle(here, some))
-        assert script.story == [
+        assert script.transactions == [
             "begin call call call call store_results forget_bodies lock_keys finish promote claim park commit"
         ]
         assert script.params("store_results") == [
@@ -150,29 +151,29 @@ class TestSuccess:
         here = holding()
         script = Script(answers(claim=[claim_row(9, hashed=77), claim_row(8)], park=[(9, "waiting")]))
         following = script.run(handle(here, batch(5)))
-        assert script.story == ["begin call finish claim park commit"]
+        assert script.transactions == ["begin call finish claim park commit"]
         assert [(one.seq, one.token) for one in following] == [(8, 2)]
         assert here.open_tokens == {2}
-        assert not here.gate.enter_alone("another")
+        assert not here.isolation.enter_alone("another")
 
     def test_it_rides_only_with_the_last_group(self) -> None:
         """While messages are left in hand nothing new is claimed."""
         small = handler(group=2)
         here, script = holding(small), Script(answers())
         script.run(handle(here, batch(5, 6, 7, by=small)))
-        assert script.story == ["begin call call finish commit", "begin call finish claim park commit"]
+        assert script.transactions == ["begin call call finish commit", "begin call finish claim park commit"]
 
-    @pytest.mark.parametrize("why", ["stopping", "closed", "sweep"])
+    @pytest.mark.parametrize("why", ["stopping", "closed", "full scan"])
     def test_it_does_not_ride_when_it_must_not(self, why: str) -> None:
-        """A stop, a suspect elsewhere or a due sweep: finish only."""
+        """A stop, an isolated message elsewhere or a due full scan: finish only."""
         here = holding(stop=Stop(after=1) if why == "stopping" else None)
         if why == "closed":
-            here.gate.enter_alone("another")
-        if why == "sweep":
+            here.isolation.enter_alone("another")
+        if why == "full scan":
             begin(here)
         script = Script(answers())
         assert script.run(handle(here, batch(5))) == []
-        assert script.story == ["begin call finish commit"]
+        assert script.transactions == ["begin call finish commit"]
         assert here.open_tokens == set()
 
     def test_a_group_is_as_large_as_each_of_its_handlers_allows(self) -> None:
@@ -191,10 +192,10 @@ class TestSuccess:
             here.context.clock.now += 0.3  # type: ignore[attr-defined] # checked above
             return Outcome(value=request.message.seq)
 
-        script = Script(answers(call=call, suspects=[(0,)]))
+        script = Script(answers(call=call, isolation_level=[(0,)]))
         script.run(handle(here, batch(1, 2, 3, 4, 5)))
         assert finished(script) == [[1, 2], [3, 4], [5]]
-        assert [begin.mark for begin in script.all(Begin) if begin.mark] == ["7.1.1", "7.1.3", "7.1.5"]
+        assert [begin.fence for begin in script.all(Begin) if begin.fence] == ["7.1.1", "7.1.3", "7.1.5"]
         assert here.finished == 5
 
 
@@ -205,7 +206,7 @@ class TestFailure:
         """Rolled back first; then settled, in a transaction of its own."""
         here, script = holding(), Script(answers(call=FAILED))
         assert script.run(handle(here, batch(5))) == []
-        assert script.story == ["begin call rollback", "begin settle add_attempt commit"]
+        assert script.transactions == ["begin call rollback", "begin settle add_attempt commit"]
         assert script.params("add_attempt")[0]["error"] == "ValueError: no"
         assert here.finished == 0
         assert here.open_tokens == set()
@@ -214,8 +215,8 @@ class TestFailure:
         """D34: back to the savepoint, the one before it runs again, and nobody else does."""
         here, script = holding(group=100), Script(answers(call=outcomes(m6=FAILED)))
         script.run(handle(here, batch(5, 6, 7)))
-        assert script.story == [
-            "begin call call back_to_point call call finish settle add_attempt claim park commit",
+        assert script.transactions == [
+            "begin call call rollback_to_savepoint call call finish settle add_attempt claim park commit",
         ]
         assert called(script) == [5, 6, 5, 7]
         assert finished(script) == [[5, 7]]
@@ -227,7 +228,7 @@ class TestFailure:
         here, script = holding(), Script(answers(call=outcomes(m6=UNTOUCHED)))
         script.run(handle(here, batch(5, 6, 7)))
         assert called(script) == [5, 6, 7]
-        assert script.params("back_to_point") == []
+        assert script.params("rollback_to_savepoint") == []
         assert finished(script) == [[5, 7]]
         assert [one["seq"] for one in script.params("settle")] == [6]
 
@@ -252,7 +253,9 @@ class TestFailure:
         script = Script(answers(call=call))
         script.run(handle(here, batch(1, 2, 3, 4, 5)))
         assert called(script) == [1, 2, 3, 4, 3, 5]
-        assert script.story[0].startswith("begin call call make_point call call back_to_point call call finish")
+        assert script.transactions[0].startswith(
+            "begin call call savepoint call call rollback_to_savepoint call call finish"
+        )
 
     def test_explicit_verdicts_are_honoured_where_they_are_raised(self) -> None:
         """D33: the handler of a rejected or postponed message is called once."""
@@ -262,7 +265,7 @@ class TestFailure:
         assert [called(script).count(seq) for seq in (1, 3)] == [1, 1]
         settled = [(one["seq"], one["state"], one["delay"]) for one in script.params("settle")]
         assert settled == [(1, "dead", None), (3, "retry", 60.0)]
-        assert len(script.story) == 1
+        assert len(script.transactions) == 1
 
     def test_whoever_swallows_an_error_of_the_database_is_found_at_once(self) -> None:
         """D64: the connection says so after its call, and going back to the savepoint mends it."""
@@ -281,10 +284,10 @@ class TestFailure:
         script.run(handle(here, batch(1, 2, 3, 4, keys=keys)))
         assert finished(script) == [[1, 3]]
         assert [one["seq"] for one in script.params("settle")] == [2]
-        assert script.params("release_some") == [{"seqs": [4], "worker": WORKER, "token": 1}]
+        assert script.params("unclaim") == [{"seqs": [4], "worker": WORKER, "token": 1}]
         assert 4 not in called(script)
         assert here.open_tokens == set()
-        assert len(script.story) == 1
+        assert len(script.transactions) == 1
 
     def test_successors_outside_the_group_go_back_too(self) -> None:
         """Also those that would have come in a later group."""
@@ -293,8 +296,8 @@ class TestFailure:
         script = Script(answers(call=outcomes(m2=FAILED)))
         script.run(handle(here, batch(1, 2, 3, by=small, keys={2: 70, 3: 70})))
         assert 3 not in called(script)
-        assert script.params("release_some")[0]["seqs"] == [3]
-        assert len(script.story) == 1
+        assert script.params("unclaim")[0]["seqs"] == [3]
+        assert len(script.transactions) == 1
 
     def test_successors_of_one_that_failed_before_the_time_was_over(self) -> None:
         """A group that ends early gives them back as well."""
@@ -303,7 +306,7 @@ class TestFailure:
         script = Script(answers(call=outcomes(m1=UNTOUCHED)))
         script.run(handle(here, batch(1, 2, 3, keys={1: 70, 2: 70})))
         assert called(script) == [1, 3]
-        assert script.params("release_some")[0]["seqs"] == [2]
+        assert script.params("unclaim")[0]["seqs"] == [2]
 
     def test_a_dead_one_whose_key_goes_on(self) -> None:
         """Its key is locked with those of the others, its number counts as applied, and the next is promoted."""
@@ -311,7 +314,9 @@ class TestFailure:
         here, script = holding(by, BY), Script(answers(call=outcomes(m2=Outcome(error=Reject("no")))))
         some = [claimed(1, BY, key=90), claimed(2, by, key=70, sequence=3)]
         script.run(handle(here, some))
-        assert script.story == ["begin call call lock_keys advance finish settle add_attempt promote claim park commit"]
+        assert script.transactions == [
+            "begin call call lock_keys advance finish settle add_attempt promote claim park commit"
+        ]
         assert script.params("lock_keys") == script.params("promote") == [{"key_hashes": [70, 90]}]
         assert script.params("advance") == [{"seqs": [2]}]
         assert script.params("settle")[0]["detach"] is True
@@ -340,10 +345,10 @@ class TestFailure:
         """One for so many quick messages, none after the last, and none where nothing was written."""
         here, script = holding(), Script(answers())
         script.run(handle(here, batch(*range(1, 3 * SPACING + 1))))
-        assert len(script.params("make_point")) == 2
+        assert len(script.params("savepoint")) == 2
         here, script = holding(), Script(answers(call=Outcome()))
         script.run(handle(here, batch(*range(1, 3 * SPACING + 1))))
-        assert script.params("make_point") == []
+        assert script.params("savepoint") == []
 
     def test_a_transaction_has_at_most_so_many_savepoints(self) -> None:
         """Those that handlers make count too: the group is committed, and the rest goes on."""
@@ -365,17 +370,20 @@ class TestFailure:
         lost = Outcome(error=ContractViolation("ended"), touched=True, lost=True)
         here, script = holding(), Script(answers(call=outcomes(m2=lost)))
         script.run(handle(here, batch(1, 2, 3, 4, keys={2: 70, 4: 70})))
-        assert script.story[:3] == [
+        assert script.transactions[:3] == [
             "begin call call rollback",
             "begin settle add_attempt commit",
-            "begin release_some commit",
+            "begin unclaim commit",
         ]
         assert finished(script) == [[1, 3]]
         assert called(script) == [1, 2, 1, 3]
 
     def test_a_savepoint_that_cannot_be_made_or_gone_back_to(self) -> None:
         """The transaction is not what it was: the one that has just run is to blame, the others run again."""
-        here, script = holding(), Script(answers(back_to_point=StoreError("no such point"), call=outcomes(m4=FAILED)))
+        here, script = (
+            holding(),
+            Script(answers(rollback_to_savepoint=StoreError("no such savepoint"), call=outcomes(m4=FAILED))),
+        )
         script.run(handle(here, batch(1, 2, 3, 4)))
         assert finished(script) == [[1, 2, 3]]
         assert [one["seq"] for one in script.params("settle")] == [4]
@@ -383,7 +391,7 @@ class TestFailure:
     def test_a_transaction_that_could_not_begin_is_charged_to_nobody(self) -> None:
         """The database refused its first savepoint, so there is none to go back to; each runs again alone."""
         script = Script(
-            answers(back_to_point=StoreError("no such savepoint"), call=outcomes(m1=[INFRASTRUCTURE, FINE]))
+            answers(rollback_to_savepoint=StoreError("no such savepoint"), call=outcomes(m1=[INFRASTRUCTURE, FINE]))
         )
         script.run(handle(holding(), batch(1, 2)))
         assert finished(script) == [[1], [2]]
@@ -392,7 +400,7 @@ class TestFailure:
     @pytest.mark.usefixtures("_often")
     def test_a_connection_lost_at_a_savepoint(self) -> None:
         """Nothing was committed, so all of it runs again, each by itself."""
-        here, script = holding(), Script(answers(make_point=Turns(Lost(), [])))
+        here, script = holding(), Script(answers(savepoint=Turns(Lost(), [])))
         script.run(handle(here, batch(1, 2, 3)))
         assert finished(script) == [[1], [2], [3]]
 
@@ -400,7 +408,7 @@ class TestFailure:
         """Where nothing stands there is no commit to share: each is settled in its own."""
         here, script = holding(), Script(answers(call=outcomes(m1=UNTOUCHED, m2=UNTOUCHED)))
         script.run(handle(here, batch(1, 2)))
-        assert script.story == [
+        assert script.transactions == [
             "begin call call rollback",
             "begin settle add_attempt commit",
             "begin settle add_attempt commit",
@@ -421,10 +429,10 @@ class TestFailure:
 
     def test_a_result_that_cannot_be_stored_breaks_the_contract(self) -> None:
         """Undone and dead, with a text that says what to return."""
-        for value in (object(), {1, 2}, float("nan")):
+        for value in (object(), {object()}, float("nan")):
             here, script = holding(), Script(answers(call=Outcome(value=value)))
             script.run(handle(here, batch(5)))
-            assert script.story[0] == "begin call rollback"
+            assert script.transactions[0] == "begin call rollback"
             assert script.params("settle")[0]["state"] == "dead"
             assert "return None or JSON-able data" in script.params("add_attempt")[0]["error"]
 
@@ -439,7 +447,7 @@ class TestFailure:
             script.run(handle(here, batch(5)))
             for stored in script.params("store_results"):
                 one = delivery()
-                again = Script({"receive": [], "known": [(0, 5, one.hash, one.type_hash, 1, stored["result"])]})
+                again = Script({"receive": [], "known": [(0, 5, one.hash, one.type_hash, 1, stored["result"], 0.0)]})
                 (receipt,) = again.run(receive(here.context, here.context.cache, [one]))
                 assert isinstance(receipt, Receipt)
                 assert receipt.status == "duplicate"
@@ -454,16 +462,16 @@ class TestProblem:
         here, script = holding(), Script(answers())
         script.run(handle(here, [claimed(4, BY, problem=problem), *batch(5, 6)]))
         assert called(script) == [5, 6]
-        assert script.story == ["begin settle add_attempt commit", "begin call call finish claim park commit"]
+        assert script.transactions == ["begin settle add_attempt commit", "begin call call finish claim park commit"]
         assert script.params("settle")[0]["state"] == "dead"
 
     def test_its_successors_do_not_overtake_it(self) -> None:
-        """What comes after it in its key is released, unrun."""
+        """What comes after it in its key is unclaimed, unrun."""
         here, script = holding(), Script(answers())
         some = [claimed(4, BY, key=70, problem=InvalidMessage("x")), claimed(5, BY, key=70), claimed(6, BY, key=80)]
         script.run(handle(here, some))
         assert called(script) == [6]
-        assert script.params("release_some")[0]["seqs"] == [5]
+        assert script.params("unclaim")[0]["seqs"] == [5]
 
     def test_its_predecessors_run(self) -> None:
         """What comes before it in its key is not its business."""
@@ -480,7 +488,7 @@ class TestInfrastructure:
         """Uncharged, soon again."""
         here, script = holding(), Script(answers(call=INFRASTRUCTURE))
         script.run(handle(here, batch(5)))
-        assert script.story == ["begin call rollback", "begin postpone commit"]
+        assert script.transactions == ["begin call rollback", "begin postpone commit"]
         assert script.params("add_attempt") == []
 
     def test_in_a_group_it_runs_again_alone(self) -> None:
@@ -496,7 +504,7 @@ class TestInfrastructure:
         here = holding()
         script = Script(answers(call=INFRASTRUCTURE, rollback=Lost()))
         script.run(handle(here, batch(5)))
-        assert script.story == ["begin call rollback", "reconnect", "begin postpone commit"]
+        assert script.transactions == ["begin call rollback", "reconnect", "begin postpone commit"]
 
     @pytest.mark.parametrize("place", ["finish", "commit"])
     def test_a_conflict_at_the_end_is_postponed(self, place: str) -> None:
@@ -504,8 +512,8 @@ class TestInfrastructure:
         here = holding(stop=Stop(after=2))
         script = Script(answers(**{place: Turns(StoreConflict("deadlock"), [])}))
         script.run(handle(here, batch(5)))
-        assert script.story[0].endswith("rollback")
-        assert script.story[1] == "begin postpone commit"
+        assert script.transactions[0].endswith("rollback")
+        assert script.transactions[1] == "begin postpone commit"
         assert script.params("add_attempt") == []
 
     def test_a_conflict_of_a_group_tries_each_alone(self) -> None:
@@ -513,7 +521,7 @@ class TestInfrastructure:
         here = holding()
         script = Script(answers(finish=Turns(StoreConflict("deadlock"), [])))
         script.run(handle(here, batch(1, 2)))
-        assert script.story == [
+        assert script.transactions == [
             "begin call call finish rollback",
             "begin call finish commit",
             "begin call finish claim park commit",
@@ -544,7 +552,7 @@ class TestRefusedFinish:
         here = holding(stop=Stop(after=2))
         script = Script(answers(finish=error))
         script.run(handle(here, batch(5)))
-        assert script.story == ["begin call finish rollback", "begin settle add_attempt commit"]
+        assert script.transactions == ["begin call finish rollback", "begin settle add_attempt commit"]
         assert script.params("settle")[0]["state"] == state
 
     def test_in_a_group_each_runs_alone(self) -> None:
@@ -565,37 +573,37 @@ class TestRefusedFinish:
     )
     @pytest.mark.parametrize("place", ["finish", "claim", "park", "commit"])
     def test_the_claim_that_rode_along_is_forgotten(self, place: str, error: Exception) -> None:
-        """It was rolled back with the rest: its token must not keep the lane inside the gate for ever."""
+        """It was rolled back with the rest: its token must not keep the lane inside for ever."""
         here = holding()
         usual = {"claim": [claim_row(9, hashed=77)], "park": []}
         script = Script(answers(**{**usual, place: Turns(error, [])}))
         script.run(handle(here, batch(5)))
         assert here.open_tokens == set()
-        assert here.gate.enter_alone("another")
+        assert here.isolation.enter_alone("another")
 
 
 class TestGuard:
     """The finish found that a row was not in the state its writer believed."""
 
     def test_taken_over(self) -> None:
-        """Notes gone: everything is undone, nothing is charged, nothing is run again."""
+        """Claims gone: everything is undone, nothing is charged, nothing is run again."""
         here = holding()
-        script = Script(answers(finish=GuardFailed("x"), noted=[]))
+        script = Script(answers(finish=GuardFailed("x"), still_claimed=[]))
         assert script.run(handle(here, batch(5, 6))) == []
-        assert script.story[0] == "begin call call finish rollback"
-        assert "settle" not in " ".join(script.story)
+        assert script.transactions[0] == "begin call call finish rollback"
+        assert "settle" not in " ".join(script.transactions)
         assert called(script) == [5, 6]
         assert here.finished == 0
         assert here.open_tokens == set()
 
     def test_taken_over_in_part(self) -> None:
-        """What is still ours runs again under the same note; the rest is another's."""
+        """What is still ours runs again under the same claim; the rest is another's."""
         here = holding()
-        script = Script(answers(finish=Turns(GuardFailed("x"), []), noted=[(6,)]))
+        script = Script(answers(finish=Turns(GuardFailed("x"), []), still_claimed=[(6,)]))
         script.run(handle(here, batch(5, 6)))
         assert called(script) == [5, 6, 6]
         assert finished(script) == [[5, 6], [6]]
-        assert script.params("noted") == [{"worker": WORKER, "token": 1}] * 2
+        assert script.params("still_claimed") == [{"worker": WORKER, "tokens": [1]}] * 2
         assert here.finished == 1
 
     def test_taken_over_while_some_wait_to_run_alone(self) -> None:
@@ -606,15 +614,15 @@ class TestGuard:
             return GuardFailed("x") if request.params["seqs"] == [3, 4] else []
 
         alone = Outcome(error=NeedsAlone())
-        script = Script(answers(call=outcomes(m2=[alone, FINE]), finish=finish, noted=[(3,)]))
+        script = Script(answers(call=outcomes(m2=[alone, FINE]), finish=finish, still_claimed=[(3,)]))
         script.run(handle(here, batch(1, 2, 3, 4, by=handler(group=2))))
         assert finished(script) == [[1], [3, 4], [3]]
         assert called(script) == [1, 2, 3, 4, 3]
 
-    def test_with_all_notes_in_place_the_handler_ended_the_transaction(self) -> None:
+    def test_with_all_claims_in_place_the_handler_ended_the_transaction(self) -> None:
         """A broken contract: dead, with a text that says what to remove."""
         here = holding()
-        script = Script(answers(finish=GuardFailed("x"), noted=[(5,)]))
+        script = Script(answers(finish=GuardFailed("x"), still_claimed=[(5,)]))
         script.run(handle(here, batch(5)))
         assert script.params("settle")[0]["state"] == "dead"
         assert "the handler ended the transaction" in script.params("add_attempt")[0]["error"]
@@ -627,11 +635,11 @@ class TestGuard:
         def finish(request: Any) -> Any:
             return GuardFailed("x") if 2 in request.params["seqs"] else []
 
-        def noted(_: Any) -> list[tuple[int]]:
+        def still_claimed(_: Any) -> list[tuple[int]]:
             done = {1} if len(finished(script)) > 2 else set()
             return [(seq,) for seq in (1, 2, 3) if seq not in done]
 
-        script = Script(answers(finish=finish, noted=noted))
+        script = Script(answers(finish=finish, still_claimed=still_claimed))
         script.run(handle(here, batch(1, 2, 3)))
         assert finished(script) == [[1, 2, 3], [1], [2], [3]]
         assert [(one["seq"], one["state"]) for one in script.params("settle")] == [(2, "dead")]
@@ -643,13 +651,13 @@ class TestUnknownOutcome:
 
     @pytest.mark.parametrize("place", ["finish", "commit"])
     def test_it_was_not_committed(self, place: str) -> None:
-        """Reconnect, read: the notes are there, so each runs again by itself, uncharged."""
+        """Reconnect, read: the claims are there, so each runs again by itself, uncharged."""
         here = holding()
-        script = Script(answers(**{place: Turns(Lost(), [])}, noted=[(5,), (6,)]))
+        script = Script(answers(**{place: Turns(Lost(), [])}, still_claimed=[(5,), (6,)]))
         script.run(handle(here, batch(5, 6)))
-        assert script.story[0].startswith("begin call call finish")
-        assert script.story[1] == "reconnect"
-        assert script.story[2] == "begin noted commit"
+        assert script.transactions[0].startswith("begin call call finish")
+        assert script.transactions[1] == "reconnect"
+        assert script.transactions[2] == "begin still_claimed commit"
         assert called(script) == [5, 6, 5, 6]
         assert finished(script)[1:] == [[5], [6]]
         assert script.params("settle") == script.params("add_attempt") == []
@@ -659,33 +667,33 @@ class TestUnknownOutcome:
     def test_alone_it_is_postponed(self) -> None:
         """Tried again after a moment, not in a hot loop, and nobody is charged."""
         here = holding()
-        script = Script(answers(commit=Turns(Lost(), []), noted=[(5,)]))
+        script = Script(answers(commit=Turns(Lost(), []), still_claimed=[(5,)]))
         script.run(handle(here, batch(5)))
         assert called(script) == [5]
-        assert script.story[-1] == "begin postpone commit"
+        assert script.transactions[-1] == "begin postpone commit"
         assert script.params("add_attempt") == []
         assert here.open_tokens == set()
 
     def test_it_was_committed(self) -> None:
-        """The notes are gone, so it is finished: nothing runs again."""
+        """The claims are gone, so it is finished: nothing runs again."""
         here = holding()
-        script = Script(answers(commit=Turns(Lost(), []), noted=[]))
+        script = Script(answers(commit=Turns(Lost(), []), still_claimed=[]))
         assert script.run(handle(here, batch(5, 6))) == []
         assert called(script) == [5, 6]
         assert here.finished == 2
 
     def test_the_claim_that_rode_along_is_let_go(self) -> None:
-        """Perhaps it was committed too: its rows are released, whatever they are."""
+        """Perhaps it was committed too: its rows are unclaimed, whatever they are."""
         here = holding()
-        script = Script(answers(claim=[claim_row(9)], commit=Turns(Lost(), []), noted=[]))
+        script = Script(answers(claim=[claim_row(9)], commit=Turns(Lost(), []), still_claimed=[]))
         assert script.run(handle(here, batch(5))) == []
-        assert script.params("release") == [{"worker": WORKER, "tokens": [2]}]
+        assert script.params("unclaim_tokens") == [{"worker": WORKER, "tokens": [2]}]
         assert here.open_tokens == set()
 
     def test_a_part_of_a_group_can_be_gone(self) -> None:
         """Taken over meanwhile: what is still ours runs again."""
         here = holding()
-        script = Script(answers(commit=Turns(Lost(), []), noted=[(6,)]))
+        script = Script(answers(commit=Turns(Lost(), []), still_claimed=[(6,)]))
         script.run(handle(here, batch(5, 6)))
         assert called(script) == [5, 6, 6]
 
@@ -693,7 +701,7 @@ class TestUnknownOutcome:
         """The messages that had not run yet come next, whatever became of the first ones."""
         here = holding(settings=Settings(group_time=timedelta(0)))
         here.context.clock = Clock(step=0.001)
-        script = Script(answers(commit=Turns(Lost(), []), noted=[(6,)]))
+        script = Script(answers(commit=Turns(Lost(), []), still_claimed=[(6,)]))
         script.run(handle(here, batch(5, 6)))
         assert called(script) == [5, 6]
         assert finished(script) == [[5], [6]]
@@ -702,19 +710,19 @@ class TestUnknownOutcome:
     def test_a_statement_that_took_too_long(self) -> None:
         """The connection still works: rolled back, read, postponed."""
         here = holding()
-        script = Script(answers(finish=Turns(StoreUnavailable("lock timeout"), []), noted=[(5,)]))
+        script = Script(answers(finish=Turns(StoreUnavailable("lock timeout"), []), still_claimed=[(5,)]))
         script.run(handle(here, batch(5)))
-        assert script.story[0].endswith("finish rollback")
-        assert "reconnect" not in script.story
+        assert script.transactions[0].endswith("finish rollback")
+        assert "reconnect" not in script.transactions
         assert called(script) == [5]
-        assert script.story[-1] == "begin postpone commit"
+        assert script.transactions[-1] == "begin postpone commit"
 
     def test_the_database_stays_away(self) -> None:
         """It asks again and again, more and more slowly, and does nothing else."""
         here = holding()
-        script = Script(answers(commit=Turns(Lost(), []), noted=[], reconnect=Turns(*[False] * 8, *[True])))
+        script = Script(answers(commit=Turns(Lost(), []), still_claimed=[], reconnect=Turns(*[False] * 8, *[True])))
         script.run(handle(here, batch(5)))
-        assert script.story[1:18] == ["reconnect", "wait"] * 8 + ["reconnect"]
+        assert script.transactions[1:18] == ["reconnect", "wait"] * 8 + ["reconnect"]
         waits = [request.seconds for request in script.requests if type(request).__name__ == "Wait"]
         assert waits == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
 
@@ -731,40 +739,40 @@ class TestStop:
     """The worker stops."""
 
     def test_what_has_not_begun_is_given_back(self) -> None:
-        """The running group is finished, the rest is released uncharged."""
+        """The running group is finished, the rest is unclaimed, uncharged."""
         small = handler(group=2)
         here = holding(small, stop=Stop(after=1))
         script = Script(answers())
         assert script.run(handle(here, batch(1, 2, 3, 4, by=small))) == []
-        assert script.story == ["begin call call finish commit", "begin release_some commit"]
-        assert script.params("release_some")[0]["seqs"] == [3, 4]
+        assert script.transactions == ["begin call call finish commit", "begin unclaim commit"]
+        assert script.params("unclaim")[0]["seqs"] == [3, 4]
         assert here.open_tokens == set()
 
-    def test_those_put_aside_are_given_back_too(self) -> None:
+    def test_those_that_run_alone_are_given_back_too(self) -> None:
         """Uncharged: they were to run alone."""
         here = holding(stop=Stop(after=1))
         script = Script(answers(call=outcomes(m2=Outcome(error=NeedsAlone()))))
         script.run(handle(here, batch(1, 2, 3, keys={2: 70, 3: 70})))
-        assert script.params("release_some")[0]["seqs"] == [2, 3]
+        assert script.params("unclaim")[0]["seqs"] == [2, 3]
         assert script.params("settle") == []
 
 
 class TestPlaces:
     """Order within a key is by place, not by arrival."""
 
-    def test_those_put_aside_run_by_place(self) -> None:
+    def test_those_that_run_alone_run_by_place(self) -> None:
         """A late arrival with an earlier place runs before what follows it, also one by one."""
         here, script = holding(), Script(answers(finish=Turns(StoreConflict("deadlock"), [])))
         early, late = claimed(9, BY, key=70, place=1), claimed(4, BY, key=70, place=2)
         script.run(handle(here, [early, late]))
         assert finished(script)[1:] == [[9], [4]]
 
-    def test_what_follows_by_place_is_released(self) -> None:
+    def test_what_follows_by_place_is_unclaimed(self) -> None:
         """A later place does not run when the earlier one is settled, whatever their numbers."""
         here, script = holding(), Script(answers(call=outcomes(m9=FAILED)))
         script.run(handle(here, [claimed(9, BY, key=70, place=1), claimed(4, BY, key=70, place=2)]))
         assert [one["seq"] for one in script.params("settle")] == [9]
-        assert script.params("release_some")[0]["seqs"] == [4]
+        assert script.params("unclaim")[0]["seqs"] == [4]
 
 
 class TestNumbers:
@@ -777,7 +785,7 @@ class TestNumbers:
         here, script = holding(self.COUNTING), Script(answers())
         some = [claimed(5, self.COUNTING, key=70, sequence=1), claimed(6, self.COUNTING, key=70, sequence=2)]
         script.run(handle(here, some))
-        assert script.story == ["begin call call lock_keys advance finish promote claim park commit"]
+        assert script.transactions == ["begin call call lock_keys advance finish promote claim park commit"]
         assert script.params("advance") == [{"seqs": [5, 6]}]
 
     def test_a_stale_number_is_finished_without_running(self) -> None:
@@ -825,9 +833,9 @@ class TestBatch:
         """Nothing is stored under the wrong message: undone, tried one by one, and then dead with the reason."""
         here, script = holding(self.TOGETHER), Script(answers(call=Outcome(value=value, touched=True)))
         script.run(handle(here, self.some(1, 2)))
-        assert script.story[0].startswith("begin call back_to_point call")
-        for story in script.params("add_attempt"):
-            assert "a list with one result for each" in story["error"]
+        assert script.transactions[0].startswith("begin call rollback_to_savepoint call")
+        for attempt in script.params("add_attempt"):
+            assert "a list with one result for each" in attempt["error"]
 
     def test_a_failure_is_found_one_by_one(self) -> None:
         """Nobody can say which of them it was: each gets a list of its own, in the same transaction."""
@@ -879,7 +887,7 @@ class TestSent:
         """A row for each, for the relay, ready, without a guard by the catalog; before the key locks and the finish."""
         here, script = holding(), Script(answers(call=self.sending("shipped", "mailed"), receive=[]))
         script.run(handle(here, batch(5, keys={5: 70})))
-        assert script.story == ["begin call receive lock_keys finish promote claim park commit"]
+        assert script.transactions == ["begin call receive lock_keys finish promote claim park commit"]
         rows = script.params("receive")
         assert [(row["ordinal"], row["type"], row["consumer"], row["subscription"]) for row in rows] == [
             (0, "shipped", 100, 100),
@@ -927,7 +935,7 @@ class TestSent:
             kept.message.send("shipped")
 
     def test_a_message_that_cannot_send_runs_all_the_same(self) -> None:
-        """Without a draft there is nothing to write."""
+        """Without an outbox there is nothing to write."""
         here, script = holding(), Script(answers())
         mute = replace(claimed(5, BY), call=Call(BY, message(seq=5)))
         script.run(handle(here, [mute]))
@@ -962,14 +970,14 @@ class TestRelay:
         """There is nothing before it to keep."""
         here, script = holding(self.OUT), Script(answers(call=FAILED))
         script.run(handle(here, self.some(1)))
-        assert script.story[0] == "begin call rollback"
+        assert script.transactions[0] == "begin call rollback"
 
     def test_it_claims_from_its_own_index(self) -> None:
         """The next outgoing messages, not incoming ones."""
         here = holding(self.OUT, destination="default")
         script = Script(answers(claim_outgoing=[]))
         script.run(handle(here, self.some(1)))
-        assert script.story == ["begin call finish claim_outgoing park commit"]
+        assert script.transactions == ["begin call finish claim_outgoing park commit"]
 
 
 class TestOnce:
@@ -993,14 +1001,14 @@ class TestOnce:
         here = holding()
 
         def call(_: Call) -> Outcome:
-            here.unknown = "nobody knows whether it happened"
+            here.unknown = "whether it happened is unknown"
             return FINE
 
         script = Script(answers(call=call))
         script.run(handle(here, batch(5)))
         assert finished(script) == []
         assert script.params("settle")[0]["state"] == "dead"
-        assert "OutcomeUnknown: nobody knows" in script.params("add_attempt")[0]["error"]
+        assert "OutcomeUnknown: whether it happened is unknown" in script.params("add_attempt")[0]["error"]
 
 
 class TestCircuit:
@@ -1019,7 +1027,7 @@ class TestCircuit:
         here, script = holding(by, BY), Script(answers(call=outcomes(m1=FAILED, m2=FAILED, m3=FAILED)))
         script.run(handle(here, [claimed(1, by), claimed(2, by), claimed(3, by), claimed(4, BY)]))
         assert [one["seq"] for one in script.params("settle")] == [1, 2]
-        assert script.params("release_some")[0]["seqs"] == [3]
+        assert script.params("unclaim")[0]["seqs"] == [3]
         assert finished(script) == [[4]]
         assert self.breaker(by).is_open
 
@@ -1032,7 +1040,7 @@ class TestCircuit:
         (put_off,) = script.params("put_off")
         assert put_off["seqs"] == [1, 4]
         assert 0 < put_off["delay"] <= 60
-        assert script.params("release_some")[0]["seqs"] == [2]
+        assert script.params("unclaim")[0]["seqs"] == [2]
         assert finished(script) == [[3]]
         assert script.params("settle") == []
 
@@ -1070,10 +1078,10 @@ def test_undo_and_reconnect_by_themselves() -> None:
     """A rollback that works needs no new connection; one that does not, does."""
     here = holding()
     script = Script({"rollback": Turns([], Lost())})
-    script.story.append("begin")
+    script.transactions.append("begin")
     script.run(undo(here))
-    assert script.story == ["begin rollback"]
+    assert script.transactions == ["begin rollback"]
     script.run(undo(here))
-    assert script.story == ["begin rollback rollback", "reconnect"]
+    assert script.transactions == ["begin rollback rollback", "reconnect"]
     script.run(reconnect(here))
-    assert script.story[-1] == "reconnect"
+    assert script.transactions[-1] == "reconnect"

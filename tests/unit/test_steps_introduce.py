@@ -15,7 +15,7 @@ from onceward.steps.join import join
 from tests.unit.builders import NOW, catalog, catalog_answers, context, delivery, handler
 from tests.unit.script import Lost, Script, Turns
 
-RELOADED = "begin catalog names subscriptions unhandled_types commit"
+RELOADED = "begin catalog names subscriptions unhandled_types pauses commit"
 WRITTEN = "begin lock_catalog {} touch_catalog commit"
 
 
@@ -32,7 +32,7 @@ class TestSubscribe:
         here = context(*mine)
         script = Script(catalog_answers(here.cache.catalog))
         script.run(subscribe(here, here.cache))
-        assert script.story == [RELOADED]
+        assert script.transactions == [RELOADED]
 
     def test_what_is_missing_or_different_is_written(self) -> None:
         """In a fixed order, and the catalog's version moves with it, so nobody stores under the old one afterwards."""
@@ -41,7 +41,7 @@ class TestSubscribe:
         there = catalog(handler("sent", consumer="mail", key="order"), handler("paid", key="order", on_dead="continue"))
         script = Script({"subscribe": [], **catalog_answers(there)})
         script.run(subscribe(here, here.cache))
-        assert script.story == [RELOADED, WRITTEN.format("subscribe"), RELOADED]
+        assert script.transactions == [RELOADED, WRITTEN.format("subscribe"), RELOADED]
         plain = {"key_path": None, "sequence": None, "on_dead": "block", "aggregate": None}
         assert script.params("subscribe") == [
             {"consumer": there.names["mail"], "type": "sent", **plain, "key_function": True}
@@ -58,7 +58,7 @@ class TestSubscribe:
             {name: Turns(now[name], later[name], later[name]) for name in now} | {"add_name": [], "subscribe": []}
         )
         script.run(subscribe(here, cache))
-        assert script.story[:2] == [RELOADED, "begin add_name add_name add_name touch_catalog commit"]
+        assert script.transactions[:2] == [RELOADED, "begin add_name add_name add_name touch_catalog commit"]
         assert cache.catalog.version == 4
 
     @pytest.mark.parametrize("place", ["subscribe", "touch_catalog", "commit"])
@@ -119,7 +119,7 @@ class TestStay:
         here = self.introduced(handler())
         script = Script(catalog_answers(here.cache.catalog))
         assert script.run(stay_introduced(here)) == 0
-        assert script.story == ["begin catalog commit"]
+        assert script.transactions == ["begin catalog commit"]
 
     @pytest.mark.parametrize("reloaded", [True, False], ids=["a receive has read it already", "nobody has"])
     def test_what_a_failover_took_back_is_told_again(self, *, reloaded: bool) -> None:
@@ -131,7 +131,7 @@ class TestStay:
         script = Script({**catalog_answers(before), "add_name": [], "subscribe": [], "latest_source": []})
         assert script.run(stay_introduced(here)) == 1
         assert [row["type"] for row in script.params("subscribe")] == ["paid"]
-        assert script.story[-3:] == [WRITTEN.format("subscribe"), RELOADED, "begin latest_source commit"]
+        assert script.transactions[-3:] == [WRITTEN.format("subscribe"), RELOADED, "begin latest_source commit"]
 
     def test_a_change_that_a_failover_took_back_is_made_again(self) -> None:
         """The catalog has the version of before: it can only have gone back, for a version is never given again."""
@@ -152,7 +152,7 @@ class TestStay:
         known = {n: one._replace(retired=one.type == "sent") for n, one in there.subscriptions.items()}
         script = Script(catalog_answers(there._replace(subscriptions=known)))
         assert script.run(stay_introduced(here)) == 0
-        assert script.story == ["begin catalog commit", RELOADED]
+        assert script.transactions == ["begin catalog commit", RELOADED]
 
 
 class TestJoin:
@@ -169,7 +169,7 @@ class TestJoin:
         here.introduction.declared = here.registry.declared
         script = Script({"hold_catalog": [(False,)], "receive": [(0, 1, NOW)]})
         self.joined(script, here)
-        assert script.story == ["begin hold_catalog commit", "begin receive commit"]
+        assert script.transactions == ["begin hold_catalog commit", "begin receive commit"]
 
     def test_a_new_source_is_written_beside_it(self) -> None:
         """D30: on a connection of its own, before the caller's transaction is used."""
@@ -182,7 +182,7 @@ class TestJoin:
         )
         self.joined(script, here)
         assert isinstance(script.trips[0], Do)
-        assert script.story[-2:] == ["begin hold_catalog commit", "begin receive commit"]
+        assert script.transactions[-2:] == ["begin hold_catalog commit", "begin receive commit"]
 
     def test_where_the_caller_is_the_only_writer_nothing_is_remembered(self) -> None:
         """D18: what is missing is written in its transaction, and may be rolled back with it."""
@@ -198,7 +198,7 @@ class TestJoin:
             }
         )
         self.joined(script, here, apart=False)
-        assert script.story[0] == "begin hold_catalog commit"
+        assert script.transactions[0] == "begin hold_catalog commit"
         assert here.cache.catalog is before
         assert not here.introduction.declared
 

@@ -1,4 +1,4 @@
-"""A suspect runs apart or alone; a lane knows which claims are open; a claimed row becomes a message or a problem."""
+"""Isolated messages run apart or alone; a lane knows its open claims; a claimed row becomes a message or a problem."""
 
 from __future__ import annotations
 
@@ -16,187 +16,187 @@ from onceward.errors import HandlerNotFound, InvalidMessage, OutcomeUnknown
 from onceward.flow import Call, Outcome
 from onceward.message import Message
 from onceward.retry import VersionGap
-from onceward.steps.gate import Gate
+from onceward.steps.isolation import Isolation
 from onceward.steps.lane import Claimed, Lane, open_tokens
 from onceward.steps.lane import claimed as claimed_row
-from onceward.steps.order import PASS, Verdict
+from onceward.stores.moves.claims import PASS, ClaimedRow, Verdict
 from tests.unit.builders import NOW, SERVICE, WORKER, claim_row, claimed, context, handler, lane, relay, stored_headers
 
 A, B, C = "a", "b", "c"
 
 
 def read(here: Lane, token: int, row: tuple[Any, ...], verdict: Verdict = PASS) -> Claimed:
-    return claimed_row(here, token, row, verdict)
+    return claimed_row(here, token, ClaimedRow._make(row), verdict)
 
 
-def closed(gate: Gate) -> bool:
+def closed(isolation: Isolation) -> bool:
     """As the property, asked anew each time."""
-    return gate.closed
+    return isolation.closed
 
 
 def test_a_process_knows_the_claims_of_all_its_lanes() -> None:
-    """Of those inside the gate, one that is alone, too; what only waits there has none."""
-    gate = Gate()
-    one, two, three = (lane(context(handler()), gate=gate) for _ in range(3))
+    """Of those inside, one that is alone, too; what only waits there has none."""
+    isolation = Isolation()
+    one, two, three = (lane(context(handler()), isolation=isolation) for _ in range(3))
     for number, here in enumerate((one, two, three)):
         here.open_tokens |= {number, number + 10}
-    gate.enter(one)
-    gate.enter("another")
-    assert open_tokens(gate) == {0, 10}
-    gate.leave(one)
-    gate.leave("another")
-    gate.enter_alone(two)
-    assert open_tokens(gate) == {1, 11}
+    isolation.enter(one)
+    isolation.enter("another")
+    assert open_tokens(isolation) == {0, 10}
+    isolation.leave(one)
+    isolation.leave("another")
+    isolation.enter_alone(two)
+    assert open_tokens(isolation) == {1, 11}
 
 
-class TestGate:
+class TestIsolation:
     """Others, or one alone."""
 
     def test_others_go_in_together(self) -> None:
-        """Without a suspect nobody waits, and going in twice is going in."""
-        gate = Gate()
-        assert gate.enter(A)
-        assert gate.enter(B)
-        assert gate.enter(A)
-        assert not closed(gate)
+        """Without an isolated message nobody waits, and going in twice is going in."""
+        isolation = Isolation()
+        assert isolation.enter(A)
+        assert isolation.enter(B)
+        assert isolation.enter(A)
+        assert not closed(isolation)
 
     def test_alone_means_that_all_others_are_out(self) -> None:
-        """Whoever asks first closes the gate, and is alone as soon as the last of the others has left."""
-        gate = Gate()
-        gate.enter(A)
-        gate.enter(B)
-        assert not gate.enter_alone(C)
-        assert closed(gate)
-        gate.leave(A)
-        assert not gate.enter_alone(C)
-        gate.leave(B)
-        assert gate.enter_alone(C)
-        assert not gate.enter(A)
-        assert not gate.enter_alone(B)
-        gate.leave(C)
-        assert not closed(gate)
-        assert gate.enter(A)
+        """Whoever asks first keeps others out, and is alone as soon as the last of the others has left."""
+        isolation = Isolation()
+        isolation.enter(A)
+        isolation.enter(B)
+        assert not isolation.enter_alone(C)
+        assert closed(isolation)
+        isolation.leave(A)
+        assert not isolation.enter_alone(C)
+        isolation.leave(B)
+        assert isolation.enter_alone(C)
+        assert not isolation.enter(A)
+        assert not isolation.enter_alone(B)
+        isolation.leave(C)
+        assert not closed(isolation)
+        assert isolation.enter(A)
 
     def test_whoever_is_inside_may_stay(self) -> None:
         """One that asks again while another waits to be alone is what that one waits for."""
-        gate = Gate()
-        gate.enter(A)
-        assert not gate.enter_alone(B)
-        assert gate.enter(A)
-        assert not gate.enter(C)
-        gate.leave(A)
-        assert gate.enter_alone(B)
+        isolation = Isolation()
+        isolation.enter(A)
+        assert not isolation.enter_alone(B)
+        assert isolation.enter(A)
+        assert not isolation.enter(C)
+        isolation.leave(A)
+        assert isolation.enter_alone(B)
 
     def test_one_who_is_inside_may_stay_alone(self) -> None:
         """Its own presence is no obstacle."""
-        gate = Gate()
-        gate.enter(A)
-        assert gate.enter_alone(A)
-        assert not gate.enter(A)
-        gate.leave(A)
-        assert gate.enter(B)
+        isolation = Isolation()
+        isolation.enter(A)
+        assert isolation.enter_alone(A)
+        assert not isolation.enter(A)
+        isolation.leave(A)
+        assert isolation.enter(B)
 
     def test_the_wish_can_be_withdrawn(self) -> None:
-        """Leaving opens the gate again, also for one who never came in; a stranger's leaving does not."""
-        gate = Gate()
-        gate.enter(A)
-        assert not gate.enter_alone(B)
-        gate.leave(C)
-        assert closed(gate)
-        gate.leave(B)
-        assert not closed(gate)
-        assert gate.enter(C)
+        """Leaving lets others enter again, also for one who never came in; a stranger's leaving does not."""
+        isolation = Isolation()
+        isolation.enter(A)
+        assert not isolation.enter_alone(B)
+        isolation.leave(C)
+        assert closed(isolation)
+        isolation.leave(B)
+        assert not closed(isolation)
+        assert isolation.enter(C)
 
-    def test_one_of_a_kind_has_suspects(self) -> None:
-        """The others come and go meanwhile; nobody has suspects beside one who is alone."""
-        gate = Gate()
-        assert gate.enter_with_suspects(A, "sync")
-        assert not gate.enter_with_suspects(B, "sync")
-        assert gate.enter_with_suspects(C, "async")
-        assert gate.enter(B)
-        assert not closed(gate)
-        gate.leave(A)
-        assert gate.enter_with_suspects(B, "sync")
-        gate.leave(B)
-        assert not gate.enter_alone(A)
-        assert not gate.enter_with_suspects(B, "sync")
-        gate.leave(C)
-        assert gate.enter_alone(A)
+    def test_one_of_a_kind_has_isolated_ones(self) -> None:
+        """The others come and go meanwhile; nobody has isolated messages beside one who is alone."""
+        isolation = Isolation()
+        assert isolation.enter_with_isolated(A, "sync")
+        assert not isolation.enter_with_isolated(B, "sync")
+        assert isolation.enter_with_isolated(C, "async")
+        assert isolation.enter(B)
+        assert not closed(isolation)
+        isolation.leave(A)
+        assert isolation.enter_with_isolated(B, "sync")
+        isolation.leave(B)
+        assert not isolation.enter_alone(A)
+        assert not isolation.enter_with_isolated(B, "sync")
+        isolation.leave(C)
+        assert isolation.enter_alone(A)
 
     def test_only_one_is_alone(self) -> None:
-        """Two suspects: the second waits until the first has left."""
-        gate = Gate()
-        assert gate.enter_alone(A)
-        assert not gate.enter_alone(B)
-        gate.leave(A)
-        assert gate.enter_alone(B)
+        """Two isolated messages: the second waits until the first has left."""
+        isolation = Isolation()
+        assert isolation.enter_alone(A)
+        assert not isolation.enter_alone(B)
+        isolation.leave(A)
+        assert isolation.enter_alone(B)
 
     @given(
         st.lists(
             st.tuples(
-                st.sampled_from(["enter", "enter_with_suspects", "enter_alone", "leave"]), st.sampled_from([A, B, C])
+                st.sampled_from(["enter", "enter_with_isolated", "enter_alone", "leave"]), st.sampled_from([A, B, C])
             ),
             max_size=40,
         )
     )
     def test_whatever_happens_alone_is_alone(self, moves: list[tuple[str, str]]) -> None:
-        """After any history: nobody is granted entry while somebody is alone, and all leaving opens the gate."""
-        gate = Gate()
+        """After any history: nobody is granted entry while somebody is alone, and all leaving lets others in."""
+        isolation = Isolation()
         inside: set[str] = set()
-        with_suspects: set[str] = set()
+        with_isolated: set[str] = set()
         alone: str | None = None
         for move, who in moves:
-            granted = getattr(gate, move)(*(who, "kind") if move == "enter_with_suspects" else (who,))
+            granted = getattr(isolation, move)(*(who, "kind") if move == "enter_with_isolated" else (who,))
             if move == "leave":
                 inside.discard(who)
                 alone = None if alone == who else alone
-                with_suspects.discard(who)
-            elif move in ("enter", "enter_with_suspects") and granted:
+                with_isolated.discard(who)
+            elif move in ("enter", "enter_with_isolated") and granted:
                 assert alone is None
                 inside.add(who)
-                if move == "enter_with_suspects":
-                    assert not with_suspects
-                    with_suspects.add(who)
+                if move == "enter_with_isolated":
+                    assert not with_isolated
+                    with_isolated.add(who)
             elif granted:
                 assert inside <= {who}
                 assert alone in (None, who)
                 alone = who
         for who in (A, B, C):
-            gate.leave(who)
-        assert not closed(gate)
-        assert gate.enter(A)
+            isolation.leave(who)
+        assert not closed(isolation)
+        assert isolation.enter(A)
 
     def test_threads_agree(self) -> None:
         """With many threads at once, nobody is ever inside together with one who is alone."""
-        gate, inside, faults = Gate(), set[int](), list[str]()
+        isolation, inside, faults = Isolation(), set[int](), list[str]()
         alone_runs = [0]
 
         def visit(me: int) -> None:
             chance = random.Random(me)
             for _ in range(25):
                 if chance.random() < 0.25:
-                    while not gate.enter_alone(me):
+                    while not isolation.enter_alone(me):
                         time.sleep(0)
                     if inside - {me}:
                         faults.append(f"{me} is alone with {inside}")
                     alone_runs[0] += 1
                 else:
-                    while not gate.enter(me):
+                    while not isolation.enter(me):
                         time.sleep(0)
                 inside.add(me)
                 time.sleep(0)
                 inside.discard(me)
-                gate.leave(me)
+                isolation.leave(me)
 
         threads = [threading.Thread(target=visit, args=(number,)) for number in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(60)
-        assert not any(thread.is_alive() for thread in threads), "the gate is stuck"
+        assert not any(thread.is_alive() for thread in threads), "the isolation is stuck"
         assert faults == []
         assert alone_runs[0] > 0
-        assert not closed(gate)
+        assert not closed(isolation)
 
 
 class TestLane:
@@ -252,7 +252,7 @@ class TestLane:
         assert not here.looks_around()
 
     @pytest.mark.parametrize(
-        ("seconds", "ahead", "light", "key", "size"),
+        ("seconds", "has_backlog", "light", "key", "size"),
         [
             (0.0, True, True, None, 500),
             (0.0001, True, True, None, 500),
@@ -266,7 +266,7 @@ class TestLane:
         ],
     )
     def test_how_many_a_claim_takes(
-        self, seconds: float, *, ahead: bool, light: bool, key: str | None, size: int
+        self, seconds: float, *, has_backlog: bool, light: bool, key: str | None, size: int
     ) -> None:
         """What fits into a fifth of a second, up to a group; of a backlog of quick and small ones several groups.
 
@@ -277,7 +277,7 @@ class TestLane:
         (lot,) = here.lots
         assert (lot.size, lot.is_shared) == (100, True), "nobody knows yet how long they take"
         lot.measured(seconds * 100, 100)
-        lot.ahead, lot.is_light = ahead, light
+        lot.has_backlog, lot.is_light = has_backlog, light
         assert lot.size == size
         assert lot.is_shared is (size * seconds > lot.seconds / 2)
 
@@ -302,10 +302,10 @@ class TestLane:
     def test_what_a_claim_knows_of_its_handler(self) -> None:
         """Time limit, and what happens to its key, come from the handler; without one it is not run at all."""
         good = claimed(1, handler(timeout=9, on_dead="continue"))
-        assert (good.timeout, good.continues, good.external, good.sent) == (9.0, True, False, [])
+        assert (good.timeout, good.continues, good.external) == (9.0, True, False)
         assert isinstance(good.request, Call)
         bad = read(lane(context(handler())), 1, claim_row(1, version=9))
-        assert (bad.timeout, bad.continues, bad.external, bad.sent) == (60.0, False, False, [])
+        assert (bad.timeout, bad.continues, bad.external) == (60.0, False, False)
         with pytest.raises(AssertionError, match="never run"):
             _ = bad.request
 

@@ -12,7 +12,8 @@ from onceward.errors import ConfigurationError, StoreConflict, StoreUnavailable
 from onceward.flow import Each, Flow
 from onceward.registry import Handler
 from onceward.steps.context import Context
-from onceward.steps.operate import Resolution, discard, redrive, release, resolve, settle_effect
+from onceward.steps.operate import discard, redrive, resolve, settle_effect, unblock
+from onceward.stores.moves.operations import Resolution
 from tests.unit.builders import NOW, SERVICE, catalog, catalog_answers, context, delivery, handler
 from tests.unit.script import Lost, Script
 
@@ -34,7 +35,7 @@ class TestRedrive:
         """No action without its line; the message keeps its key."""
         script = Script({"key_of": [found], "redrive": [(5,)]})
         assert script.run(redrive(context(), 5, **WHO)) is True
-        assert script.story == ["begin key_of redrive add_audit commit"]
+        assert script.transactions == ["begin key_of commit", "begin redrive add_audit commit"]
         assert script.params("redrive") == [{"seq": 5, "key_hash": key_hash, "seen_key": key_hash}]
         assert script.params("add_audit") == [{"action": "redrive", "seq": 5, **WHO}]
 
@@ -43,14 +44,14 @@ class TestRedrive:
         """Not dead any more, or finished: no line, and the answer says so."""
         script = Script({"key_of": found, "redrive": []})
         assert script.run(redrive(context(), 5, **WHO)) is False
-        assert script.story == ["begin key_of redrive rollback"]
+        assert script.transactions == ["begin key_of commit", *(["begin redrive rollback"] if found else [])]
 
     def test_one_that_was_left_behind_is_refused(self) -> None:
         """Its key went on without it: running it now is out of order, and somebody must mean that."""
         script = Script({"key_of": [LEFT_BEHIND], "redrive": [(5,)]})
         with pytest.raises(ConfigurationError, match=r"left behind by its key 'k'.*out_of_order=True"):
             script.run(redrive(context(), 5, **WHO))
-        assert script.story == ["begin key_of rollback"]
+        assert script.transactions == ["begin key_of commit"]
 
     def test_out_of_order_it_takes_its_old_place(self) -> None:
         """Under the key it had."""
@@ -62,7 +63,7 @@ class TestRedrive:
         """Or it would be stale, and only skipped."""
         script = Script({"key_of": [COUNTED], "redrive": [(5,)], "retreat": [(2,)]})
         assert script.run(redrive(context(), 5, **WHO, out_of_order=True)) is True
-        assert script.story == ["begin key_of lock_keys redrive retreat add_audit commit"]
+        assert script.transactions == ["begin key_of commit", "begin lock_keys redrive retreat add_audit commit"]
         assert script.params("retreat") == [{"seq": 5, "key_hash": HASH}]
 
     def test_a_number_that_was_passed_is_refused(self) -> None:
@@ -70,7 +71,7 @@ class TestRedrive:
         script = Script({"key_of": [COUNTED], "redrive": [(5,)], "retreat": []})
         with pytest.raises(ConfigurationError, match=r"number 3 of its key 'k'.*would only be skipped"):
             script.run(redrive(context(), 5, **WHO, out_of_order=True))
-        assert script.story == ["begin key_of lock_keys redrive retreat rollback"]
+        assert script.transactions == ["begin key_of commit", "begin lock_keys redrive retreat rollback"]
 
     def test_outgoing_messages_have_keys_per_destination(self) -> None:
         """The same key to another sink is another key."""
@@ -89,14 +90,14 @@ class TestDiscard:
         """Removed and written down."""
         script = Script({"key_of": [FREE], "discard": [(5,)]})
         assert script.run(discard(context(), 5, **WHO)) is True
-        assert script.story == ["begin key_of discard add_audit commit"]
+        assert script.transactions == ["begin key_of discard add_audit commit"]
         assert script.params("add_audit") == [{"action": "discard", "seq": 5, **WHO}]
 
     def test_with_a_key_the_next_one_goes_on(self) -> None:
         """The key lock before the removal, its number given up, the promotion after it."""
         script = Script({"key_of": [KEYED], "discard": [(5,)]})
         assert script.run(discard(context(), 5, **WHO)) is True
-        assert script.story == ["begin key_of lock_keys advance discard promote add_audit commit"]
+        assert script.transactions == ["begin key_of lock_keys advance discard promote add_audit commit"]
         assert script.params("lock_keys") == script.params("promote") == [{"key_hashes": [HASH]}]
         assert script.params("advance") == [{"seqs": [5]}]
 
@@ -105,26 +106,26 @@ class TestDiscard:
         """Nothing removed: everything undone, also the number that was given up; nothing written down."""
         script = Script({"key_of": found, "discard": []})
         assert script.run(discard(context(), 5, **WHO)) is False
-        assert script.story[0].endswith("discard rollback")
+        assert script.transactions[0].endswith(("discard rollback", "discard promote rollback"))
 
 
-class TestRelease:
+class TestUnblock:
     """A key goes on without its dead message."""
 
     def test_the_dead_message_leaves_its_key(self) -> None:
         """Under the key lock: number given up, detached, the next promoted, the line written."""
         script = Script({"key_of": [KEYED], "detach": [(5,)]})
-        assert script.run(release(context(), 5, **WHO)) is True
-        assert script.story == ["begin key_of lock_keys detach advance promote add_audit commit"]
-        assert script.params("add_audit") == [{"action": "release", "seq": 5, **WHO}]
+        assert script.run(unblock(context(), 5, **WHO)) is True
+        assert script.transactions == ["begin key_of lock_keys detach advance promote add_audit commit"]
+        assert script.params("add_audit") == [{"action": "unblock", "seq": 5, **WHO}]
 
     @pytest.mark.parametrize("found", [[], [FREE], [KEYED]])
     def test_one_that_holds_no_key_is_left_alone(self, found: list[Any]) -> None:
         """Not there, without a key, or not dead: everything is undone."""
         script = Script({"key_of": found, "detach": []})
-        assert script.run(release(context(), 5, **WHO)) is False
-        assert script.story[0].endswith("rollback")
-        assert "promote" not in script.story[0]
+        assert script.run(unblock(context(), 5, **WHO)) is False
+        assert script.transactions[0].endswith("rollback")
+        assert "promote" not in script.transactions[0]
 
 
 class TestSettleEffect:
@@ -137,7 +138,7 @@ class TestSettleEffect:
         """Recorded as done with its result, and written down."""
         script = Script({"lock_effect": [("key",)], "effect_held": [], "effect_done": [("key",)]})
         assert self.say(script, happened=True, result={"id": 1}) is True
-        assert script.story == ["begin lock_effect effect_held effect_done add_audit commit"]
+        assert script.transactions == ["begin lock_effect effect_held effect_done add_audit commit"]
         assert script.params("effect_done") == [{"key": "key", "result": '{"id":1}'}]
         assert script.params("add_audit")[0]["action"] == "effect happened"
 
@@ -145,7 +146,7 @@ class TestSettleEffect:
         """Forgotten, so that it may be made, and written down."""
         script = Script({"lock_effect": [("key",)], "effect_held": [], "effect_undone": [("key",)]})
         assert self.say(script, happened=False) is True
-        assert script.story == ["begin lock_effect effect_held effect_undone add_audit commit"]
+        assert script.transactions == ["begin lock_effect effect_held effect_undone add_audit commit"]
         assert script.params("add_audit")[0]["action"] == "effect did not happen"
 
     @pytest.mark.parametrize("happened", [True, False])
@@ -153,14 +154,14 @@ class TestSettleEffect:
         """No line for a decision that changed nothing."""
         script = Script({"lock_effect": [("key",)], "effect_held": [], "effect_done": [], "effect_undone": []})
         assert self.say(script, happened=happened) is False
-        assert "add_audit" not in script.story[0]
+        assert "add_audit" not in script.transactions[0]
 
     @pytest.mark.parametrize("happened", [True, False])
     def test_nothing_is_said_about_what_runs(self, happened: bool) -> None:  # noqa: FBT001 - a parameter
         """An attempt has it in hand, and would go on without its intent."""
         script = Script({"lock_effect": [("key",)], "effect_held": [(5,)]})
         assert self.say(script, happened=happened) is False
-        assert script.story == ["begin lock_effect effect_held rollback"]
+        assert script.transactions == ["begin lock_effect effect_held rollback"]
 
 
 @pytest.mark.parametrize("failure", [Lost(), StoreConflict("deadlock")])
@@ -172,7 +173,7 @@ class TestSettleEffect:
             (discard, place)
             for place in ("key_of", "lock_keys", "advance", "discard", "promote", "add_audit", "commit")
         ),
-        *((release, place) for place in ("key_of", "lock_keys", "advance", "detach", "promote", "add_audit", "commit")),
+        *((unblock, place) for place in ("key_of", "lock_keys", "advance", "detach", "promote", "add_audit", "commit")),
     ],
 )
 def test_without_a_commit_nothing_was_done(step: Callable[..., Flow[bool]], place: str, failure: Any) -> None:
@@ -207,6 +208,7 @@ def case(seq: int = 7, **changes: Any) -> tuple[Any, ...]:
         "first_type": "paid",
         "first_version": 1,
         "position": None,
+        "due_at": None,
     }
     return tuple({**fields, **changes}.values())
 
@@ -222,7 +224,7 @@ class TestResolve:
         """The case is closed and the line written in one commit; nothing new is stored."""
         script = Script({"quarantined": [case()], "resolve_quarantine": [(3,)]})
         assert decide(context(handler()), script, "keep-first") == 7
-        assert script.story == ["begin quarantined resolve_quarantine add_audit commit"]
+        assert script.transactions == ["begin quarantined commit", "begin resolve_quarantine add_audit commit"]
         assert script.params("quarantined") == [{"case_id": 3, "limit": 1}]
         assert script.params("resolve_quarantine") == [{"case_id": 3, "resolution": "keep-first", "accepted_seq": None}]
         assert script.params("add_audit") == [{"action": "keep-first", "seq": 7, **WHO}]
@@ -231,7 +233,7 @@ class TestResolve:
         """The case goes, with its line."""
         script = Script({"quarantined": [case()], "drop_quarantine": [(3,)]})
         assert decide(context(handler()), script, "discard") == 7
-        assert script.story == ["begin quarantined drop_quarantine add_audit commit"]
+        assert script.transactions == ["begin quarantined commit", "begin drop_quarantine add_audit commit"]
         assert script.params("add_audit") == [{"action": "discard-mismatch", "seq": 7, **WHO}]
 
     def test_accept_the_second_as_new(self) -> None:
@@ -240,7 +242,7 @@ class TestResolve:
             {"quarantined": [case(headers='{"a":"b"}')], "receive": [(0, 9, NOW)], "resolve_quarantine": [(3,)]}
         )
         assert decide(context(handler(key="order")), script, "accept-as-new") == 9
-        assert script.story == ["begin quarantined receive resolve_quarantine add_audit commit"]
+        assert script.transactions == ["begin quarantined commit", "begin receive resolve_quarantine add_audit commit"]
         (row,) = script.params("receive")
         one = delivery(data={"order": 8})
         assert row["id"] == f"e1#{one.hash.hex()}.{one.type_hash % 2**64:016x}"
@@ -272,7 +274,7 @@ class TestResolve:
         """Decided before: nothing happens."""
         script = Script({"quarantined": []})
         assert decide(context(handler()), script, "keep-first") is None
-        assert script.story == ["begin quarantined rollback"]
+        assert script.transactions == ["begin quarantined commit"]
 
     @pytest.mark.parametrize("resolution", ["keep-first", "discard", "accept-as-new"])
     def test_two_people_cannot_decide_differently(self, resolution: Resolution) -> None:
@@ -281,8 +283,8 @@ class TestResolve:
             {"quarantined": [case()], "receive": [(0, 9, NOW)], "resolve_quarantine": [], "drop_quarantine": []}
         )
         assert decide(context(handler()), script, resolution) is None
-        assert script.story[0].endswith("quarantine rollback")
-        assert "add_audit" not in script.story[0]
+        assert script.transactions[1].endswith("quarantine rollback")
+        assert "add_audit" not in script.transactions[1]
 
     @pytest.mark.parametrize("first_id", [None, ""])
     def test_an_id_without_a_body_is_read_from_the_ledger(self, first_id: str | None) -> None:
@@ -370,7 +372,7 @@ class TestResolve:
             {
                 "quarantined": [case()],
                 "receive": [],
-                "known": [(0, 9, one.hash, one.type_hash, 0, None)],
+                "known": [(0, 9, one.hash, one.type_hash, 0, None, 0.0)],
                 "resolve_quarantine": [(3,)],
             }
         )
@@ -394,7 +396,7 @@ class TestResolve:
         here.cache.catalog = type(here.cache.catalog)()
         script = Script({**catalog_answers(catalog(mine)), "quarantined": []})
         assert decide(here, script, "keep-first") is None
-        assert script.story == [
-            "begin catalog names subscriptions unhandled_types commit",
-            "begin quarantined rollback",
+        assert script.transactions == [
+            "begin catalog names subscriptions unhandled_types pauses commit",
+            "begin quarantined commit",
         ]

@@ -11,17 +11,19 @@ from onceward.errors import InvalidMessage, StoreConflict, StoreUnavailable
 from onceward.flow import Begin
 from onceward.message import Delivery, Failure, Message, Receipt
 from onceward.registry import Handler
-from onceward.runtime.runner import repeatable
 from onceward.steps.context import Cache, Context, Try
 from onceward.steps.read import message_of
-from onceward.steps.receive import READY, Known, merged, receive, stored_by, targets
+from onceward.steps.receive import merged, receive, receive_apart, stored_by
+from onceward.steps.rows import targets
+from onceward.stores.moves.ledger import Known
+from onceward.stores.relational.ledger import READY
 from tests.unit.builders import NOW, SERVICE, catalog, catalog_answers, context, delivery, handler
 from tests.unit.script import Lost, Script, Turns
 
 STORED = "begin receive commit"
 LOOKED_UP = "begin known commit"
 COUNTED = "begin count_duplicates commit"
-RELOADED = "begin catalog names subscriptions unhandled_types commit"
+RELOADED = "begin catalog names subscriptions unhandled_types pauses commit"
 
 
 def accept(first: int = 1) -> Any:
@@ -34,7 +36,7 @@ def known(
     one: Delivery, *, seq: int = 1, ordinal: int = 0, finished: int = 0, result: str | None = None
 ) -> tuple[Any, ...]:
     """A row of the ledger, as it is looked up."""
-    return (ordinal, seq, one.hash, one.type_hash, finished, result)
+    return (ordinal, seq, one.hash, one.type_hash, finished, result, 0.0)
 
 
 def take(here: Context, script: Script, *deliveries: Delivery) -> list[Receipt]:
@@ -54,7 +56,7 @@ class TestNew:
         """One transaction, one trip, and only then the receipt."""
         script = Script({"receive": accept(41)})
         assert take(context(handler()), script, delivery()) == [Receipt("accepted", 41)]
-        assert script.story == [STORED]
+        assert script.transactions == [STORED]
         assert len(script.trips) == 1
 
     def test_its_row_holds_everything(self) -> None:
@@ -75,6 +77,7 @@ class TestNew:
             "type_hash": one.type_hash,
             "subscription": 1,
             "key_hash": identity.key_hash("p_", SERVICE, "7"),
+            "slot": identity.slot("7"),
             "id": "e1",
             "type": "paid",
             "version": 1,
@@ -89,8 +92,10 @@ class TestNew:
             "destination": None,
             "cause": None,
             "unplaced": None,
+            "due_at": None,
+            "due_in": None,
         }
-        assert (row["state"], row["worker"], row["token"], row["attempts"], row["suspect"]) == (
+        assert (row["state"], row["worker"], row["token"], row["attempts"], row["isolation"]) == (
             "ready",
             None,
             None,
@@ -124,7 +129,7 @@ class TestNew:
         names = [(1, SERVICE), (2, "shop"), (9, "new")]
         script = Script({"receive": accept(), **catalog_answers(later), "names": names})
         take(here, script, delivery(source="new"))
-        assert script.story == ["begin add_name touch_catalog commit", RELOADED, STORED]
+        assert script.transactions == ["begin add_name touch_catalog commit", RELOADED, STORED]
         assert script.params("receive")[0]["source"] == 9
 
     def test_a_batch_is_one_transaction(self) -> None:
@@ -132,7 +137,7 @@ class TestNew:
         script = Script({"receive": accept(10)})
         got = take(context(handler()), script, *(delivery(id=f"e{n}") for n in range(3)))
         assert [one.seq for one in got] == [10, 11, 12]
-        assert script.story == [STORED]
+        assert script.transactions == [STORED]
 
 
 class TestAgain:
@@ -143,7 +148,7 @@ class TestAgain:
         one = delivery()
         script = Script({"receive": [], "known": [known(one, seq=7, finished=1, result='{"shipping": 7}')]})
         assert take(context(handler()), script, one) == [Receipt("duplicate", 7, finished=True, result={"shipping": 7})]
-        assert script.story == [STORED, LOOKED_UP, COUNTED]
+        assert script.transactions == [STORED, LOOKED_UP, COUNTED]
         assert script.params("known") == [{"ordinal": 0, "consumer": 1, "source": 2, "stored_id": b"re1"}]
         assert script.params("count_duplicates") == [{"seq": 7, "copies": 1}]
         assert [one.durable for one in script.all(Begin)] == [True, True, False], "a count is not worth a wait"
@@ -158,10 +163,10 @@ class TestAgain:
         """The first body is not touched, the second is kept, and nothing is counted as a copy."""
         one = delivery(headers={"a": "b"}, version=2)
         script = Script(
-            {"receive": [], "known": [(0, 7, b"x" * 32, one.type_hash, 1, None)], "quarantine": [(None, None)]}
+            {"receive": [], "known": [(0, 7, b"x" * 32, one.type_hash, 1, None, 0.0)], "quarantine": [(None, None)]}
         )
         assert take(context(handler(), handler(version=2)), script, one) == [Receipt("mismatch", 7)]
-        assert script.story == [STORED, LOOKED_UP, "begin quarantine commit"]
+        assert script.transactions == [STORED, LOOKED_UP, "begin quarantine commit"]
         assert script.params("quarantine") == [
             {
                 "seq": 7,
@@ -173,6 +178,8 @@ class TestAgain:
                 "position": None,
                 "headers": '{"a":"b"}',
                 "body": one.body,
+                "due_at": None,
+                "due_in": None,
             }
         ]
 
@@ -185,7 +192,7 @@ class TestAgain:
     )
     def test_what_a_person_decided_holds(self, decided: tuple[str, int | None], expected: Receipt) -> None:
         """Bytes that were decided about are a duplicate of whatever the decision was."""
-        known = [(0, 7, b"x" * 32, delivery().type_hash, 1, None)]
+        known = [(0, 7, b"x" * 32, delivery().type_hash, 1, None, 0.0)]
         script = Script({"receive": [], "known": known, "quarantine": [decided], "outcome": [(0, None)]})
         assert take(context(handler()), script, delivery()) == [expected]
         assert script.params("count_duplicates") == [{"seq": expected.seq, "copies": 1}]
@@ -208,7 +215,7 @@ class TestAgain:
             ("duplicate", 2),
             ("duplicate", 1),
         ]
-        assert script.story == ["begin receive commit", STORED, LOOKED_UP, COUNTED]
+        assert script.transactions == ["begin receive commit", STORED, LOOKED_UP, COUNTED]
         assert script.params("count_duplicates") == [{"seq": 1, "copies": 2}, {"seq": 2, "copies": 1}]
 
     def test_duplicates_are_counted_in_order(self) -> None:
@@ -239,7 +246,7 @@ class TestStale:
         later = catalog(handler(), version=2)
         script = Script({"receive": Turns([], [(0, 3, NOW)]), "known": [], **catalog_answers(later)})
         assert take(here, script, delivery()) == [Receipt("accepted", 3)]
-        assert script.story == ["begin hold_catalog receive commit", LOOKED_UP, RELOADED, STORED]
+        assert script.transactions == ["begin hold_catalog receive commit", LOOKED_UP, RELOADED, STORED]
         before, after = script.params("receive")
         assert (before["catalog"], before["subscription"]) == (1, None)
         assert (after["catalog"], after["subscription"]) == (2, 1)
@@ -267,7 +274,14 @@ class TestStale:
         answers = {**catalog_answers(before), "names": Turns(numbers, [*numbers, (3, "shop")])}
         script = Script({"receive": Turns([], [(0, 3, NOW)]), "known": [], **answers})
         assert take(here, script, delivery()) == [Receipt("accepted", 3)]
-        assert script.story == [STORED, LOOKED_UP, RELOADED, "begin add_name touch_catalog commit", RELOADED, STORED]
+        assert script.transactions == [
+            STORED,
+            LOOKED_UP,
+            RELOADED,
+            "begin add_name touch_catalog commit",
+            RELOADED,
+            STORED,
+        ]
         assert script.params("receive")[-1]["source"] == 3
 
     def test_it_gives_up_in_the_end(self) -> None:
@@ -275,7 +289,7 @@ class TestStale:
         script = Script({"receive": [], "known": [], **catalog_answers(catalog(handler()))})
         with pytest.raises(StoreConflict, match="try again"):
             take(context(handler()), script, delivery())
-        assert script.story == [STORED, LOOKED_UP, RELOADED] * 5
+        assert script.transactions == [STORED, LOOKED_UP, RELOADED] * 5
 
     def test_a_private_cache_leaves_the_shared_one_alone(self) -> None:
         """What is read inside a caller's transaction may be rolled back, so it is not remembered."""
@@ -300,7 +314,7 @@ class TestTrouble:
         with pytest.raises((StoreUnavailable, StoreConflict)):
             take(context(handler()), script, one)
         assert script.is_failed
-        assert script.story[-1].split()[-1] in (place, "commit")
+        assert script.transactions[-1].split()[-1] in (place, "commit")
 
     def test_a_repeated_receive_finds_its_own_row(self) -> None:
         """After an answer was lost, the same again is a duplicate at worst: the message is there once."""
@@ -489,16 +503,30 @@ def test_a_repetition_has_stored_only_what_came_during_its_first_try() -> None:
     assert script.run(stored_by(here, found, Try(began=1.0, ended=2.0))) == {1, 2}
 
 
+def test_after_a_conflict_only_what_was_committed_is_its_own() -> None:
+    """A deadlock has undone the try: what is there by then is another sender's, and this one has sent a copy."""
+    here, one, tries = context(handler()), delivery(), list[Try]()
+    here.introduction.declared = here.registry.declared
+    here.clock = iter([1.0, 2.0, 7.0, 8.0, 8.5, 9.0]).__next__
+    with pytest.raises(StoreConflict):
+        Script({"receive": StoreConflict("deadlock")}).run(receive_apart(here, [one], tries))
+    assert tries == [Try(1.0, 2.0, frozenset())]
+    known = [(0, 7, one.hash, one.type_hash, False, None, 0.0)]
+    assert Script({"receive": [], "known": known}).run(receive_apart(here, [one], tries)) == [Receipt("duplicate", 7)]
+    tries = [Try(1.0, 2.0, frozenset([7]))]  # it was committed, and the count of a copy met another transaction
+    here.clock = iter([7.0, 8.0]).__next__
+    assert Script({"receive": [], "known": known}).run(receive_apart(here, [one], tries)) == [Receipt("accepted", 7)]
+
+
 def test_a_repetition_is_told_when_its_first_try_was() -> None:
-    told: list[Try | None] = []
-
-    def step(first: Try | None) -> Any:
-        told.append(first)
-        yield Begin(1, 1, 1)
-        raise StoreUnavailable("the answer was lost")
-
-    one_try = repeatable(step, iter([1.0, 2.0, 7.0, 8.0]).__next__)
-    for _ in range(2):
-        with pytest.raises(StoreUnavailable):
-            Script().run(one_try())
-    assert told == [None, Try(1.0, 2.0)]
+    """What was stored in that time is its own: it is accepted, and no copy is counted."""
+    here, one, tries = context(handler()), delivery(), list[Try]()
+    here.introduction.declared = here.registry.declared
+    here.clock = iter([1.0, 2.0, 7.0, 8.0, 8.5, 9.0]).__next__
+    with pytest.raises(StoreUnavailable):
+        Script({"receive": Lost()}).run(receive_apart(here, [one], tries))
+    assert tries == [Try(1.0, 2.0)]
+    known = [(0, 7, one.hash, one.type_hash, False, None, 0.0)]
+    script = Script({"receive": [], "known": known, "ages": [(7, 6.5)]})
+    assert script.run(receive_apart(here, [one], tries)) == [Receipt("accepted", 7)]
+    assert script.transactions == [STORED, LOOKED_UP, "begin ages commit"]

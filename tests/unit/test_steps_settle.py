@@ -1,4 +1,4 @@
-"""The decision about a failed message is written under its note, with the attempt's story, or not at all."""
+"""The decision about a failed message is written under its claim, with the row of the attempt, or not at all."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from onceward.errors import BlobsUnavailable, StoreConflict, StoreUnavailable
 from onceward.retry import Again, Dead, Reject, Retry, RetryPolicy
 from onceward.steps.group import failure_of
-from onceward.steps.settle import MAX_ERROR, MAX_TRACEBACK, attempt_row, columns, postpone, release, settle, storable
+from onceward.steps.rows import MAX_ERROR, MAX_TRACEBACK, attempt_row, storable
+from onceward.steps.settle import postpone, settle, state_of, unclaim
 from tests.unit.builders import WORKER, claimed, context, handler, lane
 from tests.unit.script import Lost, Script
 
 LANE = lane(context(handler()))
-NOTE = {"worker": WORKER, "token": 1}
+CLAIM = {"worker": WORKER, "token": 1}
 
 
 def raised(error: BaseException) -> BaseException:
@@ -33,26 +34,26 @@ class TestSettle:
     """A charged attempt."""
 
     def test_again(self) -> None:
-        """Due after the delay, under the note, with the story of the attempt in the same commit."""
+        """Due after the delay, under the claim, with the row of the attempt in the same commit."""
         script = Script({"settle": [(5,)]})
         script.run(settle(LANE, failure_of(claimed(5, handler(), attempts=2), raised(Retry("busy", after=9)))))
-        assert script.story == ["begin settle add_attempt commit"]
-        assert script.params("settle") == [{"seq": 5, **NOTE, "state": "retry", "delay": 9.0, "detach": False}]
-        (story,) = script.params("add_attempt")
-        assert story["error"] == "Retry: busy"
-        assert "raise error" in story["traceback"]
-        assert (story["seq"], story["attempt"], story["kind"], story["charged"]) == (5, 3, "error", True)
-        assert (story["worker"], story["code_version"]) == (WORKER, "v1")
+        assert script.transactions == ["begin settle add_attempt commit"]
+        assert script.params("settle") == [{"seq": 5, **CLAIM, "state": "retry", "delay": 9.0, "detach": False}]
+        (attempt,) = script.params("add_attempt")
+        assert attempt["error"] == "Retry: busy"
+        assert "raise error" in attempt["traceback"]
+        assert (attempt["seq"], attempt["attempt"], attempt["kind"], attempt["charged"]) == (5, 3, "error", True)
+        assert (attempt["worker"], attempt["code_version"]) == (WORKER, "v1")
 
     def test_dead(self) -> None:
         """A rejected message is dead at once."""
         script = Script({"settle": [(5,)]})
         script.run(settle(LANE, failure_of(claimed(5, handler()), raised(Reject("no such order")))))
-        assert script.params("settle") == [{"seq": 5, **NOTE, "state": "dead", "delay": None, "detach": False}]
+        assert script.params("settle") == [{"seq": 5, **CLAIM, "state": "dead", "delay": None, "detach": False}]
         assert script.params("add_attempt")[0]["error"] == "Reject: no such order"
 
     def test_the_last_attempt(self) -> None:
-        """The budget is the handler's, counted from what is stored, and the story says that it is used up."""
+        """The budget is the handler's, counted from what is stored, and the attempt says that it is used up."""
         by = handler(retry=RetryPolicy(attempts=3))
         script = Script({"settle": [(5,)]})
         script.run(settle(LANE, failure_of(claimed(5, by, attempts=1), ValueError("x"))))
@@ -69,11 +70,11 @@ class TestSettle:
         script.run(settle(LANE, failure_of(nobody, ValueError("x"))))
         assert script.params("settle")[0]["state"] == "retry"
 
-    def test_a_lost_note_writes_nothing(self) -> None:
+    def test_a_lost_claim_writes_nothing(self) -> None:
         """Another worker has the message: no attempt is charged to it, and nothing of this one stays."""
         script = Script({"settle": []})
         script.run(settle(LANE, failure_of(claimed(5, handler()), ValueError("x"))))
-        assert script.story == ["begin settle rollback"]
+        assert script.transactions == ["begin settle add_attempt rollback"]
 
     @pytest.mark.parametrize("failure", [Lost(), StoreConflict("deadlock")])
     @pytest.mark.parametrize("place", ["settle", "add_attempt", "commit"])
@@ -105,10 +106,10 @@ class TestGoingOn:
         """Under the key lock: its number is given up, it is dead and detached, and the next one is promoted."""
         script = Script({"settle": [(5,)]})
         script.run(settle(LANE, failure_of(claimed(5, self.BY, key=70), Reject("no"))))
-        assert [name for name in script.story[0].split() if name != "advance"] == (
+        assert [name for name in script.transactions[0].split() if name != "advance"] == (
             ["begin", "lock_keys", "settle", "promote", "add_attempt", "commit"]
         )
-        assert script.params("settle")[0] == {"seq": 5, **NOTE, "state": "dead", "delay": None, "detach": True}
+        assert script.params("settle")[0] == {"seq": 5, **CLAIM, "state": "dead", "delay": None, "detach": True}
         assert script.params("lock_keys") == script.params("promote") == [{"key_hashes": [70]}]
         assert script.params("advance") == [{"seqs": [5]}]
 
@@ -124,14 +125,14 @@ class TestGoingOn:
         """Without a key, while it is tried again, or where a dead one blocks, nothing of that happens."""
         script = Script({"settle": [(5,)]})
         script.run(settle(LANE, failure_of(claimed(5, by, key=key), error)))
-        assert script.story == ["begin settle add_attempt commit"]
+        assert script.transactions == ["begin settle add_attempt commit"]
         assert script.params("settle")[0]["detach"] is False
 
-    def test_a_lost_note_gives_nothing_up(self) -> None:
+    def test_a_lost_claim_gives_nothing_up(self) -> None:
         """Another worker has the message: its number must not be passed over, or it would be skipped as stale."""
         script = Script({"settle": []})
         script.run(settle(LANE, failure_of(claimed(5, self.BY, key=70, sequence=3), Reject("no"))))
-        committed = [line for line in script.story if line.endswith("commit")]
+        committed = [line for line in script.transactions if line.endswith("commit")]
         assert not any("advance" in line or "promote" in line or "add_attempt" in line for line in committed)
 
 
@@ -139,15 +140,15 @@ class TestPostpone:
     """The database was at fault."""
 
     def test_it_is_tried_again_soon_and_uncharged(self) -> None:
-        """One guarded statement, no story, a short random delay."""
+        """One guarded statement, no attempt, a short random delay."""
         delays = set()
         for _ in range(20):
             script = Script()
             script.run(postpone(LANE, claimed(5, handler(), attempts=9), ValueError("x")))
-            assert script.story == ["begin postpone commit"]
+            assert script.transactions == ["begin postpone commit"]
             (params,) = script.params("postpone")
             delays.add(params.pop("delay"))
-            assert params == {"seq": 5, **NOTE, "longest": 60.0, "most": 10}
+            assert params == {"seq": 5, **CLAIM, "longest": 60.0, "most": 10}
         assert all(0.05 <= delay <= 1 for delay in delays)
         assert len(delays) > 10
 
@@ -155,13 +156,13 @@ class TestPostpone:
         """D23: the statement takes no more; unless the blob store is away, which says nothing about one message."""
         script = Script({"postpone": [], "settle": [(5,)]})
         script.run(postpone(LANE, claimed(5, handler()), StoreUnavailable("away")))
-        assert script.story == ["begin postpone commit", "begin settle add_attempt commit"]
+        assert script.transactions == ["begin postpone commit", "begin settle add_attempt commit"]
         script = Script()
         script.run(postpone(LANE, claimed(5, handler()), BlobsUnavailable("away")))
         assert script.params("postpone")[0]["most"] is None
 
     def test_one_that_is_too_old_is_settled(self) -> None:
-        """Not for ever: at its maximum age it is dead, with its story."""
+        """Not for ever: at its maximum age it is dead, with its attempt."""
         old = claimed(5, handler(retry=RetryPolicy(max_age=timedelta(seconds=60))), age=60.0)
         script = Script({"settle": [(5,)]})
         script.run(postpone(LANE, old, StoreUnavailable("away")))
@@ -171,26 +172,26 @@ class TestPostpone:
     @pytest.mark.parametrize("by", [handler(), None])
     def test_without_a_maximum_age_it_is_charged_some_day(self, by: Any) -> None:
         """Not for ever either: after days of it the database counts as any other error."""
-        for age, story in ((3 * 86400.0 - 1, "postpone"), (3 * 86400.0, "settle add_attempt")):
+        for age, statements in ((3 * 86400.0 - 1, "postpone"), (3 * 86400.0, "settle add_attempt")):
             script = Script({"settle": [(5,)]})
             script.run(postpone(LANE, replace(claimed(5, handler(), age=age), handler=by), StoreUnavailable("away")))
-            assert script.story == [f"begin {story} commit"]
+            assert script.transactions == [f"begin {statements} commit"]
 
 
-def test_release_gives_back_uncharged() -> None:
-    """Under their note, in one trip; nothing to release is no trip."""
+def test_unclaim_gives_back_uncharged() -> None:
+    """Under their claim, in one trip; nothing to unclaim is no trip."""
     script = Script()
-    script.run(release(LANE, [claimed(5, handler()), claimed(6, handler())]))
-    assert script.story == ["begin release_some commit"]
-    assert script.params("release_some") == [{"seqs": [5, 6], **NOTE}]
-    script.run(release(LANE, []))
+    script.run(unclaim(LANE, [claimed(5, handler()), claimed(6, handler())]))
+    assert script.transactions == ["begin unclaim commit"]
+    assert script.params("unclaim") == [{"seqs": [5, 6], **CLAIM}]
+    script.run(unclaim(LANE, []))
     assert len(script.trips) == 1
 
 
-def test_a_decision_as_columns() -> None:
+def test_a_decision_as_a_state() -> None:
     """Only a retry has a due time."""
-    assert columns(Again(timedelta(seconds=2.5))) == {"state": "retry", "delay": 2.5}
-    assert columns(Dead("x")) == {"state": "dead", "delay": None}
+    assert state_of(Again(timedelta(seconds=2.5))) == ("retry", 2.5)
+    assert state_of(Dead("x")) == ("dead", None)
 
 
 @given(st.text(st.characters(), max_size=30))
@@ -204,19 +205,20 @@ def test_any_text_can_be_stored(text: str) -> None:
 
 
 @given(st.text(st.characters(), max_size=40), st.integers(1, 400))
-def test_a_story_is_short_and_storable(text: str, times: int) -> None:
+def test_an_attempt_row_is_short_and_storable(text: str, times: int) -> None:
     """However long the error is, the beginning of its text and the end of its traceback are kept."""
     error = raised(ValueError(text * times))
     row = attempt_row(LANE.context, 5, attempt=1, error=error, decision=Dead("budget"), worker=WORKER)
+    traceback = row["traceback"] or ""
     assert len(row["error"]) <= MAX_ERROR
-    assert len(row["traceback"]) <= MAX_TRACEBACK
+    assert 0 < len(traceback) <= MAX_TRACEBACK
     assert row["error"].startswith("ValueError: ")
-    for part in (row["error"], row["traceback"]):
+    for part in (row["error"], traceback):
         assert "\x00" not in part
         part.encode()
 
 
-def test_a_story_has_no_local_variables() -> None:
+def test_an_attempt_row_has_no_local_variables() -> None:
     """A traceback shows lines of code, not the values in them, which may be secrets."""
     secret = secrets.token_hex(16)
 
@@ -226,8 +228,9 @@ def test_a_story_has_no_local_variables() -> None:
     with pytest.raises(ValueError, match="declined") as caught:
         handle(secret)
     row = attempt_row(LANE.context, 5, attempt=1, error=caught.value, decision=Dead("x"), worker=WORKER)
-    assert secret not in row["error"] + row["traceback"]
-    assert "handle(secret)" in row["traceback"]
+    traceback = row["traceback"] or ""
+    assert secret not in row["error"] + traceback
+    assert "handle(secret)" in traceback
 
 
 def test_the_reason_is_not_repeated() -> None:

@@ -16,7 +16,7 @@ from onceward.steps.subscribe import fan_out
 from tests.unit.builders import NOW, SERVICE, catalog, catalog_answers, context, delivery, handler, stored_headers
 from tests.unit.script import Lost, Script, Turns
 
-RELOADED = "begin catalog names subscriptions unhandled_types commit"
+RELOADED = "begin catalog names subscriptions unhandled_types pauses commit"
 
 
 def by_order(message: Message) -> Any:
@@ -45,6 +45,7 @@ def waiting_row(
         None,
         one.position,
         None if key is None else identity.key_hash("p_", owner, key),
+        None,
     )
 
 
@@ -56,7 +57,7 @@ def look(*types: str) -> dict[str, Any]:
 
 def done(script: Script) -> str:
     """The first transaction of a script, without looks at the catalog's version; the next finds nothing more."""
-    line = script.story[0]
+    line = script.transactions[0]
     return " ".join(name for name in line.split() if name != "catalog")
 
 
@@ -68,7 +69,7 @@ class TestFanOut:
         for types in ([], [("unknown", None)]):
             script = Script({"unhandled_types": types, "catalog": [(1, 1e9)]})
             assert script.run(fan_out(context(handler()))) == 0
-            assert script.story == ["begin catalog unhandled_types commit"]
+            assert script.transactions == ["begin catalog unhandled_types commit"]
 
     def test_the_services_own_row_is_adopted(self) -> None:
         """It keeps its number, and so its place in the order."""
@@ -79,7 +80,16 @@ class TestFanOut:
         assert script.params("unhandled") == [{"types": ["paid"], "subscriptions": [], "passed": [], "limit": 100}]
         number = identity.key_hash("p_", SERVICE, "7")
         assert script.params("adopt") == [
-            {"seq": 4, "subscription": 1, "unplaced": None, "key_hash": number, "sequence": None}
+            {
+                "seq": 4,
+                "subscription": 1,
+                "unplaced": None,
+                "key_hash": number,
+                "slot": identity.slot("7"),
+                "sequence": None,
+                "place": None,
+                "due_at": None,
+            }
         ]
         assert script.params("set_body_key") == [{"seq": 4, "key": "7", "aggregate": None, "key_from": None}]
 
@@ -133,7 +143,7 @@ class TestFanOut:
         rows = [waiting_row(seq, data={"order": seq}) for seq in range(1, 9)]
         script = Script({**look(), "unhandled": rows})
         assert script.run(fan_out(here)) == 8
-        assert script.story[0].split().count("lock_keys") == 1
+        assert script.transactions[0].split().count("lock_keys") == 1
         numbers = sorted(identity.key_hash("p_", SERVICE, str(seq)) for seq in range(1, 9))
         assert script.params("lock_keys") == script.params("promote") == [{"key_hashes": numbers}]
 
@@ -142,7 +152,7 @@ class TestFanOut:
         """Since the type is known, its id came again otherwise: what waited goes to quarantine, not away (D05)."""
         here = context(handler(consumer="mail"))
         same = {"hash": delivery().hash, "type_hash": delivery().type_hash, **first}
-        known = [(0, 9, *same.values(), 0, None)]
+        known = [(0, 9, *same.values(), 0, None, 0.0)]
         script = Script(
             {**look(), "unhandled": [waiting_row(4)], "receive": [], "known": known, "quarantine": [(None, None)]}
         )
@@ -206,7 +216,7 @@ class Ledger:
                 ],
                 "receive": self._receive,
                 "known": lambda request: [
-                    (record["ordinal"], 1, delivery().hash, delivery().type_hash, 0, None)
+                    (record["ordinal"], 1, delivery().hash, delivery().type_hash, 0, None, 0.0)
                     for record in request.records
                     if (record["consumer"], record["stored_id"]) in self.copies
                 ],
@@ -319,7 +329,7 @@ class TestFanOutOfOddMessages:
         """D21: the consumer's own row is adopted under its key; nobody else gets another."""
         here = context(handler(), handler(consumer="mail", key=by_order))
         (mail,) = (s for s in here.cache.catalog.subscriptions.values() if s.consumer == "mail")
-        row = (*waiting_row(9, consumer=mail.consumer_id)[:-3], mail.id, None, None)
+        row = (*waiting_row(9, consumer=mail.consumer_id)[:-4], mail.id, None, None, None)
         script = Script({**look(), "unhandled_types": Turns([("paid", mail.id)], []), "unhandled": [row]})
         assert script.run(fan_out(here)) == 1
         assert script.params("unhandled") == [{"types": [], "subscriptions": [mail.id], "passed": [], "limit": 100}]

@@ -15,8 +15,8 @@ from onceward.errors import StoreConflict, StoreError, StoreUnavailable
 from onceward.flow import Call, Outcome, Wait
 from onceward.retry import RetryPolicy
 from onceward.settings import Settings
-from onceward.steps.gate import Gate
 from onceward.steps.handle import work
+from onceward.steps.isolation import Isolation
 from onceward.steps.lane import Lane
 from tests.unit.builders import WORKER, Stop, begin, claim_row, context, handler, lane
 from tests.unit.script import Lost, Script, Turns
@@ -24,24 +24,24 @@ from tests.unit.world import Behaviour, Fault, World
 
 CLAIMED = "begin claim park commit"
 IDLE = "begin claim park commit", "begin keys_in_front commit"
-LOOKED = "begin suspects commit"
+LOOKED = "begin isolation_level commit"
 
 
-def living(*, stop: Stop | None = None, group: int = 100, gate: Gate | None = None, **settings: Any) -> Lane:
+def living(*, stop: Stop | None = None, group: int = 100, isolation: Isolation | None = None, **settings: Any) -> Lane:
     """A lane at the beginning of its life."""
     by = handler(group=group, retry=RetryPolicy(attempts=3))
-    here = lane(context(by, settings=Settings(**settings)), stop=stop, gate=gate)
+    here = lane(context(by, settings=Settings(**settings)), stop=stop, isolation=isolation)
     begin(here)
     return here
 
 
 def answers(**more: Any) -> dict[str, Any]:
-    return {"suspects": [(0,)], "claim": [], "settle": lambda request: [(request.params["seq"],)], **more}
+    return {"isolation_level": [(0,)], "claim": [], "settle": lambda request: [(request.params["seq"],)], **more}
 
 
 def is_left(here: Lane) -> bool:
-    """Nothing open, and nobody kept waiting at the gate."""
-    return here.open_tokens == set() and here.gate.enter_alone("another")
+    """Nothing open, and nobody kept waiting."""
+    return here.open_tokens == set() and here.isolation.enter_alone("another")
 
 
 class TestLife:
@@ -51,7 +51,7 @@ class TestLife:
         """For as long as the settings say, again and again, until it is stopped; then it is gone."""
         here, script = living(stop=Stop(after=3), poll=timedelta(seconds=7)), Script(answers())
         assert script.run(work(here)) == 0
-        assert script.story == [LOOKED, *IDLE, "wait", *IDLE, "wait", *IDLE, "wait"]
+        assert script.transactions == [LOOKED, *IDLE, "wait", *IDLE, "wait", *IDLE, "wait"]
         assert [request.seconds for request in script.all(Wait)] == [7.0] * 3
         assert is_left(here)
 
@@ -74,7 +74,7 @@ class TestLife:
         here = living(stop=Stop(after=9), group=1)
         script = Script(answers(claim=Turns([claim_row(1)], [claim_row(2)], [])))
         assert script.run(work(here)) == 2
-        assert script.story[:4] == [
+        assert script.transactions[:4] == [
             LOOKED,
             CLAIMED,
             "begin call finish claim park commit",
@@ -87,8 +87,8 @@ class TestLife:
         here = living()
         script = Script(answers(claim=Turns([claim_row(1)], [])))
         assert script.run(work(here, until_idle=True)) == 1
-        assert script.story == [LOOKED, CLAIMED, "begin call finish commit", *IDLE, LOOKED, *IDLE]
-        assert script.params("claim")[-1]["floor"] == 0
+        assert script.transactions == [LOOKED, CLAIMED, "begin call finish commit", *IDLE, LOOKED, *IDLE]
+        assert script.params("claim")[-1]["cursor"] == 0
         assert is_left(here)
 
     def test_a_stop_before_anything(self) -> None:
@@ -98,51 +98,51 @@ class TestLife:
         assert script.trips == []
 
     def test_at_a_stop_the_next_batch_is_given_back(self) -> None:
-        """What was claimed along and not begun is released, and nothing stays open."""
+        """What was claimed along and not begun is unclaimed, and nothing stays open."""
         here = living(stop=Stop(after=3))
         script = Script(answers(claim=Turns([claim_row(1)], [claim_row(2), claim_row(3)], [])))
         assert script.run(work(here)) == 1
-        assert script.story[-1] == "begin release_some commit"
-        assert script.params("release_some") == [{"seqs": [2, 3], "worker": WORKER, "token": 2}]
+        assert script.transactions[-1] == "begin unclaim commit"
+        assert script.params("unclaim") == [{"seqs": [2, 3], "worker": WORKER, "token": 2}]
         assert is_left(here)
 
     def test_while_another_lane_is_alone_it_waits_shortly(self) -> None:
         """It comes back soon, and claims nothing meanwhile."""
-        gate = Gate()
-        gate.enter_alone("another")
-        here = living(stop=Stop(after=2), gate=gate)
+        isolation = Isolation()
+        isolation.enter_alone("another")
+        here = living(stop=Stop(after=2), isolation=isolation)
         script = Script(answers())
         script.run(work(here))
-        assert script.story == ["wait", "wait"]
+        assert script.transactions == ["wait", "wait"]
         assert [request.seconds for request in script.all(Wait)] == [0.01] * 2
 
-    def test_a_suspect_waits_for_the_others_then_runs_alone(self) -> None:
+    def test_an_isolated_message_waits_for_the_others_then_runs_alone(self) -> None:
         """Asked for again and again until everybody else is out."""
-        gate = Gate()
-        gate.enter("another")
-        here = living(stop=Stop(after=5), gate=gate)
+        isolation = Isolation()
+        isolation.enter("another")
+        here = living(stop=Stop(after=5), isolation=isolation)
         waits = [0]
 
         def wait(_: Wait) -> None:
             waits[0] += 1
             if waits[0] == 2:
-                gate.leave("another")
+                isolation.leave("another")
 
         script = Script(
-            answers(suspects=Turns([(1,)], [(1,)], [(1,)], [(0,)]), claim_suspects=[claim_row(5)], wait=wait)
+            answers(isolation_level=Turns([(1,)], [(1,)], [(1,)], [(0,)]), claim_isolated=[claim_row(5)], wait=wait)
         )
         assert script.run(work(here)) == 1
-        assert script.story[:6] == [LOOKED, "wait", LOOKED, "wait", LOOKED, "begin claim_suspects park commit"]
-        assert script.story[6] == "begin call finish commit", "nothing rides while it is alone"
+        assert script.transactions[:6] == [LOOKED, "wait", LOOKED, "wait", LOOKED, "begin claim_isolated park commit"]
+        assert script.transactions[6] == "begin call finish commit", "nothing is claimed along while it is alone"
         assert is_left(here)
 
-    def test_a_parked_suspect_is_not_the_last(self) -> None:
-        """It waits behind an earlier message; whether there is another suspect behind it is looked up at once."""
+    def test_a_parked_isolated_message_is_not_the_last(self) -> None:
+        """It waits behind an earlier message; whether there is another one behind it is looked up at once."""
         here = living()
         script = Script(
             answers(
-                suspects=Turns([(0,)], [(1,)], [(1,)], [(0,)]),
-                claim_suspects=Turns([claim_row(5, hashed=70)], [claim_row(6)], []),
+                isolation_level=Turns([(0,)], [(1,)], [(1,)], [(0,)]),
+                claim_isolated=Turns([claim_row(5, hashed=70)], [claim_row(6)], []),
                 park=[(5, "waiting")],
             )
         )
@@ -156,23 +156,23 @@ class TestTrouble:
 
     @pytest.mark.parametrize("place", ["claim", "commit"])
     def test_after_a_lost_connection_it_lets_go_and_goes_on(self, place: str) -> None:
-        """Reconnect, release whatever the lost claim may hold, claim again."""
+        """Reconnect, unclaim whatever the lost claim may hold, claim again."""
         here = living(stop=Stop(after=4))
         here.looked_at = here.context.clock()
         script = Script(answers(**{"claim": [], place: Turns(Lost(), [])}))
         script.run(work(here))
-        assert script.story[1] == "reconnect"
-        assert script.story[2] == "begin release commit"
-        assert script.params("release") == [{"worker": WORKER, "tokens": [1]}]
-        assert set(IDLE) <= set(script.story[3:])
+        assert script.transactions[1] == "reconnect"
+        assert script.transactions[2] == "begin unclaim_tokens commit"
+        assert script.params("unclaim_tokens") == [{"worker": WORKER, "tokens": [1]}]
+        assert set(IDLE) <= set(script.transactions[3:])
         assert is_left(here)
 
     def test_nothing_to_let_go_is_no_trip(self) -> None:
         """A connection lost while looking holds nothing."""
         here = living(stop=Stop(after=3))
-        script = Script(answers(suspects=Turns(Lost(), [(0,)])))
+        script = Script(answers(isolation_level=Turns(Lost(), [(0,)])))
         script.run(work(here))
-        assert script.story[:3] == ["begin suspects", "reconnect", LOOKED]
+        assert script.transactions[:3] == ["begin isolation_level", "reconnect", LOOKED]
 
     @pytest.mark.parametrize("place", ["claim", "settle", "add_attempt", "commit"])
     def test_a_deadlock_does_not_end_it(self, place: str) -> None:
@@ -186,7 +186,7 @@ class TestTrouble:
         script = Script(answers(claim=Turns(*claims), call=failing) | failed)
         script.run(work(here))
         assert is_left(here)
-        assert any("rollback" in line for line in script.story)
+        assert any("rollback" in line for line in script.transactions)
 
     @pytest.mark.parametrize("second", [Lost(), StoreUnavailable("lock timeout"), StoreConflict("deadlock")])
     @pytest.mark.parametrize("first", [Lost(), StoreConflict("deadlock")])
@@ -194,9 +194,9 @@ class TestTrouble:
         """The old connection's locks may still be held by the server: it tries again until it has let go."""
         here = living(stop=Stop(after=12))
         here.looked_at = here.context.clock()
-        script = Script(answers(claim=Turns(first, []), release=Turns(second, [])))
+        script = Script(answers(claim=Turns(first, []), unclaim_tokens=Turns(second, [])))
         script.run(work(here))
-        assert len(script.params("release")) >= 2
+        assert len(script.params("unclaim_tokens")) >= 2
         assert is_left(here)
 
     def test_an_error_nobody_foresaw_comes_out(self) -> None:
@@ -212,12 +212,12 @@ class TestTrouble:
             Script(answers(claim=Lost(), reconnect=False)).run(work(here))
 
     def test_a_stop_while_it_wanted_to_be_alone(self) -> None:
-        """Nobody waits at the gate for one that is gone."""
+        """Nobody waits for one that is gone."""
         here = living(stop=Stop(after=3))
-        lost = answers(suspects=[(1,)], claim_suspects=Lost(), reconnect=False)
+        lost = answers(isolation_level=[(1,)], claim_isolated=Lost(), reconnect=False)
         with pytest.raises(StoreUnavailable, match="stopped while the database was away"):
             Script(lost).run(work(here))
-        assert here.gate.enter("another")
+        assert here.isolation.enter("another")
 
 
 SPACINGS = st.sampled_from([1, 2, 10])
@@ -257,7 +257,7 @@ def check(world: World, here: Lane) -> None:
         of_key = [seq for seq in done if seq in world.keys and world.keys[seq] == key]
         assert of_key == sorted(of_key), f"out of order: {of_key}"
     assert here.open_tokens == set(), "a claim is left open"
-    assert here.gate.enter_alone("another"), "the lane never left the gate"
+    assert here.isolation.enter_alone("another"), "the lane never left"
 
 
 @given(
@@ -273,22 +273,24 @@ def check(world: World, here: Lane) -> None:
 @example([70, 70, 70, None], {2: ["rejects"]}, [], (1, 10), {3: 1, 4: 1})
 @example([70, 70, 70, None], {2: ["rejects"]}, [], (4, 10), {3: 3, 4: 3})
 @example([None] * 4, {3: ["fails"]}, [], (4, 1), {})
+@example([None, None], {}, [*["none"] * 3, "lost", *["none"] * 12, "lost"], (1, 1), {1: 1, 2: 2})
 @example([70, 70], {1: ["commits"]}, [], (2, 10), {})
+@example([70, 70], {1: ["fine", "fails"], 2: ["infrastructure"]}, [], (2, 2), {})
 def test_any_life_ends_well(
     keys: list[int | None],
     behaviour: dict[int, list[Behaviour]],
     faults: list[Fault],
     traits: tuple[int, int],
-    suspects: dict[int, int],
+    isolated: dict[int, int],
 ) -> None:
     """Any handlers and any faults: each effect at most once, in order per key; all that could be done is done."""
     here = living(group=traits[0], group_time=timedelta(minutes=1))
-    world = World(here, keys, behaviour=behaviour, faults=faults, suspects=suspects)
+    world = World(here, keys, behaviour=behaviour, faults=faults, isolated=isolated)
     with savepoints(traits[1]):
         world.script.run(work(here, until_idle=True))
     check(world, here)
     for row in world.state.queue.values():
-        assert row.token is None, "a note is left behind"
+        assert row.token is None, "a claim is left behind"
         dead_ahead = any(one.key == row.key and one.state == "dead" for one in world.state.queue.values())
         assert row.state == "dead" or (row.key is not None and dead_ahead), f"forgotten: {row}"
 
@@ -307,13 +309,13 @@ def test_a_stop_at_any_moment_ends_well(
     traits: tuple[int, int],
     looks: int,
 ) -> None:
-    """The same when it is stopped somewhere: nothing is left open, nothing keeps its note."""
+    """The same when it is stopped somewhere: nothing is left open, nothing keeps its claim."""
     here = living(group=traits[0], stop=Stop(after=looks), group_time=timedelta(minutes=1))
     world = World(here, keys, behaviour=behaviour, faults=[fault for fault in faults if fault != "taken over"])
     try:
         with savepoints(traits[1]):
             world.script.run(work(here))
     except (StoreUnavailable, StoreConflict):
-        return  # the last trip of a stopping lane failed: its process says goodbye, which takes its notes off
+        return  # the last trip of a stopping lane failed: its process deregisters, which takes its claims off
     check(world, here)
     assert all(row.token is None for row in world.state.queue.values())

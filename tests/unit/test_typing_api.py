@@ -32,18 +32,23 @@ from onceward import (
     Response,
     Retry,
     RetryPolicy,
+    Router,
     Settings,
     StoreError,
     StoreUnavailable,
+    execute,
     one_row,
 )
 from onceward.admin.alerts import Alerts, Rules
-from onceward.admin.dry_run import Trial
+from onceward.admin.decisions import Applied, Selection
+from onceward.admin.dry_run import DryRunReport
+from onceward.admin.messages import Row, Stats
 from onceward.admin.overview import AuditLine, BlockedKey, DeadGroup, Failing, Minute, Running, SourceRow, Storage
 from onceward.admin.timeline import Explanation
 from onceward.message import Arguments
+from onceward.runtime.running import Lifespan
 from onceward.steps.prune import Pruned
-from onceward.steps.unsubscribe import Subscribed
+from onceward.stores.moves.catalog import Subscribed
 from onceward.webhooks import Limits, Stripe, Webhooks
 
 
@@ -62,12 +67,32 @@ def set_up() -> Inbox:
     return inbox
 
 
+def add_note(message: Message, tx: sqlite3.Connection) -> None:
+    """A handler."""
+
+
 def register(inbox: Inbox) -> None:
     """Handlers keep their own types behind the decorator."""
+    router = Router(prefix="order.", key="order_id", retry=RetryPolicy(attempts=5))
+    router.on("sent", group=1)(add_note)
+    inbox.include(router)
+    inbox.discover("shop.handlers")
+    inbox.provide(Circuit, lambda: Circuit(failures=3))
+
+    @inbox.middleware
+    def around(message: Message) -> Iterator[None]:
+        assert_type(message.id, str)
+        yield
+
+    @inbox.middleware(inside=True)
+    async def inside(message: Message, tx: Any) -> AsyncIterator[None]:
+        assert_type((message, tx), tuple[Message[Any], Any])
+        yield
 
     @inbox.on("order.paid", key="order_id", retry=RetryPolicy(attempts=5), timeout=30, circuit=Circuit(failures=3))
     def start_shipping(message: Message, tx: sqlite3.Connection) -> dict[str, int]:
         one_row(tx.execute("UPDATE orders SET paid = 1 WHERE id = ?", (message.data["order_id"],)))
+        execute(tx, "INSERT INTO payments VALUES (:order_id)", message.data)
         if message.attempt > 3:
             raise Reject("given up")
         if message.headers.get("busy"):
@@ -135,11 +160,14 @@ def receive(inbox: Inbox) -> None:
         {"source": "shop", "id": "e4", "type": "order.paid", "body": b"{}", "headers": None},
     ]
     assert_type(inbox.receive_many(some), list[Receipt])
+    assert_type(inbox.process_many(some), list[Receipt])
     assert_type(inbox.process(source="shop", id="e5", type="order.paid", data=None, raise_on_failure=True), Receipt)
     inbox.add_sink("default", Queue())
     inbox.add_sink("warehouse", AwaitedQueue(), retry=RetryPolicy.classic())
     assert_type(inbox.webhooks({"/stripe": Stripe("secret")}, limits=Limits(body=1000, memory=10_000)), Webhooks)
-    inbox.add_source("redis://localhost/0?stream=orders", source="orders", id="number", type="=order.paid", inline=True)
+    inbox.add_source(
+        "redis://localhost/0?stream=orders", source="orders", id="number", type="=order.paid", mode="direct"
+    )
 
 
 def poll(inbox: Inbox) -> None:
@@ -163,6 +191,7 @@ async def receive_async(inbox: Inbox) -> None:
     """The same, awaited."""
     assert_type(await inbox.areceive(source="shop", id="e1", type="order.paid"), Receipt)
     assert_type(await inbox.areceive_many([]), list[Receipt])
+    assert_type(await inbox.aprocess_many([]), list[Receipt])
     assert_type(await inbox.aprocess(source="shop", id="e1", type="order.paid"), Receipt)
     assert_type(await inbox.asend("shipped"), str)
     await inbox.ingress.apoll_now("api")
@@ -177,22 +206,23 @@ def operate(inbox: Inbox) -> int:
         assert_type(inbox.drain(), int)
         assert_type(inbox.run(concurrency=4), int)
         inbox.stop()
+    assert_type(inbox.lifespan(concurrency=4), Lifespan)
     stats = inbox.admin.stats()
     assert_type(stats.dead, int)
     for row in inbox.admin.messages(status="dead", type="order.paid", limit=10):
         assert_type(row.error, str | None)
-        story = inbox.admin.message(row.seq)
-        if story is not None:
-            assert_type(story.body, bytes | None)
+        detail = inbox.admin.message(row.seq)
+        if detail is not None:
+            assert_type(detail.body, bytes | None)
     assert_type(inbox.admin.keep_first(source="stripe", type="invoice.paid", reason="renamed", actor="ann"), int)
     for case in inbox.admin.quarantine():
         assert_type(inbox.admin.resolve(case.case, "keep-first", reason="seen", actor="ann"), int | None)
-    inbox.watch(lambda *_: nullcontext())
+    inbox.add_hook(lambda *_: nullcontext())
     assert_type(inbox.admin.alert(lambda _: None, rules=Rules(every=timedelta(seconds=5))), Alerts)
     assert_type(inbox.admin.explain(1), Explanation | None)
-    assert_type(inbox.admin.dry_run(1), Trial)
+    assert_type(inbox.admin.dry_run(1), DryRunReport)
     assert_type(inbox.admin.find_anywhere("e1"), list[int])
-    assert_type(inbox.admin.note_reading(1, reason="payload"), bool)
+    assert_type(inbox.admin.record_reading(1, reason="payload"), bool)
     assert_type(inbox.admin.running(), list[Running])
     assert_type(inbox.admin.dead_groups(), list[DeadGroup])
     assert_type(inbox.admin.blocked_keys(), list[BlockedKey])
@@ -216,6 +246,21 @@ def operate(inbox: Inbox) -> int:
         inbox.retention.prune(progress=tell).bodies + inbox.retention.collect(older_than=timedelta(days=2)), int
     )
     return inbox.admin.redrive(1, 2, out_of_order=True) + inbox.admin.discard(3, reason="x") + inbox.admin.unblock(4)
+
+
+async def awaited_forms(inbox: Inbox) -> None:
+    """They have the arguments and results of the methods they stand for."""
+    assert_type(await inbox.admin.astats(), Stats)
+    assert_type(await inbox.admin.amessages(status="dead", limit=5), list[Row])
+    assert_type(await inbox.admin.aexplain(1), Explanation | None)
+    found = await inbox.admin.aselect(type="order.paid", limit=5)
+    assert_type(found, Selection)
+    assert_type(await inbox.admin.aapply("redrive", found.seqs, reason="fixed"), Applied)
+    assert_type(await inbox.admin.aredrive(1, 2, out_of_order=True, reason="fixed"), int)
+    assert_type(await inbox.retention.aerase(1, reason="request 7"), list[int])
+    assert_type(await inbox.retention.aprune(progress=tell), Pruned)
+    await inbox.admin.amessages(stats="dead")  # type: ignore[call-arg] # no such argument
+    await inbox.admin.aapply("redriven", [1])  # type: ignore[arg-type] # no such action
 
 
 def tell(so_far: Pruned) -> None:

@@ -114,13 +114,13 @@ loose: Any = SimpleNamespace(
 
 HANDLER = "a handler is def f(message, tx) or async def f(message, tx)"
 ON = "@inbox.on('order.paid')"
-DURATION = "must be a timedelta longer than nothing, for example timedelta(seconds=30)"
+DURATION = "must be a timedelta above zero, for example timedelta(seconds=30)"
 
 # fmt: off
 WRONG: Mapping[str, tuple[Use, str]] = {
     # The inbox
-    "Inbox(None)": (lambda _: loose.Inbox(None), "Inbox: url=None must be text, for example sqlite:///shop.db or postgresql://host/shop"),
-    "Inbox(mysql)": (lambda _: loose.Inbox("mysql://host/db"), "no store for 'mysql' URLs; use sqlite:///path, sqlite:// (memory) or postgresql://..."),
+    "Inbox(None)": (lambda _: loose.Inbox(None), "Inbox: store=None must be a URL, for example sqlite:///shop.db or postgresql://host/shop, or a store"),
+    "Inbox(oracle)": (lambda _: loose.Inbox("oracle://host/db"), "no store for 'oracle' URLs; installed are: dynamodb, mariadb, mysql, postgres, postgresql, redis, rediss, sqlite. Use sqlite:///path, sqlite:// (memory), postgresql://"),
     "Inbox(settings={})": (lambda _: loose.Inbox("sqlite://", settings={}), "Inbox: settings={} must be Settings(...)"),
     "Inbox(service=5)": (lambda _: loose.Inbox("sqlite://", service=5), "service must be text, not int: 5"),
     "Inbox(service=reserved)": (lambda _: loose.Inbox("sqlite://", service="onceward.outbox"), "service 'onceward.outbox' is reserved: names that begin with 'onceward.' belong to onceward itself"),
@@ -136,21 +136,20 @@ WRONG: Mapping[str, tuple[Use, str]] = {
     "on without parentheses": (lambda inbox: inbox.on(good), "@inbox.on needs the type of the messages in parentheses: @inbox.on('order.paid')"),
     "on(5)": (lambda inbox: inbox.on(5)(good), "type must be text, not int: 5"),
     "on('*')": (lambda inbox: inbox.on("*")(good), "good: the type '*' and consumers that begin with 'onceward.' are reserved"),
-    "one parameter": (handle(alone), f"{ON}: alone takes (message); {HANDLER}"),
-    "three parameters": (handle(three), f"{ON}: three takes (message, tx, more); {HANDLER}"),
-    "tx by name": (handle(named), f"{ON}: named takes (message, *, tx); {HANDLER}"),
-    "no parameters": (handle(lambda: None), f"<lambda> takes no arguments; {HANDLER}"),
+    "three parameters": (handle(three), f"{ON}: more has no type; parameters beyond message and tx are filled by their types"),
+    "tx by name": (handle(named), f"{ON}: tx has no type; parameters beyond message and tx are filled by their types"),
+    "no parameters": (handle(lambda: None), f"<lambda> has no parameters; {HANDLER}"),
     "a generator": (handle(generating), f"{ON}: generating is a generator, which would never run; {HANDLER}"),
     "an async generator": (handle(generating_async), f"{ON}: generating_async is a generator, which would never run; {HANDLER}"),
     "a class": (handle(Handling), f"{ON}: Handling is a class; {HANDLER}"),
     "not callable": (handle("good"), f"{ON}: 'good' cannot be called; {HANDLER}"),
-    "a partial without tx": (handle(functools.partial(loose.good, None)), f"takes (tx); {HANDLER}"),
+    "a partial without message": (handle(functools.partial(loose.good, None, None)), f"has no parameters; {HANDLER}"),
     "key=5": (on(key=5), f"{ON}: key=5 must be a field, a dotted path, header:NAME, or a function of the message"),
     "key=''": (on(key=""), f"{ON}: key='' must be a field, a dotted path, header:NAME, or a function of the message"),
     "key=function of nothing": (on(key=lambda: 1), "must be a function of 1 argument, not of no arguments"),
     "retry=3": (on(retry=3), f"{ON}: retry=3 must be a RetryPolicy, for example RetryPolicy(attempts=5)"),
-    "timeout='10s'": (on(timeout="10s"), f"{ON}: timeout='10s' must be a timedelta longer than nothing, or a number of seconds above 0"),
-    "timeout=-1": (on(timeout=-1), f"{ON}: timeout=-1 must be a timedelta longer than nothing, or a number of seconds above 0"),
+    "timeout='10s'": (on(timeout="10s"), f"{ON}: timeout='10s' must be a timedelta above zero, or a number of seconds above 0"),
+    "timeout=-1": (on(timeout=-1), f"{ON}: timeout=-1 must be a timedelta above zero, or a number of seconds above 0"),
     "timeout=0": (on(timeout=timedelta(0)), f"{ON}: timeout=datetime.timedelta(0) {DURATION}"),
     "group=0": (on(group=0), f"{ON}: group=0 must be a whole number, at least 1"),
     "group='many'": (on(group="many"), f"{ON}: group='many' must be a whole number, at least 1"),
@@ -174,8 +173,8 @@ WRONG: Mapping[str, tuple[Use, str]] = {
     "receive without id": (receive(id=...), "receive() needs id=: the producer's message id"),
     "receive without source": (receive(source=...), "receive() needs source=: the name of the producer"),
     "receive without type": (receive(type=...), "receive() needs type=: what kind of message it is, for example 'order.paid'"),
-    "receive(idd=)": (receive(idd="x"), "receive() has no argument idd=; it takes source, id, type, data, body, headers, key, version, position, tx"),
-    "receive(destination=)": (receive(destination="x"), "receive() has no argument destination=; it takes"),
+    "receive(idd=)": (receive(idd="x"), "receive() has no argument idd=; its arguments are source, id, type, data, body, headers, key, version, position, at, delay, tx"),
+    "receive(destination=)": (receive(destination="x"), "receive() has no argument destination=; its arguments are"),
     "receive(id=5)": (receive(id=5), "id must be text, not int: 5"),
     "receive(id='')": (receive(id=""), "id is empty; every message needs one that its producer chose"),
     "receive(body=text)": (receive(data=..., body="text"), "body must be bytes, not str; use data= for JSON"),
@@ -190,12 +189,12 @@ WRONG: Mapping[str, tuple[Use, str]] = {
     # Messages out
     "send(5)": (lambda inbox: inbox.send(5), "type must be text, not int: 5"),
     "send(to='typo')": (lambda inbox: inbox.send("sent", {}, to="typo"), "send(): to='typo' must be one of the sinks of this process: 'default', 'mail'"),
-    "send(two=)": (lambda inbox: inbox.send("sent", {}, two=1), "send() has no argument two=; it takes type, data, body, key, to, headers, version, id, tx"),
-    "send(destination=)": (lambda inbox: inbox.send("sent", {}, destination="mail"), "send() has no argument destination=; it takes"),
+    "send(two=)": (lambda inbox: inbox.send("sent", {}, two=1), "send() has no argument two=; its arguments are type, data, body, key, to, headers, version, id, at, delay, tx"),
+    "send(destination=)": (lambda inbox: inbox.send("sent", {}, destination="mail"), "send() has no argument destination=; its arguments are"),
     "sink unhashable": (lambda inbox: inbox.add_sink(["x"], Sink()), "sink must be text, not list: ['x']"),
     "sink taken": (lambda inbox: inbox.add_sink("mail", Sink()), "there is a sink named 'mail' already"),
     "sink without publish": (lambda inbox: inbox.add_sink("x", good), "add_sink('x'): sink="),
-    "sink scheme": (lambda inbox: inbox.add_sink("x", "smtp://host"), "no sink for"),
+    "sink scheme": (lambda inbox: inbox.add_sink("x", "smtp://host"), "no broker for"),
     "sink(retry=3)": (lambda inbox: inbox.add_sink("x", Sink(), retry=3), "add_sink('x'): retry=3 must be a RetryPolicy, for example RetryPolicy(attempts=5)"),
     "sink(circuit=3)": (lambda inbox: inbox.add_sink("x", Sink(), circuit=3), "add_sink('x'): circuit=3 must be a Circuit, for example Circuit(failures=5), or None"),
     # Work
@@ -203,7 +202,7 @@ WRONG: Mapping[str, tuple[Use, str]] = {
     "drain(concurrency='2')": (lambda inbox: inbox.drain(concurrency="2"), "concurrency='2' must be a whole number, at least 1"),
     "run(process=5)": (lambda inbox: inbox.run(process=5), "process=5 must be text"),
     # Reports
-    "messages(status='ded')": (lambda inbox: inbox.admin.messages(status="ded"), "messages(): status='ded' must be one of 'due', 'running', 'retrying', 'waiting', 'unhandled', 'dead', 'done', 'discarded', 'skipped'"),
+    "messages(status='ded')": (lambda inbox: inbox.admin.messages(status="ded"), "messages(): status='ded' must be one of 'due', 'running', 'retrying', 'scheduled', 'waiting', 'unhandled', 'dead', 'done', 'discarded', 'skipped'"),
     "messages(limit=0)": (lambda inbox: inbox.admin.messages(limit=0), "messages(): limit=0 must be a whole number, at least 1"),
     "messages(limit='9')": (lambda inbox: inbox.admin.messages(limit="9"), "messages(): limit='9' must be a whole number, at least 1"),
     "messages(since='today')": (lambda inbox: inbox.admin.messages(since="today"), "messages(): since='today' must be a datetime"),
@@ -213,7 +212,7 @@ WRONG: Mapping[str, tuple[Use, str]] = {
     "messages(outgoing='yes')": (lambda inbox: inbox.admin.messages(outgoing="yes"), "messages(): outgoing='yes' must be True or False"),
     "message('7')": (lambda inbox: inbox.admin.message("7"), "message(): seq='7' must be a whole number, at least 0"),
     "explain('7')": (lambda inbox: inbox.admin.explain("7"), "explain(): seq='7' must be a whole number, at least 0"),
-    "try_('7')": (lambda inbox: inbox.admin.dry_run("7"), "dry_run(): seq='7' must be a whole number, at least 0"),
+    "dry_run('7')": (lambda inbox: inbox.admin.dry_run("7"), "dry_run(): seq='7' must be a whole number, at least 0"),
     "find(5)": (lambda inbox: inbox.admin.find("shop", 5), "find(): id=5 must be text that is not empty"),
     "find_anywhere(5)": (lambda inbox: inbox.admin.find_anywhere(5), "find_anywhere(): id=5 must be text that is not empty"),
     "quarantine(limit=0)": (lambda inbox: inbox.admin.quarantine(limit=0), "quarantine(): limit=0 must be a whole number, at least 1"),
@@ -224,33 +223,34 @@ WRONG: Mapping[str, tuple[Use, str]] = {
     "audit(before='x')": (lambda inbox: inbox.admin.audit(before="x"), "audit(): before='x' must be a whole number, at least 0"),
     "traffic(minutes=0)": (lambda inbox: inbox.admin.traffic(minutes=0), "traffic(): minutes=0 must be a whole number, at least 1"),
     "failing(times=0)": (lambda inbox: inbox.admin.failing(times=0), "failing(): times=0 must be a whole number, at least 1"),
-    "watch(5)": (lambda inbox: inbox.watch(5), "watch(): watcher=5 must be a function"),
+    "add_hook(5)": (lambda inbox: inbox.add_hook(5), "add_hook(): hook=5 must be a function"),
     # Decisions
     "redrive('7')": (lambda inbox: inbox.admin.redrive("7"), "redrive(): seq='7' must be a whole number, at least 0"),
-    "redrive(typ=)": (lambda inbox: inbox.admin.redrive(typ="known"), "redrive() has no argument typ=; it takes type, key, source, since, until, fingerprint, outgoing"),
+    "redrive(typ=)": (lambda inbox: inbox.admin.redrive(typ="known"), "redrive() has no argument typ=; its arguments are type, key, source, since, until, fingerprint, outgoing"),
     "redrive(both)": (lambda inbox: inbox.admin.redrive(7, type="known"), "redrive(): name messages or filters, not both: 7 and type="),
-    "discard(status=)": (lambda inbox: inbox.admin.discard(status="dead"), "discard() has no argument status=; it takes type"),
-    "release(since='now')": (lambda inbox: inbox.admin.unblock(since="now"), "unblock(): since='now' must be a datetime"),
+    "discard(status=)": (lambda inbox: inbox.admin.discard(status="done"), "discard(): status='done' must be one of 'dead', 'retrying'"),
+    "redrive(status=)": (lambda inbox: inbox.admin.redrive(status="dead"), "redrive() has no argument status=; its arguments are type"),
+    "unblock(since='now')": (lambda inbox: inbox.admin.unblock(since="now"), "unblock(): since='now' must be a datetime"),
     "discard(reason=5)": (lambda inbox: inbox.admin.discard(1, reason=5), "discard(): reason=5 must be text"),
     "resolve(word)": (lambda inbox: inbox.admin.resolve(1, "keep"), "resolve(): resolution='keep' must be one of 'keep-first', 'accept-as-new', 'discard'"),
     "resolve('1')": (lambda inbox: inbox.admin.resolve("1", "discard"), "resolve(): case='1' must be a whole number, at least 0"),
     "settle_effect(happened='no')": (lambda inbox: inbox.admin.settle_effect(1, "charge", happened="no"), "settle_effect(): happened='no' must be True or False"),
-    # Upkeep
+    # Retention
     "prune(progress=5)": (lambda inbox: inbox.retention.prune(progress=5), "prune(): progress=5 must be a function"),
     "archive(None)": (lambda inbox: inbox.retention.archive(None), "archive(): folder=None must be a path"),
     "erase('7')": (lambda inbox: inbox.retention.erase("7", reason="x"), "erase(): seq='7' must be a whole number, at least 0"),
     "erase(reason='')": (lambda inbox: inbox.retention.erase(7, reason=""), "erase(): reason='' must be text that is not empty"),
-    "personal()": (lambda inbox: inbox.retention.personal(), "say one of: key=, field=(path, value), or source= and id="),
+    "personal()": (lambda inbox: inbox.retention.personal(), "give one of: key=, field=(path, value), or source= and id="),
     "personal(field='x')": (lambda inbox: inbox.retention.personal(field="email"), "field='email' must be a pair of a path and a value, for example ('customer.email', 'a@b.example')"),
     "collect(older_than=5)": (lambda inbox: inbox.retention.collect(older_than=5), "collect(): older_than=5 must be a timedelta, for example timedelta(days=1)"),
     "declare_source(5)": (lambda inbox: inbox.retention.declare_source("shop", redelivers_for=5), "declare_source(): redelivers_for=5 must be a timedelta of at least 0 s"),
     "replay(again=5)": (lambda inbox: loose.replay(inbox, again=5), "replay(): again=5 must be a label for this replay, for example a date"),
-    "replay(typ=)": (lambda inbox: loose.replay(inbox, typ="known"), "replay() has no argument typ=; it takes type, key, source, id, since, until"),
+    "replay(typ=)": (lambda inbox: loose.replay(inbox, typ="known"), "replay() has no argument typ=; its arguments are type, key, source, id, since, until"),
     "replay(since='x')": (lambda inbox: loose.replay(inbox, since="x"), "replay(): since='x' must be a datetime"),
     # Sources, polls, webhooks, alerts
     "source(5)": (lambda inbox: inbox.add_source(5, source="shop"), "add_source(): url=5 must be text that is not empty"),
     "source(batch=0)": (lambda inbox: inbox.add_source("redis://h/0?stream=x", source="shop", batch=0), "add_source(): batch=0 must be a whole number, at least 1"),
-    "source(inline='no')": (lambda inbox: inbox.add_source("redis://h/0?stream=x", source="shop", inline="no"), "add_source(): inline='no' must be True or False"),
+    "source(mode='inline')": (lambda inbox: inbox.add_source("redis://h/0?stream=x", source="shop", mode="inline"), "add_source(): mode='inline' must be one of 'store-first', 'direct'"),
     "source(rate='fast')": (lambda inbox: inbox.add_source("redis://h/0?stream=x", source="shop", rate="fast"), "rate='fast' must be a number a second, one a minute at least"),
     "source(redelivers_for=5)": (lambda inbox: inbox.add_source("redis://h/0?stream=x", source="shop", redelivers_for=5), "add_source(): redelivers_for=5 must be a timedelta of at least 0 s"),
     "poll(every=5)": (lambda inbox: inbox.add_poll(every=5, source="api")(generating), f"@inbox.add_poll(source='api'): every=5 {DURATION}"),
@@ -277,7 +277,7 @@ WRONG: Mapping[str, tuple[Use, str]] = {
     "Settings(poll=0)": (lambda _: loose.Settings(poll=timedelta(0)), f"Settings: poll=datetime.timedelta(0) {DURATION}"),
     "Settings(group='x')": (lambda _: loose.Settings(group="x"), "Settings: group='x' must be a whole number, at least 1"),
     "Settings(retry=3)": (lambda _: loose.Settings(retry=3), "Settings: retry=3 must be a RetryPolicy"),
-    "Settings(upkeep=5)": (lambda _: loose.Settings(upkeep=5), "Settings: upkeep=5 must be a timedelta of at least 1 s"),
+    "Settings(maintenance=5)": (lambda _: loose.Settings(maintenance=5), "Settings: maintenance=5 must be a timedelta of at least 1 s"),
     "Settings(archive_first=1)": (lambda _: loose.Settings(archive_first=1), "Settings: archive_first=1 must be True or False"),
     "RetryPolicy(attempts=0)": (lambda _: loose.RetryPolicy(attempts=0), "RetryPolicy: attempts=0 must be a whole number, at least 1"),
     "RetryPolicy(attempts=2.5)": (lambda _: loose.RetryPolicy(attempts=2.5), "RetryPolicy: attempts=2.5 must be a whole number, at least 1"),
@@ -334,7 +334,7 @@ def test_what_is_right_is_taken(inbox: Inbox) -> None:
     assert [found[f"type {number}"] for number in range(len(functions))] == [False, False, True, True, *[False] * 4]
     inbox.on("by function", key=lambda message: message.id)(good)
     RetryPolicy(attempts=1, first=timedelta(0), cap=timedelta(0), factor=1, jitter=0)
-    Settings(body_retention=timedelta(0), upkeep=None)
+    Settings(body_retention=timedelta(0), maintenance=None)
     assert Retry(after=0).after == timedelta(0)
     assert str(Reject("no")) == "no"
 

@@ -28,23 +28,23 @@ ANSWERED = (
     "commit",
     "rollback",
     "claim",
-    "claim_suspects",
-    "suspects",
+    "claim_isolated",
+    "isolation_level",
     "fair_share",
     "park",
-    "noted",
+    "still_claimed",
     "finish",
     "settle",
     "add_attempt",
     "postpone",
     "put_off",
-    "release",
-    "release_some",
+    "unclaim_tokens",
+    "unclaim",
     "lock_keys",
     "promote",
     "store_results",
-    "make_point",
-    "back_to_point",
+    "savepoint",
+    "rollback_to_savepoint",
 )
 
 
@@ -58,7 +58,7 @@ class Row:
     worker: int | None = None
     token: int | None = None
     attempts: int = 0
-    suspect: int = 0
+    isolation: int = 0
 
 
 @dataclass
@@ -80,14 +80,14 @@ class World:
         *,
         behaviour: dict[int, list[Behaviour]] | None = None,
         faults: list[Fault] | None = None,
-        suspects: dict[int, int] | None = None,
+        isolated: dict[int, int] | None = None,
     ) -> None:
-        levels = suspects or {}
-        self.state = State({seq: Row(seq, key, suspect=levels.get(seq, 0)) for seq, key in enumerate(keys, start=1)})
+        levels = isolated or {}
+        self.state = State({seq: Row(seq, key, isolation=levels.get(seq, 0)) for seq, key in enumerate(keys, start=1)})
         self.keys = dict(enumerate(keys, start=1))
         self.lane = lane
         self.workers = {1}
-        self._saved = self._point = deepcopy(self.state)
+        self._saved = self._savepoint_state = deepcopy(self.state)
         self._behaviour = {seq: list(some) for seq, some in (behaviour or {}).items()}
         self._faults = list(faults or [])
         self._swallowed = self._ended = False
@@ -103,7 +103,7 @@ class World:
                 self._take_over()
             if fault == "lost":
                 return self._lose()
-            if fault == "conflict" and name not in ("begin", "suspects"):
+            if fault == "conflict" and name not in ("begin", "isolation_level"):
                 return StoreConflict("deadlock")
             if fault == "busy" and name not in ("begin", "commit"):
                 return StoreUnavailable("lock timeout")
@@ -123,7 +123,7 @@ class World:
         return Lost()
 
     def _take_over(self) -> None:
-        """Somebody else declares this process dead: its notes come off, and it registers anew."""
+        """Somebody else declares this process dead: its claims come off, and it registers anew."""
         for state in (self.state, self._saved):
             for row in state.queue.values():
                 row.worker = row.token = None
@@ -132,7 +132,7 @@ class World:
     # Transactions
 
     def _begin(self, request: Begin) -> list[Any]:
-        self._saved = self._point = deepcopy(self.state)
+        self._saved = self._savepoint_state = deepcopy(self.state)
         self._swallowed = self._ended = False
         assert request.statement_limit > 0
         return []
@@ -145,18 +145,18 @@ class World:
         self.state = deepcopy(self._saved)
         return []
 
-    def _make_point(self, _: Query) -> Any:
+    def _savepoint(self, _: Query) -> Any:
         if self._swallowed:
             return TransactionAborted("the handler swallowed an error")
         if self._ended:
             return StoreError("there is no transaction")
-        self._point = deepcopy(self.state)
+        self._savepoint_state = deepcopy(self.state)
         return []
 
-    def _back_to_point(self, _: Query) -> Any:
+    def _rollback_to_savepoint(self, _: Query) -> Any:
         if self._ended:
-            return StoreError("there is no such point")
-        self.state, self._swallowed = deepcopy(self._point), False
+            return StoreError("there is no such savepoint")
+        self.state, self._swallowed = deepcopy(self._savepoint_state), False
         return []
 
     def _call(self, request: Call) -> Outcome:
@@ -186,9 +186,11 @@ class World:
 
     # Statements
 
-    def _free(self, *, suspect: int) -> list[Row]:
+    def _free(self, *, isolation: int) -> list[Row]:
         rows = (row for row in self.state.queue.values() if row.state in ("ready", "retry"))
-        return sorted((row for row in rows if row.token is None and row.suspect == suspect), key=lambda row: row.seq)
+        return sorted(
+            (row for row in rows if row.token is None and row.isolation == isolation), key=lambda row: row.seq
+        )
 
     def _take(self, rows: list[Row], params: Any) -> list[Any]:
         if params["worker"] not in self.workers:
@@ -198,20 +200,20 @@ class World:
         return [claim_row(row.seq, hashed=row.key, attempts=row.attempts) for row in rows]
 
     def _claim(self, request: Query) -> list[Any]:
-        free = [row for row in self._free(suspect=0) if row.state == "retry" or row.seq >= request.params["floor"]]
+        free = [row for row in self._free(isolation=0) if row.state == "retry" or row.seq >= request.params["cursor"]]
         free = [row for row in free if row.key is None or row.key not in request.params["held"]]
         return self._take(free[: request.params["limit"]], request.params)
 
     def _fair_share(self, _: Query) -> list[Any]:
-        return [(len(self._free(suspect=0)),)]
+        return [(len(self._free(isolation=0)),)]
 
-    def _claim_suspects(self, request: Query) -> list[Any]:
+    def _claim_isolated(self, request: Query) -> list[Any]:
         level, limit = request.params["level"], request.params["limit"]
         assert limit <= max(1, level - 1)
-        return self._take(self._free(suspect=level)[:limit], request.params)
+        return self._take(self._free(isolation=level)[:limit], request.params)
 
-    def _suspects(self, _: Query) -> list[Any]:
-        return [(max((level for level in range(1, 5) if self._free(suspect=level)), default=0),)]
+    def _isolation_level(self, _: Query) -> list[Any]:
+        return [(max((level for level in range(1, 5) if self._free(isolation=level)), default=0),)]
 
     def _mine(self, params: Any) -> list[Row]:
         tokens = params.get("tokens", [params.get("token")])
@@ -231,7 +233,7 @@ class World:
                 parked.append((seq, "waiting"))
         return parked
 
-    def _noted(self, request: Query) -> list[Any]:
+    def _still_claimed(self, request: Query) -> list[Any]:
         return [(row.seq,) for row in self._mine(request.params)]
 
     def _finish(self, request: Query) -> Any:
@@ -266,12 +268,12 @@ class World:
 
     _put_off = _postpone
 
-    def _release(self, request: Query) -> list[Any]:
+    def _unclaim_tokens(self, request: Query) -> list[Any]:
         for row in self._mine(request.params):
             row.worker = row.token = None
         return []
 
-    _release_some = _release
+    _unclaim = _unclaim_tokens
 
     def _nothing(self, _: Any) -> list[Any]:
         return []

@@ -49,7 +49,7 @@ def main(words: Sequence[str]) -> int:
         "violations": rows + sum(accepted.values()),
     }
     if chosen.json:
-        report.write(chosen.json, {"run": "fuzz", **figures})
+        report.write(chosen.json, {"run": "fuzz", **figures}, ["sqlite"])
     return int(figures["violations"] != 0)
 
 

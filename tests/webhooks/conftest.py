@@ -16,9 +16,12 @@ from onceward import Inbox
 from onceward.runtime.http_server import serving
 from onceward.webhooks import GitHub, Limits, Shopify, Slack, StandardWebhooks, Stripe, Webhooks
 from tests.contract.harness import Shop
+from tests.stores import postgres_database
 from tests.webhooks.senders import SECRET, SHARED, generic, paypal
 
-TABLES = ("ledger", "queue", "body", "quarantine", "duplicate", "attempt", "sighting")
+__all__ = ["postgres_database"]
+
+TABLES = ("ledger", "queue", "body", "quarantine", "duplicate", "attempt", "first_seen")
 
 
 def endpoints() -> dict[str, Any]:

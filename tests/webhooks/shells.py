@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from onceward.webhooks import Webhooks
+from tests.integrations.django.project import configured_django
 from tests.webhooks.conftest import Reply
 from tests.webhooks.senders import Signed
 
@@ -48,23 +49,6 @@ def _wsgi(hooks: Webhooks, path: str, signed: Signed) -> Reply:
     parts = hooks.wsgi(_environ(path, signed), lambda *head: started.append(head))
     ((status, headers),) = started
     return Reply(int(status.split(" ")[0]), dict(headers), b"".join(parts))
-
-
-def configured_django() -> None:
-    """Set Django up, once in a process, with its CSRF check on."""
-    import django  # noqa: PLC0415 - configured here alone
-    from django.conf import settings  # noqa: PLC0415
-
-    if settings.configured:
-        return
-    settings.configure(
-        ROOT_URLCONF="tests.webhooks.test_mounting",
-        ALLOWED_HOSTS=["*"],
-        SECRET_KEY="of the tests",
-        MIDDLEWARE=["django.middleware.csrf.CsrfViewMiddleware"],
-        LOGGING_CONFIG=None,
-    )
-    django.setup()
 
 
 def _django(hooks: Webhooks, path: str, signed: Signed) -> Reply:

@@ -12,6 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from onceward import ConfigurationError, Inbox, Settings
@@ -60,8 +61,8 @@ def test_an_event_is_stored_once_and_takes_effect_once(shop: Shop, sender: Sende
         (200, {"status": "duplicate"}),
     ]
     (seq,) = shop.inbox.admin.find(hooks.hooks.endpoints[path].source, "evt_1")
-    story = shop.story(seq)
-    assert (story.body, story.type, story.duplicates) == (signed.body, "order.paid", 2)
+    detail = shop.detail(seq)
+    assert (detail.body, detail.type, detail.duplicates) == (signed.body, "order.paid", 2)
     shop.drain()
     assert shop.effects() == ["evt_1"]
 
@@ -164,7 +165,7 @@ def test_only_a_short_list_of_headers_is_stored(shop: Shop, caller: Caller) -> N
     signed = sign_github(event("d-1"), "d-1")
     assert caller.post("/github", signed.body, {**signed.headers, **extra, **forged}).status == 200
     (seq,) = shop.inbox.admin.find("github", "d-1")
-    assert dict(shop.story(seq).headers) == {
+    assert dict(shop.detail(seq).headers) == {
         "content-type": "application/json",
         "traceparent": "00-1-2-01",
         "x-github-event": "order.paid",
@@ -198,14 +199,14 @@ def test_what_is_authentic_is_stored_whatever_it_holds(shop: Shop, sender: Sende
             assert [post(caller, path, signed).json["status"] for _ in range(2)] == ["accepted", "duplicate"], body[:60]
     shop.drain()
     rows = shop.inbox.admin.messages(source=source)
-    assert sorted(shop.story(row.seq).body or b"" for row in rows) == sorted(UNREADABLE)
+    assert sorted(shop.detail(row.seq).body or b"" for row in rows) == sorted(UNREADABLE)
     for row in rows:
-        story = shop.story(row.seq)
+        detail = shop.detail(row.seq)
         if row.type == UNIDENTIFIED:
-            assert (row.status, bool(story.headers["onceward-reason"])) == ("unhandled", True)
+            assert (row.status, bool(detail.headers["onceward-reason"])) == ("unhandled", True)
         else:  # its type is in a header
             assert (row.status, sender.name) in {(s, n) for s in ("dead", "done") for n in ("github", "shopify")}
-            assert row.status == "dead" or story.body == b"[]"
+            assert row.status == "dead" or detail.body == b"[]"
 
 
 def test_an_id_or_type_that_cannot_be_stored_or_is_not_there_has_a_stand_in(shop: Shop, caller: Caller) -> None:
@@ -248,23 +249,23 @@ def test_a_body_that_comes_again_under_a_new_unsigned_id_is_taken_and_marked(sho
     marks = {}
     for message_id in ("d-1", "d-2", "d-3"):
         (seq,) = shop.inbox.admin.find(sender.name, message_id)
-        marks[message_id] = shop.story(seq).headers.get(ECHO)
+        marks[message_id] = shop.detail(seq).headers.get(ECHO)
     assert marks == {"d-1": None, "d-2": "d-1", "d-3": None}
 
 
-def test_a_sighting_is_forgotten_after_its_window(shop: Shop) -> None:
+def test_a_first_seen_body_is_forgotten_after_its_window(shop: Shop) -> None:
     """The table stays as large as its window; another source's window is its own."""
 
     def seen(source: str, body: str, message_id: str, hours: float) -> str:
         unsigned = Delivery.of(source=source, id=message_id, type="x", body=body.encode(), echo_window=hours * 3600)
         receipt = shop.inbox._receiver.receive(unsigned)  # as webhooks pass it
-        return shop.story(receipt.seq).headers.get(ECHO, message_id)
+        return shop.detail(receipt.seq).headers.get(ECHO, message_id)
 
     assert seen("a", "x", "1", 1) == "1"
     assert seen("a", "x", "2", 1) == "1"
     assert seen("b", "x", "3", 1) == "3"
     assert seen("a", "x", "4", -1) == "4"  # its window is over: the newcomer is the first now
-    assert shop.count("sighting") == 1  # and what is older than the window is swept beside it
+    assert shop.count("first_seen") == 1  # and what is older than the window goes beside it
     assert seen("b", "x", "5", 1) == "3"
 
 
@@ -274,14 +275,14 @@ def test_a_replay_without_its_unsigned_headers_is_marked_too(shop: Shop, caller:
     stripped = sign_github(b"{}", "").changed(x_github_delivery=None, x_github_event=None)
     assert post(caller, "/github", stripped).json == {"status": "accepted"}
     (row,) = shop.inbox.admin.messages(type=UNIDENTIFIED)
-    assert shop.story(row.seq).headers[ECHO] == "d-1"
+    assert shop.detail(row.seq).headers[ECHO] == "d-1"
 
 
 def test_many_copies_of_a_body_under_many_ids_at_once(shop: Shop, caller: Caller) -> None:
     """One is the first, all others are marked with it; nobody waits for ever."""
     answers = in_threads(*(lambda n=n: post(caller, "/github", sign_github(b"{}", f"d-{n}")) for n in range(8)))
     assert [one.json["status"] for one in answers] == ["accepted"] * 8
-    marks = [shop.story(shop.inbox.admin.find("github", f"d-{n}")[0]).headers.get(ECHO) for n in range(8)]
+    marks = [shop.detail(shop.inbox.admin.find("github", f"d-{n}")[0]).headers.get(ECHO) for n in range(8)]
     first = f"d-{marks.index(None)}"
     assert [mark for mark in marks if mark] == [first] * 7
 
@@ -310,7 +311,9 @@ def test_unsigned_ids_wait_in_the_spool_and_are_looked_at_when_they_are_stored(
                 assert posted("a-2", "b-1", "b-2", "a-1") == ["spooled"] * 4
             wait_until(lambda: not shop.inbox._receiver.spooling.waiting, message="an empty spool")
             assert posted("b-3", "b-2") == ["accepted", "duplicate"]
-        found = {row.id: shop.story(row.seq).headers.get(ECHO) for row in shop.inbox.admin.messages(source=sender.name)}
+        found = {
+            row.id: shop.detail(row.seq).headers.get(ECHO) for row in shop.inbox.admin.messages(source=sender.name)
+        }
         assert found == {"a-1": None, "a-2": "a-1", "b-1": None, "b-2": "b-1", "b-3": "b-1"}
         shop.drain()
         assert len(shop.effects()) == len(found)
@@ -371,8 +374,12 @@ def test_a_commit_whose_answer_is_lost_is_found_by_the_next_delivery(
     inbox.close()
 
 
-def test_without_tables_nothing_is_answered_with_2xx(store_url: str) -> None:
-    inbox = Inbox(store_url)
+def test_without_tables_nothing_is_answered_with_2xx(postgres_url: str) -> None:
+    """On a server the tables are made by command; SQLite has them from the first delivery on."""
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute("DROP SCHEMA public CASCADE")  # the fixture's has them
+        connection.execute("CREATE SCHEMA public")
+    inbox = Inbox(postgres_url)
     with served(inbox.webhooks({"/stripe": Stripe(SECRET)})) as caller:
         answer = post(caller, "/stripe", fresh())
         assert (answer.status, "retry-after" in answer.headers) == (503, True)
@@ -414,7 +421,7 @@ def test_a_retention_that_is_shorter_than_the_senders_patience_is_refused(sqlite
     """R31: each verifier says how late its sender may send a copy."""
     day = timedelta(days=1)
     with Inbox(sqlite_url, settings=Settings(dedupe_retention=day, body_retention=day)) as inbox:
-        with pytest.raises(ConfigurationError, match=r"source 'stripe' redelivers for up to 30 days.*dedupe_retention"):
+        with pytest.raises(ConfigurationError, match=r"'stripe' may redeliver for up to 30 days.*dedupe_retention"):
             inbox.webhooks({"/stripe": Stripe(SECRET)})
         assert inbox.ingress.served == []
         inbox.webhooks({"/slack": Slack(SECRET)})

@@ -212,11 +212,11 @@ def test_a_request_that_ends_early_does_not_run(api: Api) -> None:
 
 
 def test_after_a_crash_nearby_it_is_still_not_stored_first(api: Api) -> None:
-    """Careful mode stores inline messages before they run; a request cannot be run again without its client."""
+    """After a crash inline messages are stored before they run; a request cannot be run again without its client."""
     with api.serving() as caller:
         order(caller, key="k-0")
         cache = api.inbox.context.cache
-        cache.catalog = cache.catalog._replace(careful_until=float("inf"))
+        cache.catalog = cache.catalog._replace(store_first_until=float("inf"))
         before = traces(api.inbox)
         api.failing = 500
         assert order(caller).status == 500
@@ -262,8 +262,9 @@ def test_a_key_without_an_answer_is_a_409(api: Api) -> None:
         assert order(caller).status == 409
         with api.inbox.transaction() as tx:
             tx.execute(
-                "INSERT INTO onceward_queue (seq, subscription, place, state) "
-                "SELECT l.seq, s.id, l.seq, 'dead' FROM onceward_ledger l, onceward_subscription s WHERE s.type <> '*'"
+                "INSERT INTO onceward_queue (seq, subscription, slot, place, state) "
+                "SELECT l.seq, s.id, l.slot, l.seq, 'dead' "
+                "FROM onceward_ledger l, onceward_subscription s WHERE s.type <> '*'"
             )
         unfinished = order(caller)
         assert (unfinished.status, unfinished.headers["retry-after"]) == (409, "2")

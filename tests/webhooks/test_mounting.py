@@ -20,9 +20,9 @@ from starlette.routing import Mount, Route
 from onceward import Inbox
 from onceward.webhooks import Stripe
 from tests.contract.harness import Shop
+from tests.integrations.django.project import configured_django
 from tests.webhooks.conftest import Caller, parse, served, small, traces
 from tests.webhooks.senders import SECRET, Signed, event, sign_stripe
-from tests.webhooks.shells import configured_django
 
 
 def genuine(message_id: str = "evt_1", **more: Any) -> Signed:

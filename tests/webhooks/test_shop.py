@@ -175,7 +175,7 @@ def test_killed_again_and_again_each_event_takes_effect_once(service: Service) -
 
 
 def test_a_graceful_stop_answers_what_it_has_and_loses_nothing(service: Service) -> None:
-    """SIGTERM while events come: exit code 0, every 200 is in the ledger, nothing is left noted."""
+    """SIGTERM while events come: exit code 0, every 200 is in the ledger, nothing is left claimed."""
     orders = [f"o-{number}" for number in range(30)]
     sender = Deliveries(service, orders, seed=8)
     service.start()
@@ -241,7 +241,7 @@ WITHOUT = """
 import sys
 class Missing:
     def find_spec(self, name, *_):
-        if name.partition(".")[0] in ("uvicorn", "cryptography", "httpx2", "django", "psycopg", "aiosqlite"):
+        if name.partition(".")[0] in ("h11", "cryptography", "httpx2", "django", "psycopg", "aiosqlite"):
             raise ModuleNotFoundError(name, name=name)
 sys.meta_path.insert(0, Missing())
 from onceward import ConfigurationError, Inbox

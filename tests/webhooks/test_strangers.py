@@ -229,9 +229,9 @@ def test_a_body_in_many_chunks_is_the_same_body(tmp_path: Any) -> None:
             assert caller.post("/stripe", longest.body, longest.headers).json == {"status": "accepted"}
             larger = genuine("evt_3", text="x" * MIB)
             assert caller.post("/stripe", larger.body, larger.headers).status == 413
-        story = inbox.admin.message(inbox.admin.find("stripe", "evt_1")[0])
-        assert story is not None
-        assert story.body == signed.body
+        detail = inbox.admin.message(inbox.admin.find("stripe", "evt_1")[0])
+        assert detail is not None
+        assert detail.body == signed.body
         assert inbox.admin.find("stripe", "evt_3") == []
 
 
@@ -423,6 +423,8 @@ def test_what_a_request_says_about_its_origin_is_not_believed() -> None:
 
 
 def test_addresses() -> None:
+    async def answer(*_: Any) -> None: ...
+
     assert http_server.address(":80") == ("127.0.0.1", 80)
     assert http_server.address("localhost:80") == ("localhost", 80)
     for bad in ("", "x", "1.2.3.4", "1.2.3.4:", "::1:80", "65536", "http://x:80", "-1"):
@@ -432,6 +434,6 @@ def test_addresses() -> None:
         port = taken.getsockname()[1]
         with (
             pytest.raises(ConfigurationError, match="cannot listen"),
-            http_server.serving(None, str(port), stop=lambda: None, patience=timedelta(seconds=1)),
+            http_server.serving(answer, str(port), stop=lambda: None, patience=timedelta(seconds=1)),
         ):
             pass

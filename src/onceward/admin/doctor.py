@@ -1,4 +1,4 @@
-"""The doctor: looks at everything that can quietly be wrong with an inbox, and says what to do about it.
+"""The doctor: looks at everything that can quietly be wrong with an inbox, and returns what to do about it.
 
 It never raises for what it finds; only an unreachable database is an error of its own. It changes nothing, and leaves
 nothing behind: the one thing it writes is a blob, which it removes again.
@@ -9,19 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 from onceward.admin import guarantees
+from onceward.admin.backlog import backlog
 from onceward.admin.messages import Stats
+from onceward.brokers.protocol import BrokerUnavailable, Positioned, Shared, Source
 from onceward.domain.reference import new_name
+from onceward.domain.text import count, long, span
 from onceward.errors import BlobsUnavailable, ConfigurationError
-from onceward.flow import Query
 from onceward.inbox import Inbox
-from onceward.registry import OUTBOX, Subscription
+from onceward.registry import OUTBOX, Handler
 from onceward.runtime.runner import perform
-from onceward.sources.protocol import BrokerUnavailable, Shared
 from onceward.steps.blob import know_folder
-from onceward.steps.context import look
+from onceward.stores.protocol import EVERYTHING, LACKS
 
 Level = Literal["ok", "warning", "error"]
 
@@ -42,7 +43,7 @@ class Finding:
 
 
 def examine(inbox: Inbox, *, program: bool | None = None) -> list[Finding]:
-    """Everything the doctor has to say. `program` says whether the handlers are here to be compared with."""
+    """Return every finding. `program`: whether the program's handlers are here to be compared with the messages."""
     has_handlers = len(inbox.context.registry) > 0
     try:
         newer = inbox.store.check_schema()
@@ -58,6 +59,7 @@ def examine(inbox: Inbox, *, program: bool | None = None) -> list[Finding]:
         *_keys(inbox),
         *_rows(inbox),
         *_workers(inbox, stats),
+        *_paused(inbox),
         *_backlog(inbox, stats),
         *_people(inbox, stats),
         *_retention(inbox),
@@ -74,15 +76,13 @@ def _version(newer: list[str]) -> str:
 
 
 def _store(inbox: Inbox) -> Iterator[Finding]:
-    """What the database itself has to say, and whether it has room for our connections."""
+    """What is wrong with the database itself, and whether it has room for our connections."""
     destinations = sum(1 for handler in inbox.context.registry if handler.external)
     for level, what, advice in inbox.store.findings(destinations):
         yield Finding(cast("Level", level), what, advice)
-
-
-def _ask(inbox: Inbox, statement: str, **params: Any) -> list[tuple[Any, ...]]:
-    (rows,) = perform(inbox.store, lambda: look(inbox.context, Query(statement, params)))
-    return rows
+    for missing in sorted(EVERYTHING - inbox.store.capabilities):
+        advice = "use a store on a disk, for example sqlite:///path" if missing == "durability" else ""
+        yield Finding("warning" if advice else "ok", f"the store {LACKS[missing]}", advice)
 
 
 def _handlers(inbox: Inbox, *, program: bool) -> Iterator[Finding]:
@@ -92,26 +92,44 @@ def _handlers(inbox: Inbox, *, program: bool) -> Iterator[Finding]:
     registry = inbox.context.registry
     if not len(registry):
         yield Finding(
-            "error", "no handlers are registered", "import the modules with @inbox.on(...) where the inbox is made"
+            "error", "no handlers are registered", "import the modules that have @inbox.on(...) where the inbox is made"
         )
         return
     types = sorted({handler.type for handler in registry if not handler.external})
-    yield Finding("ok", f"{_some(len(types), 'type')} of message handled: {', '.join(types) or 'none, only a relay'}")
-    for message_type, consumer, destination, number, _ in _ask(inbox, "unserved"):
-        if registry.of_type(consumer, destination or message_type) is not None:
+    yield Finding("ok", f"{count(len(types), 'type')} of message handled: {', '.join(types) or 'none, only a relay'}")
+    for message_type, consumer, destination, number, _ in perform(inbox.store, inbox.context.moves.reports.unserved):
+        handler = registry.of_type(consumer, destination or message_type)
+        if handler is not None:
+            yield from _unserved(inbox, handler, number)
             continue
         if consumer == OUTBOX:
             yield Finding(
                 "warning",
-                f"{_some(number, 'outgoing message')} to {destination} due: no sink of that name here",
+                f"{count(number, 'outgoing message')} to {destination} due: no sink of that name here",
                 f"run the program that has it, or register it: inbox.add_sink({destination!r}, ...)",
             )
         else:
             yield Finding(
                 "warning",
-                f"{_some(number, 'due message')} of type {message_type} for consumer {consumer}: no handler here",
-                f"run the program that has the handler, or retire it: onceward unsubscribe {consumer} {message_type}",
+                f"{count(number, 'due message')} of type {message_type} for consumer {consumer}: no handler here",
+                "run the program that has the handler, or retire the consumer: ",
             )
+
+
+def _unserved(inbox: Inbox, handler: Handler, number: int) -> Iterator[Finding]:
+    """Due messages whose handler is here, and which no process runs, though some are running."""
+    of_type = f"\n{handler.consumer}\t{handler.type}\t"
+    lines = [line for line in inbox.context.registry.lines() if line.startswith(of_type)]
+    alive = any(one.lease_seconds > 0 and not one.inline for one in inbox.admin.workers())
+    claims = inbox.context.moves.claims
+    if handler.external or not alive or perform(inbox.store, lambda: claims.handled_elsewhere(lines)):
+        return
+    what = f"{count(number, 'due message')} of type {handler.type} for consumer {handler.consumer}"
+    yield Finding(
+        "warning",
+        f"{what}: the running workers leave this type out",
+        f"run it: {inbox.context.hint('run', '--only', handler.type)}; or change --only, --except of the others",
+    )
 
 
 def _guarantees(inbox: Inbox) -> Iterator[Finding]:
@@ -120,7 +138,7 @@ def _guarantees(inbox: Inbox) -> Iterator[Finding]:
         what = f"{one.handler} ({one.type} for {one.consumer}): {one.level}"
         if one.is_broken:
             yield Finding("error", f"{what}, and {one.declared} is declared", "; ".join(one.reasons))
-        elif one.is_observed:
+        elif one.is_observed and one.declared != one.level:
             advice = "write its effects through tx, call others through message.once, or send"
             yield Finding("warning", f"{what}: {'; '.join(one.reasons)}", advice)
         elif one.level == "weaker":
@@ -131,7 +149,7 @@ def _guarantees(inbox: Inbox) -> Iterator[Finding]:
 
 def _keys(inbox: Inbox) -> Iterator[Finding]:
     """Whether keys are found, and whether types share them that perhaps should not."""
-    for kind, consumer, path, number in _ask(inbox, "keyless", newest=NEWEST):
+    for kind, consumer, path, number in perform(inbox.store, lambda: inbox.context.moves.reports.keyless(NEWEST)):
         where = f"nothing is at {path!r}" if path else "its function found none"
         yield Finding(
             "warning",
@@ -140,7 +158,7 @@ def _keys(inbox: Inbox) -> Iterator[Finding]:
             "correct key= of the handler, or the sender",
         )
     spaces: dict[tuple[str, str | None], dict[str, str]] = {}
-    for one in (Subscription(*row) for row in _ask(inbox, "subscriptions")):
+    for one in perform(inbox.store, inbox.context.moves.catalog.load_catalog).subscriptions:
         if not one.retired and (one.key_path is not None or one.key_function):
             spaces.setdefault((one.consumer, one.aggregate), {})[one.type] = one.key_path or "a function"
     for (consumer, _), paths in sorted(spaces.items(), key=str):
@@ -155,16 +173,16 @@ def _keys(inbox: Inbox) -> Iterator[Finding]:
 
 
 def _rows(inbox: Inbox) -> Iterator[Finding]:
-    """Whether every unfinished message has somebody who will move it."""
-    stuck = _ask(inbox, "illegal")[0][0]
+    """Whether some worker will move every unfinished message."""
+    stuck = perform(inbox.store, inbox.context.moves.reports.unreachable)
     if stuck:
         yield Finding(
             "error",
-            f"{_some(stuck, 'row')} in a state that nobody would ever move",
+            f"{count(stuck, 'row')} in a state that no worker would ever move",
             "something other than onceward has written to its tables; find out what, and report it if it was not that",
         )
     else:
-        yield Finding("ok", "every unfinished message is within somebody's reach")
+        yield Finding("ok", "no stuck messages")
 
 
 def _workers(inbox: Inbox, stats: Stats) -> Iterator[Finding]:
@@ -174,67 +192,77 @@ def _workers(inbox: Inbox, stats: Stats) -> Iterator[Finding]:
             yield Finding(
                 "warning",
                 f"worker {worker.id} (process {worker.pid} on {worker.host}) has been silent since its lease ended, "
-                f"{-worker.lease_seconds:.0f} s ago, and holds {_some(worker.holds, 'message')}",
-                "any running worker takes them over by itself; start one if none is running",
+                f"{-worker.lease_seconds:.0f} s ago, and holds {count(worker.holds, 'message')}",
+                f"any running worker takes them over by itself; if none is running: {inbox.context.hint('run')}",
             )
     if stats.workers:
-        yield Finding("ok", f"{_some(stats.workers, 'worker')} running")
+        yield Finding("ok", f"{count(stats.workers, 'worker')} running")
     elif stats.due or stats.retrying or stats.waiting:
         unfinished = stats.due + stats.retrying + stats.waiting
         yield Finding(
-            "warning", f"{_some(unfinished, 'message')} waiting, and no worker is running", "start one: onceward run"
+            "warning",
+            f"{count(unfinished, 'message')} waiting, and no worker is running",
+            f"start one: {inbox.context.hint('run')}",
+        )
+
+
+def _paused(inbox: Inbox) -> Iterator[Finding]:
+    for one in inbox.admin.pauses():
+        yield Finding(
+            "warning", one.told, f"go on with: {inbox.context.hint('resume', f'--{one.subject}', '--reason TEXT')}"
         )
 
 
 def _backlog(inbox: Inbox, stats: Stats) -> Iterator[Finding]:
     """Whether work is taken up in time."""
-    age = timedelta(seconds=int(stats.oldest_due_seconds))
-    if stats.due and age >= OLD:
+    waiting = perform(inbox.store, lambda: backlog(inbox.context, stats))  # what is paused is a finding of its own
+    age = timedelta(seconds=int(waiting.oldest_seconds))
+    if waiting.due and age >= OLD:
         yield Finding(
             "warning",
-            f"{_some(stats.due, 'message')} due, and the oldest has waited for {age} (h:mm:ss)",
-            "look at the workers with `onceward status`; add processes if they are busy",
+            f"{count(waiting.due, 'message')} due, and the oldest has waited for {span(age.total_seconds())}",
+            f"look at the workers: {inbox.context.hint('status')}; add processes if they are busy",
         )
-    elif stats.due:
-        yield Finding("ok", f"{_some(stats.due, 'message')} due, the oldest for {age} (h:mm:ss)")
+    elif waiting.due:
+        yield Finding("ok", f"{count(waiting.due, 'message')} due, the oldest for {span(age.total_seconds())}")
     else:
         yield Finding("ok", "no message is due")
-    ((refused, first),) = _ask(inbox, "refused")
+    refused, first = perform(inbox.store, inbox.context.moves.reports.refused)
     if refused:
         yield Finding(
             "warning",
-            f"{_some(refused, 'message')} cannot be given to consumers, for the database refuses the rows; the first "
+            f"{count(refused, 'message')} cannot be given to consumers: the database refuses the rows; the first "
             f"is #{first}. Later messages of the same key wait behind",
-            "the log of the worker has the database's error: mend what refuses them, or discard them",
+            "the worker's log has the database's error: correct what refuses them, or discard them: ",
         )
     if stats.unhandled - refused:
-        types = sorted({name for name, _ in _ask(inbox, "unhandled_types")})
+        types = sorted({one.type for one in perform(inbox.store, inbox.context.moves.catalog.load_catalog).unhandled})
         yield Finding(
             "warning",
-            f"{_some(stats.unhandled - refused, 'message')} of a type nobody handles: {', '.join(types)}",
+            f"{count(stats.unhandled - refused, 'message')} of a type without a handler: {', '.join(types)}",
             "they wait; run a program that handles the type (and has its key function), or discard them",
         )
 
 
 def _people(inbox: Inbox, stats: Stats) -> Iterator[Finding]:
-    """What waits for a person."""
+    """What an operator has to decide."""
     if stats.dead:
         yield Finding(
             "warning",
-            f"{_some(stats.dead, 'dead message')}; later messages of the same key wait behind",
-            "see `onceward list --status dead`, then redrive or discard them",
+            f"{count(stats.dead, 'dead message')}; later messages of the same key wait behind",
+            f"see {inbox.context.hint('list', '--status dead')}, then redrive or discard them",
         )
     if stats.outbox_dead:
         yield Finding(
             "warning",
-            f"{_some(stats.outbox_dead, 'dead outgoing message')}; later ones of the same key wait behind",
-            "see `onceward list --outgoing --status dead`, then redrive or discard them",
+            f"{count(stats.outbox_dead, 'dead outgoing message')}; later ones of the same key wait behind",
+            f"see {inbox.context.hint('list', '--outgoing --status dead')}, then redrive or discard them",
         )
     if stats.quarantined:
         yield Finding(
             "warning",
-            f"{_some(stats.quarantined, 'id')} came again with other bytes or another type",
-            "see `onceward quarantine list`, then resolve each case",
+            f"{count(stats.quarantined, 'id')} came again with other bytes or another type",
+            f"see {inbox.context.hint('quarantine list')}, then resolve each mismatch",
         )
     # One that was begun a moment ago is simply running.
     begun_before = datetime.now(UTC) - inbox.settings.handler_timeout
@@ -242,56 +270,75 @@ def _people(inbox: Inbox, stats: Stats) -> Iterator[Finding]:
     if unknown:
         yield Finding(
             "warning",
-            f"{_some(len(unknown), 'external call')} with unknown outcome",
-            "see `onceward effects list`, find out whether each happened, then settle it",
+            f"{count(len(unknown), 'external call')} with unknown outcome",
+            f"see {inbox.context.hint('effects list')}, find out whether each happened, then settle it",
         )
 
 
 def _retention(inbox: Inbox) -> Iterator[Finding]:
     """Whether messages are remembered for long enough, and whether what waits on the disk gets in."""
     kept = inbox.context.settings.dedupe_retention
-    for source, seconds in _ask(inbox, "latest_source"):
+    for source, seconds in perform(inbox.store, inbox.context.moves.retention.latest_sources).items():
         window = timedelta(seconds=seconds)
         if window > kept:
             yield Finding(
                 "error",
-                f"source {source} redelivers for up to {window}, and messages are forgotten after {kept}",
-                f"set Settings(dedupe_retention=...) to {window} or more in every program on these tables",
+                f"source {source} may redeliver for up to {long(window)}, "
+                f"and messages are forgotten after {long(kept)}",
+                f"set Settings(dedupe_retention=...) to {long(window)} or more in every program on these tables",
             )
         else:
-            yield Finding("ok", f"messages are remembered for {kept}; {source} redelivers latest, for up to {window}")
+            yield Finding(
+                "ok", f"messages are remembered for {long(kept)}; {source} may redeliver for up to {long(window)}"
+            )
     if inbox.retention.spooled:
         yield Finding(
             "warning",
             "messages wait in the spool of this host",
-            "it is drained by any process that has it open; if none runs, start one",
+            f"any process that has it open drains it; if none runs, start one: {inbox.context.hint('run')}",
         )
 
 
 def _polls(inbox: Inbox) -> Iterator[Finding]:
-    """Whether the polled APIs answer, and whether anybody asks them."""
+    """Whether polls succeed, and whether some process runs them."""
     for poll in inbox.admin.polls():
         if poll.failures:
             yield Finding(
                 "warning",
-                f"the poll of {poll.source} failed {_some(poll.failures, 'time')} in a row: {poll.error}",
+                f"the poll of {poll.source} failed {count(poll.failures, 'time')} in a row: {poll.error}",
                 "it is tried again by itself, later each time, from where its stored responses end",
             )
         elif -poll.due_seconds >= OLD.total_seconds():
-            late = timedelta(seconds=int(-poll.due_seconds))
+            late = span(-poll.due_seconds)
             yield Finding(
                 "warning",
-                f"the poll of {poll.source} has been due for {late} (h:mm:ss), and nobody takes its turn",
-                "run the program that has it: onceward run",
+                f"the poll of {poll.source} has been due for {late}, and no process takes its turn",
+                f"run the program that has it: {inbox.context.hint('run')}",
             )
         else:
-            yield Finding("ok", f"the poll of {poll.source} goes well, {_some(poll.responses, 'response')} so far")
+            yield Finding("ok", f"the poll of {poll.source} works, {count(poll.responses, 'response')} so far")
+
+
+def _reach(source: Source) -> Iterator[Finding]:
+    """How far back a broker can fill a database that was restored."""
+    if not isinstance(source, Positioned):
+        return
+    try:
+        reach = source.reaches_back()
+    except BrokerUnavailable:
+        return  # a finding of its own
+    kept = "everything" if reach is None else f"the last {span(reach.total_seconds())}"
+    yield Finding(
+        "ok",
+        f"after a restore {source.name} is read again from where the database is; it keeps {kept}",
+    )
 
 
 def _sources(inbox: Inbox) -> Iterator[Finding]:
-    """Whether the brokers answer that can be asked without disturbing those who read, and who has nothing to read."""
-    for intake in inbox.ingress.intakes:
-        source = intake.source
+    """Whether the brokers can be reached, and which readers have nothing to read."""
+    for consumer in inbox.ingress.consumers:
+        source = consumer.source
+        yield from _reach(source)
         if not isinstance(source, Shared):
             continue
         try:
@@ -299,15 +346,16 @@ def _sources(inbox: Inbox) -> Iterator[Finding]:
         except BrokerUnavailable as error:
             yield Finding(
                 "error",
-                f"{source.name} cannot be asked: {error}",
-                "messages wait in the broker meanwhile; look whether it runs, and at the address and the password",
+                f"{source.name} cannot be reached: {error}",
+                "messages wait in the broker meanwhile; check that it runs, its address and the password",
             )
             continue
-        what = f"{source.name} has {_some(parts, 'partition')}, shared by {_some(readers, 'reader')}"
+        what = f"{source.name} has {count(parts, 'partition')}, shared by {count(readers, 'reader')}"
         if readers <= parts:
             yield Finding("ok", what)
         else:
-            does = "get and handle nothing" if intake.inline else "get nothing, they only handle what others have read"
+            is_direct = consumer.mode == "direct"
+            does = "get and handle nothing" if is_direct else "get nothing, they only handle what others have read"
             yield Finding(
                 "warning",
                 f"{what}: {readers - parts} of them {does}",
@@ -316,7 +364,7 @@ def _sources(inbox: Inbox) -> Iterator[Finding]:
 
 
 def _blobs(inbox: Inbox) -> Iterator[Finding]:
-    """Whether large bodies can be put away, read and removed."""
+    """Whether large bodies can be offloaded, read and removed."""
     large = inbox.context.large
     if large.store is None:
         return
@@ -331,8 +379,8 @@ def _blobs(inbox: Inbox) -> Iterator[Finding]:
     except BlobsUnavailable as error:
         yield Finding(
             "error",
-            f"{above} have no place to go: {error}",
-            "messages with one are not taken in, and those that wait for theirs are not handled, until the blob store "
+            f"{above} cannot be stored: {error}",
+            "messages with such a body are refused, and those that need theirs are not handled, until the blob store "
             "can be reached and this program may write, read and remove there",
         )
         return
@@ -341,10 +389,6 @@ def _blobs(inbox: Inbox) -> Iterator[Finding]:
     else:
         yield Finding(
             "error",
-            f"the blob store did not give back what was put there a moment ago ({name})",
-            "use one that answers a read with what was last written",
+            f"the blob store did not return what was put there a moment ago ({name})",
+            "use one that returns what was last written",
         )
-
-
-def _some(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

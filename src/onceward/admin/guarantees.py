@@ -1,6 +1,6 @@
-"""The guarantee that is truly in force for each handler, from what the store, the retention and the sources say.
+"""The guarantee that is truly in force for each handler, from the store, the retention and the sources.
 
-Invariant: it says the weakest that is true. A program that declares more than that (`guarantee=`) does not start.
+Invariant: it is the weakest that is true. A program that declares more than that (`guarantee=`) does not start.
 """
 
 from __future__ import annotations
@@ -10,17 +10,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
+from onceward.domain.text import long
 from onceward.errors import ConfigurationError
-from onceward.flow import Query
 from onceward.registry import Handler, Promise
 from onceward.runtime.runner import perform
-from onceward.steps.context import Context, look
-from onceward.stores.protocol import Store
+from onceward.steps.context import Context
+from onceward.stores.protocol import LACKS, Store
 
 log = logging.getLogger("onceward")
 
 LEVELS: tuple[Promise, ...] = ("weaker", "at-least-once", "exactly-once")
 """From the weakest to the strongest."""
+APART = "effects not in the transaction"
 MEANINGS: dict[Promise, str] = {
     "exactly-once": "effects through tx are applied exactly once; calls elsewhere at least once, under one key",
     "at-least-once": "published at least once, always under the same id",
@@ -39,7 +40,7 @@ class Guarantee:
     declared: Promise | None
     reasons: tuple[str, ...]
     is_observed: bool = False
-    """It is less than it could be only because of what the handler was seen to do: told, and no reason not to start."""
+    """It is less than it could be only because of what the handler was seen to do: reported, no reason not to start."""
 
     @property
     def is_broken(self) -> bool:
@@ -50,15 +51,17 @@ class Guarantee:
 
 
 def in_force(context: Context, store: Store) -> list[Guarantee]:
-    """What holds for each handler of this process."""
+    """Return what holds for each handler of this process."""
     common = [*_store(store), *_retention(context, store)]
-    (rows,) = perform(store, lambda: look(context, Query("apart")))
-    apart = {(consumer, kind) for consumer, kind in rows}
-    return [_of(handler, common, apart) for handler in context.registry]
+    apart = {(one.consumer, one.type) for one in perform(store, context.moves.reports.apart)}
+    recorded = (
+        [] if "interactive transactions" in store.capabilities else [f"the store {LACKS['interactive transactions']}"]
+    )
+    return [_of(handler, common, apart, [] if handler.external else recorded) for handler in context.registry]
 
 
 def check(context: Context, store: Store) -> None:
-    """Say in the log what holds; raise where a handler declares more."""
+    """Log what holds; raise where a handler declares more."""
     found = in_force(context, store)
     for one in found:
         why = f" ({'; '.join(one.reasons)})" if one.reasons else ""
@@ -69,39 +72,41 @@ def check(context: Context, store: Store) -> None:
         first = broken[0]
         raise ConfigurationError(
             f"{first.handler} declares guarantee={first.declared!r}, and only {first.level!r} is in force: "
-            f"{'; '.join(first.reasons)}. Mend that, or declare less; `onceward doctor` shows every handler"
+            f"{'; '.join(first.reasons)}. Correct that, or declare less. Every handler: {context.hint('doctor')}"
         )
 
 
-def _of(handler: Handler, common: list[str], apart: set[tuple[str, str]]) -> Guarantee:
+def _of(handler: Handler, common: list[str], apart: set[tuple[str, str]], recorded: list[str]) -> Guarantee:
     level: Promise = "at-least-once" if handler.external else "exactly-once"
     reasons = ["its effect is outside of the database"] if handler.external else []
     seen, told = handler.use.is_apart, (handler.consumer, handler.type) in apart
     is_observed = not handler.external and not common and (told if seen is None else seen)
     if is_observed:
         level = "at-least-once"
-        reasons = ["it finishes messages without a statement through tx: what it does elsewhere a crash repeats"]
+        reasons = [f"{APART}: it finishes messages without a statement through tx, and a crash repeats what it did"]
     if common:
         level = "weaker"
     name = "the relay" if handler.external else handler.name
-    why = (*common, *reasons)
+    why = (*common, *reasons, *recorded)
     return Guarantee(name, handler.consumer, handler.type, level, handler.guarantee, why, is_observed)
 
 
 def _store(store: Store) -> Iterator[str]:
     """Whether what was committed stays."""
+    if "durability" not in store.capabilities:
+        yield f"the store {LACKS['durability']}"
     for level, what, _ in store.findings():
-        if level == "error" or "in memory" in what:
+        if level == "error":
             yield what
 
 
 def _retention(context: Context, store: Store) -> Iterator[str]:
     """Whether a copy is recognised for as long as one may come."""
     kept = context.settings.dedupe_retention
-    (rows,) = perform(store, lambda: look(context, Query("latest_source")))
-    windows = [(name, timedelta(seconds=seconds)) for name, seconds in rows]
+    latest = perform(store, context.moves.retention.latest_sources)
+    windows = [(name, timedelta(seconds=seconds)) for name, seconds in latest.items()]
     windows += context.registry.sources.items()
     for name, window in windows:
         if window > kept:
-            yield f"{name} redelivers for up to {window}, and ids are remembered for {kept}"
+            yield f"{name} may redeliver for up to {long(window)}, and ids are remembered for {long(kept)}"
             return

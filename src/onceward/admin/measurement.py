@@ -14,18 +14,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from onceward.domain import identity
+from onceward.domain.ids import time_ordered_id
 from onceward.errors import SchemaMissing, StoreError
-from onceward.flow import Query
 from onceward.inbox import Inbox
 from onceward.message import Message
 from onceward.runtime.runner import perform
-from onceward.steps.context import look
 
 CALLERS = 16
 BATCH = 500
 _PAD = "x" * 230
 # Ends a transaction of a plain connection and begins the next.
-_TURN = {"postgres": ("COMMIT AND CHAIN",), "sqlite": ("COMMIT", "BEGIN IMMEDIATE")}
+_TURN = {"postgres": ("COMMIT AND CHAIN",), "sqlite": ("COMMIT", "BEGIN IMMEDIATE"), "mysql": ("COMMIT AND CHAIN",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +54,11 @@ def measure(url: str, messages: int) -> list[Figure]:
 def _remove(url: str, prefix: str) -> None:
     with Inbox(url, prefix=prefix) as inbox:
         try:
-            (commands,) = perform(inbox.store, lambda: look(inbox.context, Query("debris")))
+            commands = perform(inbox.store, inbox.context.moves.reports.debris)
         except SchemaMissing:  # it failed before it had made any
             return
         with inbox.transaction() as tx:
-            for (command,) in commands:
+            for command in commands:
                 tx.execute(command)
 
 
@@ -170,7 +169,7 @@ class _Course:
 def _batch(count: int, kind: str) -> list[Any]:
     """So many different messages of about 300 bytes, and the copies of every tenth."""
     fresh = [
-        {"source": "bench", "id": identity.new_id(), "type": kind, "data": {"number": number, "pad": _PAD}}
+        {"source": "bench", "id": time_ordered_id(), "type": kind, "data": {"number": number, "pad": _PAD}}
         for number in range(count)
     ]
     return fresh + fresh[::10]

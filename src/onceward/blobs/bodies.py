@@ -1,4 +1,4 @@
-"""Large bodies: put away before the transaction that refers to them, fetched and checked before they are read (R10)."""
+"""Large bodies: offloaded before the transaction that refers to them, fetched and checked when they are read (R10)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LargeBodies:
 
     store: BlobStore | None = None
     above: int = 0
-    """Bodies with more bytes than this are put away."""
+    """Bodies with more bytes than this are offloaded."""
     folder: str = ""
     """The part of the blob store that belongs to these tables; empty until it was read from the database."""
     _said: float = field(default=float("-inf"), repr=False)
@@ -44,10 +44,10 @@ class LargeBodies:
         return cls(open_blobs(url), above)
 
     def wants(self, delivery: Delivery) -> bool:
-        """Whether a body is to be put away."""
+        """Whether a body is to be offloaded."""
         return self.store is not None and delivery.blob is None and len(delivery.body) > self.above
 
-    def put_away(self, delivery: Delivery) -> Delivery:
+    def offload(self, delivery: Delivery) -> Delivery:
         """Keep the body in the store, under a name of its own."""
         reference = Reference(new_name(self.folder), len(delivery.body), delivery.hash.hex())
         self._opened(reference.name).put(reference.name, delivery.body)
@@ -75,7 +75,7 @@ class LargeBodies:
         return body
 
     def delete(self, name: str) -> None:
-        """Remove a blob that nobody refers to."""
+        """Remove a blob that no row refers to."""
         self._opened(name).delete(name)
 
     def listed(self) -> Iterator[tuple[str, datetime]]:

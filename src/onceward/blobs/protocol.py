@@ -13,12 +13,16 @@ from onceward.errors import ConfigurationError
 class BlobStore(Protocol):
     """Keeps bytes under names; the names have folders, separated by slashes.
 
-    Obligations: what `put` returned for survives a crash of the machine; a reader finds all of it or nothing. Trouble
-    with the store itself is raised as `BlobsUnavailable`.
+    Obligations: what `put`, `create` and `delete` returned for survives a crash of the machine, and so do the names
+    that `listed` returns; a reader finds all of a body or nothing. Trouble with the store itself is raised as
+    `BlobsUnavailable`.
     """
 
     def put(self, name: str, body: bytes) -> None:
         """Keep bytes under a new name; returns when they are safe."""
+
+    def create(self, name: str, body: bytes) -> bool:
+        """As `put`, under a name that has nothing yet; returns False, and changes nothing, where it has something."""
 
     def get(self, name: str) -> bytes | None:
         """The bytes under a name; None when the store works and does not have them."""

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from obstore.exceptions import BaseError
+from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import S3Store
 
 from onceward.errors import BlobsUnavailable
@@ -46,6 +46,14 @@ class S3:
     def put(self, name: str, body: bytes) -> None:
         with self._trouble("write", name):
             self._store.put(name, body)
+
+    def create(self, name: str, body: bytes) -> bool:
+        with self._trouble("write", name):
+            try:
+                self._store.put(name, body, mode="create")
+            except AlreadyExistsError:
+                return False
+            return True
 
     def get(self, name: str) -> bytes | None:
         with self._trouble("read", name):

@@ -1,1 +1,1 @@
-"""What the sources and sinks of a broker share."""
+"""Message brokers, one module each with both directions; `protocol.py` defines what a broker must do."""

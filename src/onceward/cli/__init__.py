@@ -1,4 +1,4 @@
-"""The command line: everything a person or a script asks of an inbox. `main` is what `onceward` runs."""
+"""The command line: everything that operators and scripts do with an inbox. `main` is what `onceward` runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ NEEDED = ("click", "rich")
 
 
 def main() -> None:
-    """Run the command line, or say what it needs: the library itself works without these packages."""
+    """Run the command line, or print what it needs: the library itself works without these packages."""
     if not all(map(find_spec, NEEDED)):
         sys.stderr.write("the command line needs: pip install 'onceward[cli]'\n")
         sys.exit(2)

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from dataclasses import replace as changed
-from datetime import timedelta
-from pathlib import Path
+from datetime import datetime, timedelta
 from typing import Any
 
 import click
 
+from onceward.cli.asking import must_ask, preview_option, yes_option
 from onceward.cli.failure import WRONG_USAGE, Failure
 from onceward.cli.output import console, print_json, print_table
 from onceward.cli.target import MOMENT, Target, as_json, on_target
 from onceward.cli.text import count, examples, say
 from onceward.retention.archive import Archive
 from onceward.retention.replay import chosen
+from onceward.retention.replay import copy as copied_to
 from onceward.retention.replay import replay as give_back
 
 
-def _folder(words: list[str]) -> Path:
+def _folder(words: list[str]) -> str:
     if len(words) != 1:
-        raise Failure("name one FOLDER for the archive", WRONG_USAGE)
-    return Path(words[0])
+        raise Failure("give one FOLDER for the archive, for example /var/archive/shop", WRONG_USAGE)
+    return words[0]
 
 
 @click.command(
@@ -31,20 +31,44 @@ def _folder(words: list[str]) -> Path:
     epilog=examples(
         "onceward archive shop:inbox /var/archive/shop",
         "onceward archive shop:inbox /var/archive/shop --verify",
-        "zcat /var/archive/shop/messages-*.jsonl.gz | jq .type | sort | uniq -c",
+        "onceward archive shop:inbox tests/day --copy --since 1d",
+        "zcat /var/archive/shop/messages/*.jsonl.gz | jq .type | sort | uniq -c",
     ),
 )
 @on_target(rest="FOLDER")
-@click.option("--days", type=click.FloatRange(min=0, max=36_500), help="Older than this, instead of body_retention.")
+@click.option(
+    "--days",
+    type=click.FloatRange(min=0, max=36_500),
+    help="Archive what is older than this. [default: body_retention]",
+)
 @click.option("--verify", is_flag=True, help="Only check that every file is there and as it was written.")
+@click.option("--copy", "copies", is_flag=True, help="Copy instead of moving: a recorded day, for tests.")
+@click.option(
+    "--since", type=MOMENT, help="With --copy: only those received since: 2026-11-15T12:00, or 1d for a day ago."
+)
+@click.option("--until", type=MOMENT, help="With --copy: only those received before.")
 @as_json
-def archive(target: Target, words: list[str], *, days: float | None, verify: bool, as_json: bool) -> None:
+def archive(  # noqa: PLR0913 - each says what goes there
+    target: Target,
+    words: list[str],
+    *,
+    days: float | None,
+    verify: bool,
+    copies: bool,
+    since: datetime | None,
+    until: datetime | None,
+    as_json: bool,
+) -> None:
     """Move the bodies of finished messages older than body_retention to compressed JSON Lines in FOLDER.
 
     A body leaves the database when its file is on the disk and in the manifest. With Settings(archive_first=True) it
-    goes in no other way.
+    goes in no other way. With --copy the messages stay in the database: a recorded day, for tests.
     """
     folder = _folder(words)
+    if (since or until) and not copies:
+        raise Failure("--since and --until need --copy; without it use --days", WRONG_USAGE)
+    if copies and (days is not None or verify):
+        raise Failure("--copy takes --since and --until, but not --days or --verify", WRONG_USAGE)
     if verify:
         files = Archive(folder).files()
         for file in files:
@@ -55,8 +79,19 @@ def archive(target: Target, words: list[str], *, days: float | None, verify: boo
         else:
             say(f"{count(len(files), 'file')} with {count(messages, 'message')}, all as they were written")
         return
+    if copies:
+        with target.open() as inbox, console(stderr=True).status("copying") as status:
+            written = copied_to(
+                inbox,
+                folder,
+                since=since,
+                until=until,
+                progress=lambda so_far: status.update(f"copied: {so_far:,}"),
+            )
+        print_json({"copied": written}) if as_json else say(f"copied: {count(written, 'message')} to {folder}")
+        return
     if target.program is None and days is None:
-        raise Failure("with --store say how old: --days", WRONG_USAGE)
+        raise Failure("--store needs --days: only the program knows its body_retention", WRONG_USAGE)
     with target.open() as inbox, console(stderr=True).status("archiving") as status:
         if days is not None:
             inbox.context.settings = changed(inbox.context.settings, body_retention=timedelta(days=days))
@@ -68,7 +103,7 @@ def archive(target: Target, words: list[str], *, days: float | None, verify: boo
 
 
 @click.command(
-    short_help="Give finished messages to the inbox again.",
+    short_help="Receive finished messages again, from the database or an archive.",
     epilog=examples(
         "onceward replay shop:inbox --type order.paid --since 7d --preview",
         "onceward replay shop:inbox --source stripe --id evt_1 --again fixed-1.4.2",
@@ -80,24 +115,23 @@ def archive(target: Target, words: list[str], *, days: float | None, verify: boo
 @click.option("--type", "type", metavar="TYPE", help="Only messages of this type.")
 @click.option("--key", metavar="KEY", help="Only messages with this ordering key.")
 @click.option("--source", metavar="NAME", help="Only messages from this source.")
-@click.option("--id", "id", metavar="ID", help="Only the message with the producer's own id.")
+@click.option("--id", "id", metavar="ID", help="Only the message with this id of its producer's.")
 @click.option("--since", type=MOMENT, help="Only those received since: 2026-11-15T12:00, or 7d for seven days ago.")
 @click.option("--until", type=MOMENT, help="Only those received before.")
-@click.option("--again", metavar="LABEL", help="Run them as new messages, whose ids have this label at their end.")
-@click.option("--preview", is_flag=True, help="Show what would be replayed, and stop.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--again", metavar="LABEL", help="Run them as new messages: the label is added to their ids.")
+@preview_option
+@yes_option
 @as_json
 def replay(  # noqa: PLR0913 - each is a filter or a way to go about it
     target: Target, words: list[str], *, again: str | None, preview: bool, yes: bool, as_json: bool, **filters: Any
 ) -> None:
     """Receive finished messages again, from an archive in FOLDER, else from the database as far as bodies are kept.
 
-    What a consumer remembers is a duplicate for it; what it has forgotten or never had runs. With --again everything
-    runs, as messages of their own; the same LABEL twice runs nothing twice.
+    A message that a consumer still remembers is a duplicate for it; one that it has forgotten, or never had, runs.
+    With --again every message runs, as a new one; the same LABEL a second time runs nothing.
     """
     folder = _folder(words) if words else None
-    if not preview and not yes and (as_json or not (sys.stdin.isatty() and sys.stdout.isatty())):
-        raise Failure("nobody can be asked here; look with --preview, then add --yes", WRONG_USAGE)
+    asks = must_ask(preview=preview, yes=yes, as_json=as_json)
     with target.open() as inbox:
         found = chosen(inbox if folder is None else folder, **filters)
         kinds = Counter((record["type"], record["source"]) for record in found)
@@ -108,7 +142,7 @@ def replay(  # noqa: PLR0913 - each is a filter or a way to go about it
             if as_json:
                 print_json({"messages": kinds.total()})
             return
-        if not yes:
+        if asks:
             click.confirm(f"replay {count(kinds.total(), 'message')}?", abort=True)
         with console(stderr=True).status("replaying") as status:
             became = give_back(

@@ -14,7 +14,7 @@ from onceward.cli.text import examples, say
 
 
 @click.command(
-    short_help="Measure what an inbox does in a second on this very store.",
+    short_help="Measure how many messages a second an inbox handles on your database.",
     epilog=examples(
         "onceward bench --store postgresql://shop@localhost/shop",
         "onceward bench --store sqlite:///shop.db --messages 20000 --json",
@@ -22,7 +22,11 @@ from onceward.cli.text import examples, say
 )
 @click.option("--store", metavar="URL", help="The database to measure. [default: ONCEWARD_STORE]")
 @click.option(
-    "--messages", type=click.IntRange(min=100), default=5000, show_default=True, help="How many messages in each part."
+    "--messages",
+    type=click.IntRange(min=100),
+    default=5000,
+    show_default=True,
+    help="Messages in each part of the measurement.",
 )
 @as_json
 def bench(*, store: str | None, messages: int, as_json: bool) -> None:
@@ -34,7 +38,7 @@ def bench(*, store: str | None, messages: int, as_json: bool) -> None:
     """
     url = store or os.environ.get("ONCEWARD_STORE")
     if not url:
-        raise Failure("say which database: --store URL (or set ONCEWARD_STORE)", WRONG_USAGE)
+        raise Failure("name the database with --store URL, or set ONCEWARD_STORE", WRONG_USAGE)
     figures = measure(url, messages)
     if as_json:
         print_json({"messages": messages, "figures": figures})

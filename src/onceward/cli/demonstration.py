@@ -1,65 +1,87 @@
-"""`onceward demo`: the demo (`onceward.demo.show`) on a terminal, live, or as lines where nobody watches."""
+"""`onceward demo`: the demo (`onceward.demo`) with options, as JSON, or beside its dashboard."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import signal
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from datetime import timedelta
 from pathlib import Path
 
 import click
-from rich.console import Group, RenderableType
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
 
 from onceward.cli.failure import NOT_SO
-from onceward.cli.output import console, print_json
+from onceward.cli.output import print_json
 from onceward.cli.target import as_json
 from onceward.cli.text import examples, say
-from onceward.demo.shop import SENDERS
-from onceward.demo.show import FILE, Plan, Scene, Verdict, play
+from onceward.demo.screen import performed
+from onceward.demo.show import FILE, Beside, Plan, play
+from onceward.inbox import Inbox
 
-LINE_SECONDS = 1.0
-
-Show = Callable[[Scene], None]
+PORT = 8090
+PATIENCE = timedelta(seconds=5)
 
 
 @click.command(
     epilog=examples(
         "onceward demo",
+        "onceward demo --dashboard",
         "onceward demo --messages 20000 --kills 30",
         "onceward demo --keep /tmp/shop     (and then: onceward status --store sqlite:////tmp/shop/demo.db)",
     ),
 )
-@click.option("--messages", type=click.IntRange(min=10), default=3000, show_default=True, help="How many messages.")
-@click.option("--processes", type=click.IntRange(min=1), default=3, show_default=True, help="How many workers.")
-@click.option("--kills", type=click.IntRange(min=0), default=6, show_default=True, help="How often kill -9 strikes.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Other messages, duplicates and victims.")
-@click.option("--keep", type=click.Path(path_type=Path), metavar="FOLDER", help="Keep the database in this folder.")
+@click.option("--messages", type=click.IntRange(min=10), default=2000, show_default=True, help="How many messages.")
+@click.option("--processes", type=click.IntRange(min=1), default=2, show_default=True, help="Workers on each side.")
+@click.option(
+    "--kills",
+    type=click.IntRange(min=0),
+    default=6,
+    show_default=True,
+    help="How often a worker is killed with kill -9, on each side.",
+)
+@click.option(
+    "--seed", type=int, default=1, show_default=True, help="Another seed: other messages, duplicates and kills."
+)
+@click.option("--keep", type=click.Path(path_type=Path), metavar="FOLDER", help="Keep the databases in this folder.")
+@click.option("--dashboard", is_flag=True, help="Serve the dashboard, too, also after the demo until Ctrl-C.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="The port of the dashboard."
+)
 @as_json
 def demo(  # noqa: PLR0913 - each is an option
-    *, messages: int, processes: int, kills: int, seed: int, keep: Path | None, as_json: bool
+    *,
+    messages: int,
+    processes: int,
+    kills: int,
+    seed: int,
+    keep: Path | None,
+    dashboard: bool,
+    port: int,
+    as_json: bool,
 ) -> None:
-    """Watch messages take effect exactly once, through duplicates, kill -9 and poison.
+    """Watch a careless consumer and onceward take the same deliveries, through duplicates, kill -9 and poison.
 
-    Senders deliver payments, three in ten of them twice, at about the same time, from two processes. Workers book
-    them and are killed on the way. Two messages are poison: one is rejected, one kills whoever handles it. At the end
-    the tables are counted. Exit code 1 when a payment was lost or doubled.
+    Senders deliver payments, three in ten of them twice, from two processes. Two consumers book them: one checks,
+    works, and then remembers; the other is onceward. Workers of both are killed on the way. Two messages are poison:
+    one is rejected, one kills the worker that handles it. At the end the tables are counted. Exit code 1 when
+    onceward lost or doubled a payment.
     """
     plan = Plan(messages=messages, processes=processes, kills=kills, seed=seed)
-    with _folder(keep) as folder, _view(plan, as_json=as_json) as show:
-        verdict = play(plan, folder, show)
-    if as_json:
-        print_json(dataclasses.asdict(verdict) | {"holds": verdict.holds})
-    else:
-        console().print(_table(verdict))
-        if keep:
-            say(f"the database is kept: onceward status --store sqlite:///{(keep / FILE).resolve()}")
-        say(verdict.line)
-    if not verdict.holds:
+    with _folder(keep) as folder:
+        beside: Beside = _dashboard(port) if dashboard else nullcontext
+        if as_json:
+            result = play(plan, folder, lambda scene: None, beside)  # noqa: ARG005 - not shown
+            print_json(
+                dataclasses.asdict(result.verdict) | {"holds": result.verdict.holds, "careless": result.careless}
+            )
+        else:
+            kept = (lambda: say(f"Kept: onceward status --store sqlite:///{(keep / FILE).resolve()}")) if keep else None
+            result = performed(plan, folder, beside, last=kept)
+    if not result.verdict.holds:
         raise SystemExit(NOT_SO)
 
 
@@ -72,79 +94,21 @@ def _folder(keep: Path | None) -> Iterator[Path]:
         yield Path(folder)
 
 
-@contextmanager
-def _view(plan: Plan, *, as_json: bool) -> Iterator[Show]:
-    out = console()
-    if as_json:
-        yield lambda scene: None  # noqa: ARG005 - nobody watches
-    elif not out.is_terminal:
-        yield _lines(plan)
-    else:
-        with Live(console=out, auto_refresh=False, transient=True) as live:
-            yield lambda scene: live.update(_picture(plan, scene), refresh=True)
+def _dashboard(port: int) -> Callable[[Inbox], contextlib.AbstractContextManager[None]]:
+    """What serves the dashboard while the demo runs, and after it until Ctrl-C."""
+    from onceward.dashboard import Dashboard  # noqa: PLC0415 - its packages are an extra
+    from onceward.runtime.http_server import serving  # noqa: PLC0415 - the same
 
+    @contextmanager
+    def beside(inbox: Inbox) -> Iterator[None]:
+        stopped = threading.Event()
+        app = Dashboard(inbox, anonymous="reader")
+        with serving(app, f"127.0.0.1:{port}", stop=stopped.set, patience=PATIENCE) as listening:
+            say(f"dashboard: http://127.0.0.1:{listening}/")
+            yield
+            for name in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(name, lambda *_: stopped.set())
+            say(f"The demo is over. The dashboard goes on: http://127.0.0.1:{listening}/  (Ctrl-C ends it)")
+            stopped.wait()
 
-def _lines(plan: Plan) -> Show:
-    """A line about every second, for pipes and logs."""
-    last = -LINE_SECONDS
-
-    def show(scene: Scene) -> None:
-        nonlocal last
-        if scene.seconds - last >= LINE_SECONDS:
-            last = scene.seconds
-            now = scene.verdict
-            say(
-                f"{scene.seconds:5.1f} s  accepted {now.accepted}/{plan.messages}, duplicates {now.duplicates}, "
-                f"effects {now.effects}, dead {now.dead}, kill -9: {scene.kills}/{plan.kills}"
-            )
-
-    return show
-
-
-def _picture(plan: Plan, scene: Scene) -> RenderableType:
-    now = scene.verdict
-    bar = Table.grid(padding=(0, 2))
-    for name, done, style in (
-        ("accepted", now.accepted, "cyan"),
-        ("effects", now.effects, "green"),
-    ):
-        bar.add_row(
-            Text(name),
-            ProgressBar(plan.messages, done, width=50, complete_style=style),
-            Text(f"{done:,}/{plan.messages:,}"),
-        )
-    numbers = Table.grid(padding=(0, 2))
-    numbers.add_column()
-    numbers.add_column(justify="right")
-    numbers.add_column(style="dim")
-    for name, number, meaning in (
-        ("duplicates", now.duplicates, "copies that were suppressed"),
-        ("running", scene.running, "in the hands of a worker"),
-        ("kill -9", scene.kills, f"of {plan.kills}: workers killed in the middle of their work"),
-        ("crashes", scene.deaths - scene.kills, "workers killed by the poisonous message"),
-        ("dead", now.dead, "messages that can never succeed, kept for a person"),
-        ("doubled", now.doubled, "payments booked twice"),
-    ):
-        numbers.add_row(Text(name), Text(f"{max(0, number):,}"), Text(meaning))
-    title = f"{plan.processes} workers, {SENDERS} senders, one SQLite file, {scene.seconds:.1f} s"
-    return Group(Text(title, style="bold"), Text(""), bar, Text(""), numbers)
-
-
-def _table(verdict: Verdict) -> RenderableType:
-    table = Table.grid(padding=(0, 2))
-    table.add_column()
-    table.add_column(justify="right")
-    table.add_column(style="dim")
-    for name, number, meaning in (
-        ("accepted", verdict.accepted, "messages in the ledger"),
-        ("duplicates", verdict.duplicates, "copies suppressed"),
-        ("effects", verdict.effects, "payments in the shop's table"),
-        ("dead", verdict.dead, "kept for a person, with their history"),
-        ("lost", verdict.lost, "acknowledged, and neither booked nor dead"),
-        ("doubled", verdict.doubled, "effects applied twice"),
-        ("unfinished", verdict.unfinished, "still in the queue"),
-        ("wrong balances", verdict.wrong_balances, "accounts that are not the sum of their payments"),
-    ):
-        bad = number and name in ("lost", "doubled", "unfinished", "wrong balances")
-        table.add_row(Text(name), Text(f"{number:,}", style="bold red" if bad else ""), Text(meaning))
-    return table
+    return beside

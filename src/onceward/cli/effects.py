@@ -1,34 +1,38 @@
-"""`onceward effects`: external calls under `message.once` whose outcome nobody knows, and what became of them."""
+"""`onceward effects`: external calls under `message.once` with unknown outcome, and what became of them."""
 
 from __future__ import annotations
 
 import json
+import shlex
 from typing import Any
 
 import click
 
 from onceward.cli.failure import NOT_SO, WRONG_USAGE, Failure
+from onceward.cli.messages import only
 from onceward.cli.output import print_json, print_table
-from onceward.cli.target import Target, as_json, numbers, on_target
+from onceward.cli.target import Target, as_json, on_target
 from onceward.cli.text import ago, examples, say
 
 ANSWERS = {"happened": True, "did-not-happen": False}
 SEQ_NAME_ANSWER = 3
 
 
-@click.group(short_help="Look at external calls with unknown outcome, and say what became of them.")
+@click.group(short_help="List external calls with unknown outcome, and record what became of them.")
 def effects() -> None:
-    """Look at external calls (`message.once`) whose outcome nobody knows, and say what became of them."""
+    """List external calls (`message.once`) with unknown outcome, and record what became of them."""
 
 
-@effects.command("list", short_help="List the open ones.", epilog=examples("onceward effects list shop:inbox"))
+@effects.command(
+    "list", short_help="List the calls with unknown outcome.", epilog=examples("onceward effects list shop:inbox")
+)
 @on_target()
 @click.option(
-    "--limit", type=click.IntRange(min=1, max=100_000), default=50, show_default=True, help="At most so many."
+    "--limit", type=click.IntRange(min=1, max=100_000), default=50, show_default=True, help="How many at most."
 )
 @as_json
 def list_effects(target: Target, *, limit: int, as_json: bool) -> None:
-    """List calls that were begun and not recorded as done; those begun just now may simply be running."""
+    """List calls that were begun and not recorded as done; one that was begun just now may still be running."""
     with target.open() as inbox:
         found = inbox.admin.effects(limit=limit)
     if as_json:
@@ -37,30 +41,35 @@ def list_effects(target: Target, *, limit: int, as_json: bool) -> None:
         rows = [(effect.seq, effect.name, ago(effect.started_at), effect.key) for effect in found]
         print_table(("message", "name", "begun", "idempotency key"), rows, right=("message",))
     else:
-        say("no open effects")
+        say("no external call has an unknown outcome")
 
 
 @effects.command(
-    short_help="Say what became of a call.",
+    short_help="Record what became of a call.",
     epilog=examples(
         'onceward effects settle shop:inbox 17 charge happened --result \'{"id": "ch_1"}\' --reason "seen at the bank"',
         'onceward effects settle shop:inbox 17 charge did-not-happen --reason "not at the bank"',
     ),
 )
-@on_target(rest="SEQ NAME happened|did-not-happen")
+@on_target(rest="SEQ|ID NAME happened|did-not-happen")
 @click.option("--result", metavar="JSON", help="What the call returned, if it happened. [default: null]")
 @click.option("--reason", required=True, metavar="TEXT", help="Why; kept in the audit.")
 @as_json
 def settle(target: Target, words: list[str], *, result: str | None, reason: str, as_json: bool) -> None:
-    """Say what became of a call whose outcome is unknown; then redrive its message.
+    """Record what became of a call whose outcome is unknown; then redrive its message.
 
-    Exit code 1 when there is no such open effect.
+    Exit code 1 when the call does not exist, or its outcome is known.
     """
     if len(words) != SEQ_NAME_ANSWER or words[2] not in ANSWERS:
-        raise Failure("say SEQ, the NAME of the effect, and happened or did-not-happen", WRONG_USAGE)
-    (seq,), name, happened = numbers(words[:1], "SEQ"), words[1], ANSWERS[words[2]]
+        raise Failure(
+            "give the message number, the name of the call and its outcome, for example: "
+            'onceward effects settle shop:inbox 17 charge did-not-happen --reason "not at the bank"',
+            WRONG_USAGE,
+        )
+    name, happened = words[1], ANSWERS[words[2]]
     value = _parsed(result) if result is not None else None
     with target.open() as inbox:
+        seq = only(inbox, words[:1])
         try:
             settled = inbox.admin.settle_effect(seq, name, happened=happened, result=value, reason=reason)
         except LookupError as error:
@@ -71,7 +80,8 @@ def settle(target: Target, words: list[str], *, result: str | None, reason: str,
     if as_json:
         print_json({"seq": seq, "name": name, "happened": happened})
     else:
-        then = f"next: onceward redrive ... {seq}" if stored else "its message is not stored, so nothing is to redrive"
+        again = inbox.context.hint("redrive", seq, "--reason", shlex.quote(reason))
+        then = f"next: {again}" if stored else "its message is not stored, so there is nothing to redrive"
         say(f"{name} of message {seq}: {words[2].replace('-', ' ')}; {then}")
 
 

@@ -1,19 +1,21 @@
-"""`onceward erase`: take a person's data out of messages; what is erased is what was shown."""
+"""`onceward erase`: erase a person's data from messages; what is erased is what was shown."""
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import click
 
+from onceward.cli.asking import must_ask, preview_option, yes_option
 from onceward.cli.failure import NOT_SO, WRONG_USAGE, Failure
+from onceward.cli.messages import named
 from onceward.cli.output import print_json, print_table
-from onceward.cli.target import Target, as_json, numbers, on_target
+from onceward.cli.target import Target, as_json, on_target
 from onceward.cli.text import count, examples, say
 from onceward.inbox import Inbox
+from onceward.retention.archive import Archive
 from onceward.steps.erase import Match
 
 
@@ -24,15 +26,15 @@ from onceward.steps.erase import Match
         'onceward erase shop:inbox --source stripe --id evt_1 --reason "request 4711" --yes',
     ),
 )
-@on_target(rest="[SEQ]...")
+@on_target(rest="[SEQ|ID]...")
 @click.option("--key", metavar="KEY", help="Messages with this ordering key.")
 @click.option("--field", metavar="PATH=VALUE", help="Messages with this value in a field, or in header:NAME.")
 @click.option("--source", metavar="NAME", help="With --id: the message with this id, and what its handlers sent.")
-@click.option("--id", "id_", metavar="ID", help="With --source.")
-@click.option("--archive", type=click.Path(exists=True, file_okay=False), help="In the files of this archive, too.")
-@click.option("--preview", is_flag=True, help="Show what would be erased, and stop.")
+@click.option("--id", "id_", metavar="ID", help="With --source: the producer's message id.")
+@click.option("--archive", metavar="FOLDER", help="Erase in the files of this archive, too: a folder, or s3://...")
 @click.option("--reason", metavar="TEXT", help="Why; kept in the audit. Do not repeat the data itself here.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@preview_option
+@yes_option
 @as_json
 def erase(target: Target, words: list[str], *, preview: bool, reason: str | None, yes: bool, **options: Any) -> None:
     """Erase bodies, headers, keys, results and errors of messages: live, finished, dead, outgoing, in quarantine.
@@ -41,15 +43,12 @@ def erase(target: Target, words: list[str], *, preview: bool, reason: str | None
     a message could not be erased, for example because it is running: try again.
     """
     as_json, folder = options.pop("as_json"), options.pop("archive")
-    if not preview and reason is None:
-        raise Failure("say why with --reason (it is kept in the audit), or look first with --preview", WRONG_USAGE)
-    asks = not preview and not yes
-    if asks and (as_json or not (sys.stdin.isatty() and sys.stdout.isatty())):
-        raise Failure("nobody can be asked here; look with --preview, then add --yes", WRONG_USAGE)
-    seqs = numbers(words, "SEQ")
-    find = _finder(seqs, **options)
-    if seqs and folder:
+    asks = must_ask(preview=preview, yes=yes, as_json=as_json, reason=reason)
+    find = _finder(words, **options)
+    if words and folder:
         raise Failure("an archive is searched by --key, --field, or --source and --id, not by number", WRONG_USAGE)
+    if folder and not Archive(folder).files():
+        raise Failure(f"there is no archive in {folder}: name the folder that messages were archived to", WRONG_USAGE)
     with target.open() as inbox:
         found = find(inbox)
         if not as_json:
@@ -66,15 +65,17 @@ def erase(target: Target, words: list[str], *, preview: bool, reason: str | None
 
 
 def _finder(
-    seqs: list[int], *, key: str | None, field: str | None, source: str | None, id_: str | None
+    words: list[str], *, key: str | None, field: str | None, source: str | None, id_: str | None
 ) -> Callable[[Inbox], list[Match]]:
     """How to find what the command line names."""
-    if (source is None) != (id_ is None) or sum(map(bool, (seqs, key, field, id_))) != 1:
-        raise Failure("say what to erase: numbers, --key, --field PATH=VALUE, or --source and --id", WRONG_USAGE)
+    if (source is None) != (id_ is None) or sum(map(bool, (words, key, field, id_))) != 1:
+        raise Failure(
+            "name what to erase: numbers or ids, --key, --field PATH=VALUE, or --source and --id", WRONG_USAGE
+        )
     if field is not None and "=" not in field:
         raise Failure("--field has the form PATH=VALUE, for example customer.email=ann@example.com", WRONG_USAGE)
-    if seqs:
-        return lambda inbox: _numbered(inbox, seqs)
+    if words:
+        return lambda inbox: _numbered(inbox, named(inbox, words))
     return lambda inbox: inbox.retention.personal(**_criteria(key=key, field=field, source=source, id_=id_))
 
 
@@ -97,10 +98,10 @@ def _report(erased: int, left: list[int], archived: int, *, as_json: bool) -> No
 def _numbered(inbox: Inbox, seqs: list[int]) -> list[Match]:
     found = []
     for seq in seqs:
-        story = inbox.admin.message(seq)
-        if story is None:
+        detail = inbox.admin.message(seq)
+        if detail is None:
             raise Failure(f"there is no message with number {seq}", NOT_SO)
-        found.append(Match(seq, story.type or "", story.source, story.status))
+        found.append(Match(seq, detail.type or "", detail.source, detail.status))
     return found
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import click
 from rich.text import Text
 
@@ -23,22 +25,22 @@ KINDS = {
 
 
 @click.command(
-    short_help="Tell one message's whole story, in order of time.",
+    short_help="Show everything that happened to a message, in order of time.",
     epilog=examples(
         "onceward explain shop:inbox 17",
-        "onceward explain shop:inbox 17 --tracebacks",
+        "onceward explain shop:inbox evt_1 --tracebacks",
         "onceward explain shop:inbox --source stripe --id evt_1",
     ),
 )
-@on_target(rest="[SEQ]")
-@click.option("--source", metavar="NAME", help="With --id: find the message by the producer's own id.")
-@click.option("--id", "id_", metavar="ID", help="With --source.")
+@on_target(rest="[SEQ|ID]")
+@click.option("--source", metavar="NAME", help="With --id: find the message by its producer's id.")
+@click.option("--id", "id_", metavar="ID", help="With --source: the producer's message id.")
 @click.option("--tracebacks", is_flag=True, help="With the traceback of every failed attempt.")
 @as_json
 def explain(  # noqa: PLR0913 - which one, and how
     target: Target, words: list[str], *, source: str | None, id_: str | None, tracebacks: bool, as_json: bool
 ) -> None:
-    """Tell everything that happened to a message: deliveries with their duplicates, attempts, calls, what it sent.
+    """Show everything that happened to a message: deliveries with their duplicates, attempts, calls, what it sent.
 
     Exit code 1 when there is no such message. With --json it is a list: one for each consumer that has the id.
     """
@@ -51,23 +53,23 @@ def explain(  # noqa: PLR0913 - which one, and how
         print_json(told)
         return
     for explanation in told:
-        _print(explanation, tracebacks=tracebacks)
+        _print(explanation, inbox.context.hint, tracebacks=tracebacks)
 
 
-def _print(explanation: Explanation, *, tracebacks: bool) -> None:
-    story = explanation.story
-    heading(f"message {story.seq}")
+def _print(explanation: Explanation, hint: Callable[..., str], *, tracebacks: bool) -> None:
+    detail = explanation.message
+    heading(f"message {detail.seq}")
     out = console()
-    about = f"{story.type or '(its body is gone)'} from {story.source}, id {story.id}, for {story.consumer}"
-    out.print(styled(about), styled(story.status, STYLES.get(story.status, "")), soft_wrap=True)
+    about = f"{detail.type or '(body not kept)'} from {detail.source}, id {detail.id}, for {detail.consumer}"
+    out.print(styled(about), styled(detail.status, STYLES.get(detail.status, "")), soft_wrap=True)
     for event in explanation.events:
         out.print(_line(event), soft_wrap=True)
         if tracebacks and event.detail:
             say(visible(event.detail.rstrip(), lines=True))
-    if story.history:
-        say(f"failed like others? onceward list ... --error {story.history[-1].fingerprint}")
+    if detail.history:
+        say(f"Others that failed in this way: {hint('list', '--error', detail.history[-1].fingerprint)}")
     if explanation.same_id:
-        say("the same id: message " + ", ".join(map(str, explanation.same_id)))
+        say("Other messages with this id: " + ", ".join(map(str, explanation.same_id)))
 
 
 def _line(event: Event) -> Text:

@@ -7,7 +7,7 @@ import click
 from onceward.cli.text import visible
 
 NOT_SO = 1
-"""What was asked for is not so, or a check failed."""
+"""Nothing matched, or a check failed."""
 WRONG_USAGE = 2
 """Wrong usage or configuration."""
 UNAVAILABLE = 3

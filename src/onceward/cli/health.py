@@ -12,13 +12,13 @@ from onceward.cli.text import count, examples, say
 
 
 @click.command(
-    short_help="Check settings, tables and messages, and say what to do.",
+    short_help="Check settings, tables and messages, and show what to do.",
     epilog=examples("onceward doctor shop:inbox", "onceward doctor --store postgresql://shop@localhost/shop --json"),
 )
 @on_target()
 @as_json
 def doctor(target: Target, *, as_json: bool) -> None:
-    """Check the database's settings, the tables, stuck, dead and unserved messages; say what to do.
+    """Check the database's settings, the tables, stuck, dead and unserved messages; show what to do.
 
     With MODULE:ATTR it also compares the waiting messages with the handlers of that program. Exit code 1 when
     something is an error; warnings alone are exit code 0.

@@ -34,8 +34,11 @@ STYLES = {
 GAP = "  "
 SHORTEST = 12
 """A last column is never cut shorter than this, however narrow the terminal is."""
+WIDE = 120
+"""So many columns have room for all that a table has."""
+wide_option = click.option("--wide", is_flag=True, help="Show all columns, also in a narrow terminal.")
 PIPE_WIDTH = 250
-"""Nobody sees the width of a pipe, so lines are not cut at the usual 80."""
+"""A pipe has no width to see, so lines are not cut at the usual 80."""
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -51,9 +54,9 @@ def styled(value: object, style: str = "") -> Text:
     return Text(visible(value), style=style)
 
 
-def print_json(value: Any) -> None:
+def print_json(value: Any, *, indent: bool = True) -> None:
     """Print a value as JSON, in ASCII, so that no character of it can steer a terminal."""
-    click.echo(json.dumps(plain(value), indent=2 if sys.stdout.isatty() else None, ensure_ascii=True))
+    click.echo(json.dumps(plain(value), indent=2 if indent and sys.stdout.isatty() else None, ensure_ascii=True))
 
 
 def plain(value: Any) -> Any:
@@ -72,14 +75,24 @@ def plain(value: Any) -> Any:
     return [plain(part) for part in value] if isinstance(value, list | tuple) else value
 
 
-def print_table(
-    columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = (), cut: bool = False
+def print_table(  # noqa: PLR0913 - what a table may be
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    right: Sequence[str] = (),
+    cut: bool = False,
+    more: Sequence[str] = (),
+    wide: bool = False,
 ) -> None:
     """Print rows in aligned columns, one line each; those in `right` hold numbers.
 
     What is shown can be copied, so nothing is shortened, except with `cut` the last column at the edge of a terminal.
+    The columns in `more` are left out of a terminal of less than 120 columns, unless all are wanted (`wide`).
     """
     out = console()
+    if not wide and out.is_terminal and out.width < WIDE:
+        kept = [place for place, name in enumerate(columns) if name not in more]
+        columns, rows = [columns[place] for place in kept], [[row[place] for place in kept] for row in rows]
     head = [Text(name if out.is_terminal else name.upper(), style="bold") for name in columns]
     cells = [[cell if isinstance(cell, Text) else styled(cell) for cell in row] for row in rows]
     widths = [max(cell.cell_len for cell in column) for column in zip(head, *cells, strict=True)]

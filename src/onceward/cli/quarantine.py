@@ -1,4 +1,4 @@
-"""`onceward quarantine`: ids that came again with other bytes or another type, and the decision about them."""
+"""`onceward quarantine`: mismatches (ids that came again with other bytes or another type) and decisions about them."""
 
 from __future__ import annotations
 
@@ -12,47 +12,51 @@ from onceward.cli.failure import NOT_SO, WRONG_USAGE, Failure
 from onceward.cli.output import heading, print_fields, print_json, print_table
 from onceward.cli.target import Target, as_json, numbers, on_target
 from onceward.cli.text import ago, count, examples, say
-from onceward.steps.operate import Resolution
+from onceward.stores.moves.operations import Resolution
 
 RESOLUTIONS: tuple[Resolution, ...] = get_args(Resolution)
-CASE_AND_RESOLUTION = 2
+NUMBER_AND_RESOLUTION = 2
 # The first line tells click to leave the others as they are.
 MEANINGS = """\b
 keep-first     the first body is right; further copies of the other one are duplicates
 accept-as-new  the other body is a message of its own and runs
-discard        forget this case; should the other body come again, it is a new case
+discard        forget the mismatch; should the other body come again, it is a new one
 
 """
 
 
 @click.group()
 def quarantine() -> None:
-    """Look at ids that came again with other bytes, or under another type, and decide about them.
+    """List mismatches, which are known ids that came again with other bytes or another type, and decide about them.
 
-    Such a message never runs and never overwrites the first one; both bodies are kept.
+    The other body never runs and never overwrites the first one; both are kept.
     """
 
 
-@quarantine.command("list", short_help="List the open cases.", epilog=examples("onceward quarantine list shop:inbox"))
+@quarantine.command(
+    "list", short_help="List the open mismatches.", epilog=examples("onceward quarantine list shop:inbox")
+)
 @on_target()
 @click.option(
-    "--limit", type=click.IntRange(min=1, max=100_000), default=50, show_default=True, help="At most so many."
+    "--limit", type=click.IntRange(min=1, max=100_000), default=50, show_default=True, help="How many at most."
 )
 @as_json
 def list_cases(target: Target, *, limit: int, as_json: bool) -> None:
-    """List the open cases, with what differs between the two bodies."""
+    """List the open mismatches, with what differs between the two bodies."""
     with target.open() as inbox:
         cases = inbox.admin.quarantine(limit=limit)
     if as_json:
         print_json([_with_names(case) for case in cases])
         return
     if not cases:
-        say("no open cases")
+        say("no open mismatches")
         return
     for case in cases:
         _print_case(case)
     say()
-    say(f"{count(len(cases), 'open case')}; decide with: onceward quarantine resolve ... CASE {'|'.join(RESOLUTIONS)}")
+    number = count(len(cases), "open mismatch")
+    example = inbox.context.hint("resolve", cases[0].case, "keep-first", "--reason TEXT")
+    say(f"{number}; decide each, for example: {example}   (or {' or '.join(RESOLUTIONS[1:])})")
 
 
 def _with_names(case: Mismatch) -> dict[str, Any]:
@@ -62,7 +66,7 @@ def _with_names(case: Mismatch) -> dict[str, Any]:
 
 
 def _print_case(case: Mismatch) -> None:
-    heading(f"case {case.case}")
+    heading(f"mismatch {case.case}")
     print_fields(
         [
             ("message", case.seq),
@@ -83,7 +87,7 @@ def _print_case(case: Mismatch) -> None:
         rows = [(path or "(all)", _short(first), _short(other)) for path, first, other in case.differences]
         print_table(("field", "first", "other"), rows)
     else:
-        say("the bodies say the same in different bytes (spaces, or the order of fields)")
+        say("the bodies have equal values in different bytes (spaces, or the order of fields)")
 
 
 def _types(case: Mismatch) -> str:
@@ -103,33 +107,37 @@ def _short(value: Any) -> str:
         'onceward quarantine resolve shop:inbox 3 accept-as-new --reason "two orders, one number"',
     ),
 )
-@on_target(rest="CASE RESOLUTION")
+@on_target(rest="NUMBER RESOLUTION")
 @click.option("--reason", required=True, metavar="TEXT", help="Why; kept in the audit.")
 @as_json
 def resolve(target: Target, words: list[str], *, reason: str, as_json: bool) -> None:
-    """Decide about a case; RESOLUTION is keep-first, accept-as-new or discard.
+    """Decide about the mismatch with this number; RESOLUTION is keep-first, accept-as-new or discard.
 
-    Exit code 1 when the case is not open.
+    Exit code 1 when the mismatch is not open.
     """
-    if len(words) != CASE_AND_RESOLUTION or words[1] not in RESOLUTIONS:
-        raise Failure(f"say CASE and one of {', '.join(RESOLUTIONS)}", WRONG_USAGE)
-    (case,) = numbers(words[:1], "CASE")
+    if len(words) != NUMBER_AND_RESOLUTION or words[1] not in RESOLUTIONS:
+        raise Failure(
+            f"give the number of the mismatch and one of {', '.join(RESOLUTIONS)}, for example: "
+            'onceward resolve shop:inbox 3 keep-first --reason "sender bug"',
+            WRONG_USAGE,
+        )
+    (case,) = numbers(words[:1], "NUMBER")
     (resolution,) = (known for known in RESOLUTIONS if known == words[1])
     with target.open() as inbox:
         seq = inbox.admin.resolve(case, resolution, reason=reason)
     if seq is None:
-        raise Failure(f"case {case} is not open; see: onceward quarantine list", NOT_SO)
+        raise Failure(f"mismatch {case} is not open; see: {inbox.context.hint('quarantine list')}", NOT_SO)
     if as_json:
         print_json({"case": case, "resolution": resolution, "seq": seq})
     elif resolution == "accept-as-new":
-        say(f"case {case}: accepted as message {seq}")
+        say(f"mismatch {case}: accepted as message {seq}")
     else:
-        say(f"case {case}: {resolution}, message {seq} stays as it is")
+        say(f"mismatch {case}: {resolution}, message {seq} stays as it is")
 
 
 @quarantine.command(
     "keep-first",
-    short_help="Decide every case in which only the type differs.",
+    short_help="Decide every mismatch in which only the type differs.",
     epilog=examples(
         'onceward quarantine keep-first shop:inbox --source stripe --type invoice.paid --reason "renamed in May"'
     ),
@@ -140,13 +148,13 @@ def resolve(target: Target, words: list[str], *, reason: str, as_json: bool) -> 
 @click.option("--reason", required=True, metavar="TEXT", help="Why; kept in the audit.")
 @as_json
 def keep_first(target: Target, *, source: str, message_type: str, reason: str, as_json: bool) -> None:
-    """Decide every open case of kind "type" of a source and a type for the first message.
+    """Decide every open mismatch of kind "type" of a source and a type: the first message is kept.
 
-    For a sender whose events are called otherwise now: what it delivers again is then a duplicate, as it was.
+    For a sender that has renamed its events: what it delivers again under the new type is then a duplicate.
     """
     with target.open() as inbox:
         decided = inbox.admin.keep_first(source=source, type=message_type, reason=reason)
     if as_json:
         print_json({"source": source, "type": message_type, "decided": decided})
     else:
-        say(f"{count(decided, 'case')} decided: keep-first")
+        say(f"{count(decided, 'mismatch')} decided: keep-first")

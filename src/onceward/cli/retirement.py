@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
+from onceward.cli.asking import asking, must_ask
 from onceward.cli.failure import NOT_SO, WRONG_USAGE, Failure
 from onceward.cli.output import print_json, print_table
 from onceward.cli.target import Target, as_json, on_target
@@ -20,10 +19,10 @@ from onceward.cli.text import count, examples, say
     ),
 )
 @on_target(rest="CONSUMER [TYPE]")
-@click.option("--discard", is_flag=True, help="Discard its unfinished messages; without this they are a refusal.")
-@click.option("--preview", is_flag=True, help="Show what would be unsubscribed, and stop.")
-@click.option("--reason", metavar="TEXT", help="Why; kept in the audit.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--discard", is_flag=True, help="Also discard its unfinished messages; without this they stop the command."
+)
+@asking
 @as_json
 def unsubscribe(  # noqa: PLR0913 - the options of the command
     target: Target, words: list[str], *, discard: bool, preview: bool, reason: str | None, yes: bool, as_json: bool
@@ -34,17 +33,17 @@ def unsubscribe(  # noqa: PLR0913 - the options of the command
     for the consumer subscribes it again, so stop it first. Exit code 1 when there is nothing to unsubscribe.
     """
     if not 1 <= len(words) <= 2:  # noqa: PLR2004 - CONSUMER [TYPE]
-        raise Failure("Name the consumer, and a type if only that is meant: unsubscribe CONSUMER [TYPE]", WRONG_USAGE)
-    if not preview and reason is None:
-        raise Failure("Say why with --reason (it is kept in the audit), or look first with --preview", WRONG_USAGE)
-    asks = not preview and not yes
-    if asks and (as_json or not (sys.stdin.isatty() and sys.stdout.isatty())):
-        raise Failure("Not a terminal: run with --preview first, then with --yes", WRONG_USAGE)
+        raise Failure(
+            "name the consumer, and a type if only that is meant, for example: "
+            'onceward unsubscribe shop:inbox old-mailer order.paid --reason "replaced by mailer"',
+            WRONG_USAGE,
+        )
+    asks = must_ask(preview=preview, yes=yes, as_json=as_json, reason=reason)
     consumer, kind = words[0], (words[1] if len(words) > 1 else None)
     with target.open() as inbox:
         found = inbox.admin.subscriptions(consumer, kind)
         if not found:
-            raise Failure(f"Consumer {consumer!r} has no such subscription", NOT_SO)
+            raise Failure(f"consumer {consumer!r} has no such subscription", NOT_SO)
         if preview and as_json:
             print_json({"found": [{"type": one.type, "unfinished": one.unfinished} for one in found]})
         elif not as_json:

@@ -35,6 +35,7 @@ def migrate(target: Target, *, only_print: bool, as_json: bool) -> None:
             say(f"{masked(inbox.url)}: applied {', '.join(applied)}")
         elif newer:
             names = ", ".join(newer)
-            say(f"{masked(inbox.url)}: nothing to do; newer than this onceward, which works with it: {names}")
+            what = "nothing to do; the tables are newer than this onceward, which works with them"
+            say(f"{masked(inbox.url)}: {what}: {names}")
         else:
             say(f"{masked(inbox.url)}: up to date, nothing to do")

@@ -1,9 +1,11 @@
-"""`onceward status`: the inbox in numbers, once or again and again."""
+"""`onceward status`: the number of messages in each status, once or refreshed in place."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import asdict
 
 import click
 from rich.console import Group, RenderableType
@@ -11,35 +13,46 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from onceward.admin.guarantees import APART
 from onceward.admin.messages import Stats, WorkerRow
 from onceward.cli.output import STYLES, console, print_json, styled
 from onceward.cli.target import Target, as_json, on_target
 from onceward.cli.text import ago, examples, say, span
 from onceward.inbox import Inbox
+from onceward.steps.context import Context
 from onceward.stores.migrate import masked
 
 MEANINGS = {
     "due": "may run now",
     "running": "being handled",
     "retrying": "failed, will be tried again",
+    "scheduled": "not due yet",
     "waiting": "behind an earlier message of their key",
-    "unhandled": "of a type that nobody handles yet",
-    "dead": "need a person: onceward list --status dead",
-    "quarantined": "known id, other bytes: onceward quarantine list",
+    "unhandled": "of a type without a handler",
+    "dead": "not tried again",
+    "quarantined": "mismatches: known id, other bytes or type",
     "done": "effects committed",
-    "discarded": "taken out by a person",
+    "discarded": "taken out by an operator",
     "skipped": "older than what their key has already seen",
     "duplicates": "copies suppressed",
     "failures": "failed attempts and crashes, ever",
     "outbox_unsent": "outgoing, not published yet",
-    "outbox_dead": "outgoing, need a person: onceward list --outgoing --status dead",
+    "outbox_dead": "outgoing, not tried again",
     "outbox_sent": "outgoing, published",
-    "polls_failing": "polled APIs that failed last time: onceward doctor",
+    "polls_failing": "polled APIs that failed last time",
 }
+MORE = {
+    "scheduled": ("list", "--status", "scheduled"),
+    "dead": ("list", "--status", "dead"),
+    "quarantined": ("quarantine list",),
+    "outbox_dead": ("list", "--outgoing", "--status", "dead"),
+    "polls_failing": ("doctor",),
+}
+"""What shows which ones they are."""
 
 
 @click.command(
-    short_help="Show the inbox in numbers.",
+    short_help="Show the number of messages in each status, and the workers.",
     epilog=examples(
         "onceward status shop:inbox",
         "onceward status --store sqlite:///shop.db --watch",
@@ -53,7 +66,7 @@ MEANINGS = {
 )
 @as_json
 def status(target: Target, *, watch: bool, every: float, as_json: bool) -> None:
-    """Show the inbox in numbers: what is due, running, retrying, dead, done, and who is working."""
+    """Show how many messages are due, running, retrying, dead and done, and which workers run."""
     with target.open() as inbox:
         if not watch:
             _print_once(inbox, as_json=as_json)
@@ -64,9 +77,11 @@ def status(target: Target, *, watch: bool, every: float, as_json: bool) -> None:
 
 def _print_once(inbox: Inbox, *, as_json: bool) -> None:
     if as_json:
-        print_json(inbox.admin.stats())
+        outside = [one._asdict() for one in inbox.admin.effects_outside()]
+        more = {"effects_outside": outside, "paused": inbox.admin.pauses()}
+        print_json({**asdict(inbox.admin.stats()), **more})
     else:
-        console().print(picture(inbox))
+        console().print(picture(inbox), crop=False)
 
 
 def _watch(inbox: Inbox, every: float, *, as_json: bool) -> None:
@@ -87,7 +102,36 @@ def picture(inbox: Inbox) -> RenderableType:
     """Everything `status` shows."""
     stats, workers = inbox.admin.stats(), inbox.admin.workers()
     head = Text.assemble((inbox.context.service, "bold"), f" in {masked(inbox.url)}, tables {inbox.store.prefix}*")
-    return Group(head, Text(""), _numbers(stats), Text(""), _workers(workers))
+    more = (*_hints(stats, inbox.context), *_paused(inbox), *_outside(inbox), _workers(workers, inbox))
+    return Group(head, Text(""), _numbers(stats), Text(""), *more)
+
+
+def _paused(inbox: Inbox) -> Iterator[RenderableType]:
+    """What operators have stopped."""
+    for one in inbox.admin.pauses():
+        yield styled(one.told, "yellow")
+
+
+def _outside(inbox: Inbox) -> Iterator[RenderableType]:
+    """Handlers that are not exactly once because of what they were seen to do (D48)."""
+    for one in inbox.admin.effects_outside():
+        what = f"{APART}: {one.type} for {one.consumer}, so at-least-once: {inbox.context.hint('doctor')}"
+        yield _whole(what, "yellow")
+
+
+def _hints(stats: Stats, context: Context) -> Iterator[RenderableType]:
+    """The command that shows which ones they are; in one piece, so that it can be copied."""
+    for name, words in MORE.items():
+        if getattr(stats, name):
+            yield _whole(f"{name.replace('_', ' ')}: {context.hint(*words)}")
+    if any(getattr(stats, name) for name in MORE):
+        yield Text("")
+
+
+def _whole(text: str, style: str = "") -> Text:
+    line = styled(text, style)
+    line.no_wrap, line.overflow = True, "ignore"
+    return line
 
 
 def _numbers(stats: Stats) -> Table:
@@ -111,9 +155,9 @@ def _note(name: str, stats: Stats) -> str:
     return ""
 
 
-def _workers(workers: list[WorkerRow]) -> RenderableType:
+def _workers(workers: list[WorkerRow], inbox: Inbox) -> RenderableType:
     if not workers:
-        return Text("no worker is running; start one with: onceward run MODULE:ATTR", style="yellow")
+        return _whole(f"no worker is running; start one with: {inbox.context.hint('run')}", "yellow")
     table = Table.grid(padding=(0, 2))
     for worker in workers:
         overdue = -worker.lease_seconds

@@ -1,6 +1,8 @@
-"""Which inbox a command is about: `MODULE:ATTR`, an Inbox in somebody's program, or `--store URL`, a database alone.
+"""Which inbox a command is about: `MODULE:ATTR`, an Inbox in a program, or `--store URL`, a database alone.
 
-Invariant: whatever is wrong with it is said in one sentence with the next step, before anything else happens.
+Without either: `ONCEWARD_INBOX`, then `ONCEWARD_STORE`, then `[tool.onceward] inbox` of the nearest pyproject.toml.
+
+Invariant: whatever is wrong with it is one sentence with the next step, before anything else happens.
 """
 
 from __future__ import annotations
@@ -9,30 +11,47 @@ import functools
 import importlib
 import os
 import re
+import shlex
 import sys
+import tomllib
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import click
 
 from onceward.cli.failure import WRONG_USAGE, Failure
+from onceward.cli.launch import Launch
 from onceward.cli.text import say
 from onceward.errors import OncewardError
 from onceward.inbox import Inbox
+from onceward.stores.migrate import masked
+
+INBOX, STORE = "ONCEWARD_INBOX", "ONCEWARD_STORE"
+PROJECT = "pyproject.toml"
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the command line says about the inbox, not yet looked at."""
+    """The inbox as the command line names it, not opened yet."""
 
     program: str | None
-    store: str | None
-    prefix: str | None
-    service: str | None
+    store: str | None = None
+    prefix: str | None = None
+    service: str | None = None
+
+    @classmethod
+    def given(cls, program: str | None, store: str | None, prefix: str | None, service: str | None) -> Target:
+        """What the words of a command line name; without any, the inbox that the environment or the project names."""
+        if not (program or store):
+            program = os.environ.get(INBOX) or Launch.current().inbox()
+            store = os.environ.get(STORE) if program is None else None
+            program = program or (None if store else _of_project())
+        return cls(program, store, prefix, service)
 
     @contextmanager
     def open(self) -> Iterator[Inbox]:
@@ -43,19 +62,62 @@ class Target:
         finally:
             inbox.close()
 
+    @property
+    def words(self) -> str:
+        """The words that name it in the command to run next."""
+        if self.program:
+            return self.program
+        options = {"--store": masked(self.store or ""), "--prefix": self.prefix, "--service": self.service}
+        return " ".join(f"{name} {shlex.quote(value)}" for name, value in options.items() if value)
+
+    @contextmanager
+    def program_inbox(self) -> Iterator[tuple[str, Inbox]]:
+        """MODULE:ATTR and its inbox, closed at the end; a database alone has no handlers to run."""
+        if self.program is None:
+            raise Failure(
+                "which program? Give MODULE:ATTR (for example shop:inbox); or set ONCEWARD_INBOX=shop:inbox; "
+                f'or add to {PROJECT}: [tool.onceward] inbox = "shop:inbox"',
+                WRONG_USAGE,
+            )
+        with self.open() as inbox:
+            yield self.program, inbox
+
     def _inbox(self) -> Inbox:
-        store = self.store or (None if self.program else os.environ.get("ONCEWARD_STORE"))
-        if self.program and store:
+        if self.program and self.store:
             raise Failure("give MODULE:ATTR or --store URL, not both", WRONG_USAGE)
         if self.program and (self.prefix or self.service):
             raise Failure(f"--prefix and --service go with --store; {self.program} has its own", WRONG_USAGE)
         if self.program:
             return load(self.program)
-        if store:
-            return Inbox(store, prefix=self.prefix or "onceward_", service=self.service or "default")
+        if self.store:
+            inbox = Inbox(self.store, prefix=self.prefix or "onceward_", service=self.service or "default")
+            inbox.context.program = self.words
+            return inbox
         raise Failure(
-            "say which inbox: MODULE:ATTR (for example shop:inbox), or --store URL (or set ONCEWARD_STORE)", WRONG_USAGE
+            "which inbox? Give MODULE:ATTR (for example shop:inbox) or --store URL; or set ONCEWARD_INBOX=shop:inbox; "
+            f'or add to {PROJECT}: [tool.onceward] inbox = "shop:inbox"',
+            WRONG_USAGE,
         )
+
+
+def _of_project() -> str | None:
+    """The inbox that the nearest pyproject.toml names; its folder is where the module is."""
+    for folder in (Path.cwd(), *Path.cwd().parents):
+        file = folder / PROJECT
+        if not file.is_file():
+            continue
+        try:
+            found = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {}).get("onceward", {}).get("inbox")
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise Failure(f"{file} is not valid TOML: {error}", WRONG_USAGE) from None
+        if found is None:
+            return None
+        if not isinstance(found, str):
+            raise Failure(f'{file}: [tool.onceward] inbox must be a text such as "shop:inbox"', WRONG_USAGE)
+        if str(folder) not in sys.path:
+            sys.path.insert(0, str(folder))
+        return found
+    return None
 
 
 def load(program: str) -> Inbox:
@@ -124,7 +186,7 @@ def on_target(*, rest: str = "") -> Callable[[Callable[..., Any]], Callable[...,
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @click.argument("words", nargs=-1, metavar=f"[MODULE:ATTR] {rest}".strip())
-        @click.option("--store", metavar="URL", help="The database itself, where no program is at hand.")
+        @click.option("--store", metavar="URL", help="The database, instead of a program.")
         @click.option("--prefix", metavar="NAME", help="The prefix of the tables, with --store. [default: onceward_]")
         @click.option("--service", metavar="NAME", help="The service's name, with --store. [default: default]")
         @functools.wraps(function)
@@ -132,11 +194,14 @@ def on_target(*, rest: str = "") -> Callable[[Callable[..., Any]], Callable[...,
             words: Sequence[str], store: str | None, prefix: str | None, service: str | None, **options: Any
         ) -> Any:
             program, others = split(words, several=bool(rest))
-            target = Target(program, store, prefix, service)
+            target = Target.given(program, store, prefix, service)
             if rest:
                 return function(target, others, **options)
             if others:
-                raise Failure(f"unexpected: {' '.join(others)}; see --help", WRONG_USAGE)
+                raise Failure(
+                    f"unexpected: {' '.join(others)}; see: {click.get_current_context().command_path} --help",
+                    WRONG_USAGE,
+                )
             return function(target, **options)
 
         return command
@@ -144,12 +209,16 @@ def on_target(*, rest: str = "") -> Callable[[Callable[..., Any]], Callable[...,
     return decorate
 
 
+def is_number(word: str) -> bool:
+    """Whether a word is a sequence number: longer ones fit no database, and isdigit alone would accept other digits."""
+    return word.isascii() and word.isdigit() and 0 < int(word) < 2**63
+
+
 def numbers(words: Sequence[str], what: str) -> list[int]:
-    """Words that must be sequence or case numbers."""
+    """Words that must be numbers of messages or mismatches."""
     found = []
     for word in words:
-        # Longer ones fit no database; isdigit alone would accept digits of other scripts.
-        if not (word.isascii() and word.isdigit() and 0 < int(word) < 2**63):
+        if not is_number(word):
             raise Failure(f"{what} must be a number, not {word!r}", WRONG_USAGE)
         found.append(int(word))
     return found

@@ -1,6 +1,6 @@
 """The dashboard: an ASGI application that shows an inbox and steers it. `onceward dashboard`, or mounted in your own.
 
-Invariant: it changes nothing without a person who may, a reason, and a request that came from its own page; what
+Invariant: it changes nothing without an operator, a reason, and a request that came from its own page; what
 messages contain is only ever shown as text.
 """
 

@@ -10,17 +10,22 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import inspect
+import logging
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
 from onceward.dashboard.throttle import Throttle
 from onceward.errors import ConfigurationError
+
+log = logging.getLogger("onceward")
 
 Role = Literal["viewer", "reader", "operator"]
 ROLES: tuple[Role, ...] = ("viewer", "reader", "operator")
@@ -35,7 +40,7 @@ LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Somebody who looks or acts; the name goes into the audit."""
+    """An operator who looks or acts; the name goes into the audit."""
 
     name: str
     role: Role
@@ -78,9 +83,10 @@ def _role(word: str) -> Role:
     raise ConfigurationError(f"there is no role {word!r}; roles are {', '.join(ROLES)}")
 
 
-Identify = Callable[[Request], Person | None]
+Identify = Callable[[Request], Person | Awaitable[Person | None] | None]
+"""Who sends a request, as the application around knows; a plain function (called in a thread) or an `async def`."""
 HasEnded = Callable[[str], bool]
-"""Whether somebody has signed out of a session."""
+"""Whether a session was signed out of."""
 
 
 class Access:
@@ -98,8 +104,8 @@ class Access:
     ) -> None:
         if not credentials and anonymous is None and identify is None:
             raise ConfigurationError(
-                "nobody could use this dashboard: pass credentials=, or identify= for people your application knows, "
-                'or anonymous="viewer" where everybody who reaches it may look'
+                "no way to sign in: pass credentials=, or identify= for people your application knows, "
+                'or anonymous="viewer" where all who reach it may look'
             )
         if anonymous == "operator":
             raise ConfigurationError("changing things needs a credential; anonymous= is viewer or reader")
@@ -119,13 +125,23 @@ class Access:
 
     @property
     def can_sign_in(self) -> bool:
-        """Whether there is somebody to sign in as."""
+        """Whether there is a name to sign in with."""
         return bool(self._credentials)
 
-    def person(self, request: Request) -> Person | None:
-        """Who sent a request; None where nobody may. Asks the database whether a session has ended."""
-        if self._identify is not None:
-            return self._identify(request)
+    async def person(self, request: Request) -> Person | None:
+        """Who sent a request; None where it may not be made. Asks the database whether a session has ended."""
+        if self._identify is None:
+            return await run_in_threadpool(self._known, request)
+        if inspect.iscoroutinefunction(self._identify):
+            found = await self._identify(request)
+        else:
+            found = await run_in_threadpool(self._identify, request)
+        if found is not None and not (isinstance(found, Person) and found.role in ROLES):
+            log.error("identify= returned %s instead of a Person or None: access to the dashboard is refused", found)
+            return None
+        return found
+
+    def _known(self, request: Request) -> Person | None:
         known = self._in_session(request) or self._in_header(request)
         if known is not None:
             return known

@@ -1,161 +1,175 @@
-"""What a person changes: seen before, with a reason, and told afterwards.
+"""What an operator changes: seen before, with a reason, and shown afterwards.
 
-Invariant: what is changed is what was shown. The preview carries the numbers of the messages themselves, and the guards
-of the inbox decide for each whether it is still so; whoever comes second changes nothing.
+Invariant: what is changed is what was shown: the preview carries the numbers of the messages themselves
+(`admin/decisions.py`).
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
-from onceward.dashboard import asked, pages
+from onceward.admin.decisions import ACTIONS, ActionName, selected_by
+from onceward.dashboard import asked, pages, shown
 from onceward.dashboard.view import View
-from onceward.errors import ConfigurationError
-from onceward.steps.operate import Resolution
+from onceward.stores.moves.operations import Resolution
 
 if TYPE_CHECKING:
     from starlette.responses import Response
 
 AT_ONCE = 1000
 """A preview is about so many messages at most; what is beyond them comes next time."""
-MEANINGS = {
-    "redrive": "They run again, with a new budget; their history stays.",
-    "release": "Their keys go on without them; they stay dead.",
-    "discard": "They never run, and later copies of them are duplicates. This cannot be undone.",
-}
-PAST = {"redrive": "redriven", "release": "released", "discard": "discarded"}
 RESOLUTIONS: tuple[Resolution, ...] = get_args(Resolution)
 LONGEST_REASON = 500
 
 Fields = Mapping[str, list[str]]
 
 
-def preview(view: View) -> Response:
-    """What would be changed: by number, or the dead that match."""
+async def preview(view: View) -> Response:
+    """What would be changed: by number, or all of a status that match; the status an action is for, if none is said."""
     verb = _verb(view.request.query_params.get("verb", ""))
     seqs = [asked.number(value, "seq") for value in view.request.query_params.getlist("seq")[:AT_ONCE]]
+    filters = asked.filters(view.request)
+    status = filters.pop("status") or selected_by(verb)
+    if status not in ACTIONS[verb].selects:
+        raise asked.refuse(f"{verb} is for messages that are {', '.join(ACTIONS[verb].selects)}, not {status}")
     if seqs:
-        rows = [story for seq in seqs if (story := view.admin.message(seq))]
-        kinds = Counter((story.type or "", story.source, story.consumer) for story in rows)
-        chosen = [story.seq for story in rows]
-        more = False
+        found = await view.admin.aselect(*seqs)
     else:
-        filters = asked.filters(view.request) | {"status": "dead"}
-        found = view.admin.messages(**filters, limit=AT_ONCE + 1)
-        more = len(found) > AT_ONCE
-        chosen = [row.seq for row in found[:AT_ONCE]]
-        kinds = Counter((row.type, row.source, row.consumer) for row in found[:AT_ONCE])
-    return view.page(
+        found = await view.admin.aselect(limit=AT_ONCE, status=status, **filters)
+    return await view.page(
         "preview.html",
-        title=f"{verb.capitalize()} {len(chosen)}",
+        title=f"{shown.verb(verb)} {len(found.seqs)}",
         verb=verb,
-        meaning=MEANINGS[verb],
-        seqs=sorted(chosen),
-        kinds=kinds.most_common(20),
-        more=more,
+        selected=status,
+        meaning=ACTIONS[verb].meaning,
+        seqs=found.seqs,
+        kinds=found.kinds.most_common(20),
+        more=found.more,
         most=AT_ONCE,
     )
 
 
-def act(view: View, fields: Fields) -> Response:
+async def act(view: View, fields: Fields) -> Response:
     """Do what was previewed."""
-    verb, reason = _verb(_one(fields, "verb")), _reason(fields)
-    seqs = [asked.number(value, "seq") for value in _one(fields, "seqs").split(",") if value]
+    verb, reason = _verb(one_of(fields, "verb")), reason_of(fields)
+    seqs = [asked.number(value, "seq") for value in one_of(fields, "seqs").split(",") if value]
     if len(seqs) > AT_ONCE:
         raise asked.refuse(f"at most {AT_ONCE} messages at once")
-    who: dict[str, Any] = {"reason": reason, "actor": _actor(view)}
-    if verb == "redrive":
-        who["out_of_order"] = bool(_one(fields, "out_of_order"))
-    admin = view.admin
-    change = {"redrive": admin.redrive, "release": admin.unblock, "discard": admin.discard}[verb]
-    changed, left = [], []
-    for seq in seqs:
-        try:
-            if change(seq, **who):
-                changed.append(seq)
-            else:
-                story = admin.message(seq)
-                left.append((seq, f"it is {story.status}" if story else "there is no such message"))
-        except ConfigurationError as refused:
-            left.append((seq, str(refused)))
-    return view.page("acted.html", title=PAST[verb].capitalize(), past=PAST[verb], changed=changed, left=left)
+    out_of_order = bool(one_of(fields, "out_of_order"))
+    done = await view.admin.aapply(verb, seqs, reason=reason, actor=actor_of(view), out_of_order=out_of_order)
+    past = ACTIONS[verb].past
+    left = list(done.left.items())
+    return await _acted(view, past, done.changed, left, back="dead")
 
 
-def resolve(view: View, fields: Fields) -> Response:
-    """Decide about a case of quarantine."""
-    case, wanted = asked.number(_one(fields, "case"), "case"), _one(fields, "resolution")
+async def resolve(view: View, fields: Fields) -> Response:
+    """Decide about mismatches: each in a commit of its own."""
+    cases = [asked.number(value, "the mismatch") for value in _some(fields, "case")]
+    wanted, reason = one_of(fields, "resolution"), reason_of(fields)
     resolution = next((one for one in RESOLUTIONS if one == wanted), None)
     if resolution is None:
-        raise asked.refuse(f"a case is decided as one of {', '.join(RESOLUTIONS)}")
-    seq = view.admin.resolve(case, resolution, reason=_reason(fields), actor=_actor(view))
-    left = [] if seq else [(case, "the case is not open any more")]
-    return view.page("acted.html", title="Decided", past="decided", changed=[seq] if seq else [], left=left)
+        raise asked.refuse(f"a mismatch is decided as one of {', '.join(RESOLUTIONS)}")
+    changed: list[int] = []
+    left: list[tuple[int, str]] = []
+    for case in cases:
+        seq = await view.admin.aresolve(case, resolution, reason=reason, actor=actor_of(view))
+        if seq is None:
+            left.append((0, f"mismatch {case} is not open any more"))
+        else:
+            changed.append(seq)
+    return await _acted(view, "decided", changed, left, back="quarantine")
 
 
-def settle(view: View, fields: Fields) -> Response:
-    """Say what became of an external call."""
-    seq, name = asked.number(_one(fields, "seq"), "seq"), _one(fields, "name")
-    happened = {"happened": True, "did-not-happen": False}.get(_one(fields, "outcome"))
+async def settle(view: View, fields: Fields) -> Response:
+    """Record what became of external calls: each in a commit of its own."""
+    calls = [one.partition(":")[::2] for one in _some(fields, "call")]
+    happened = {"happened": True, "did-not-happen": False}.get(one_of(fields, "outcome"))
     if happened is None:
-        raise asked.refuse("say whether the call happened")
+        raise asked.refuse("choose whether the call happened")
     try:
-        result = json.loads(_one(fields, "result") or "null")
+        result = json.loads(one_of(fields, "result") or "null")
     except ValueError:
         raise asked.refuse("the result is not JSON") from None
-    who = {"reason": _reason(fields), "actor": _actor(view)}
-    try:
-        settled = view.admin.settle_effect(seq, name, happened=happened, result=result, **who)
-    except LookupError as error:
-        raise asked.refuse(str(error.args[0]), 404) from None
-    left = [] if settled else [(seq, "its outcome is known already, or the message runs right now")]
-    return view.page("acted.html", title="Settled", past="settled", changed=[seq] if settled else [], left=left)
+    said = {"happened": happened, "result": result, "reason": reason_of(fields), "actor": actor_of(view)}
+    changed: list[int] = []
+    left: list[tuple[int, str]] = []
+    for number, name in calls:
+        seq = asked.number(number, "call")
+        try:
+            settled = await view.admin.asettle_effect(seq, name, **said)
+        except LookupError as error:
+            raise asked.refuse(str(error.args[0]), 404) from None
+        if settled:
+            changed.append(seq)
+        else:
+            left.append((seq, "its outcome is known already, or the message runs right now"))
+    return await _acted(view, "recorded", changed, left, back="effects")
 
 
-def try_message(view: View, fields: Fields) -> Response:
+async def dry_run(view: View, fields: Fields) -> Response:
     """Run the handler of a message, show what it does, undo it."""
-    seq = asked.number(_one(fields, "seq"), "seq")
-    view.admin.note_reading(seq, actor=_actor(view), reason="a trial of its handler, in the dashboard")
+    seq = asked.number(one_of(fields, "seq"), "seq")
+    await view.admin.arecord_reading(seq, actor=actor_of(view), reason="a dry run of its handler, in the dashboard")
     try:
-        trial = view.admin.dry_run(seq)
+        report = await view.admin.adry_run(seq)
     except LookupError as error:
         raise asked.refuse(str(error.args[0]), 404) from None
-    return view.page("trial.html", title=f"Trial of message {seq}", trial=trial)
+    return await view.page("dry_run.html", title=f"Dry run of message {seq}", report=report)
 
 
-def payload(view: View, _: Fields) -> Response:
-    """Show a message with its payload; the audit says who saw it, before anybody does."""
+async def payload(view: View, _: Fields) -> Response:
+    """Show a message with its payload; the audit records who saw it, before the payload is shown."""
     seq = asked.number(view.request.path_params["seq"], "the message")
-    view.admin.note_reading(seq, actor=_actor(view), reason="payload, in the dashboard")
-    return pages.message(view, revealed=True)
+    await view.admin.arecord_reading(seq, actor=actor_of(view), reason="payload, in the dashboard")
+    return await pages.message(view, revealed=True)
 
 
-def case_payload(view: View, _: Fields) -> Response:
-    """The same for both bodies of a case."""
-    found = pages.open_case(view)
-    view.admin.note_reading(found.seq, actor=_actor(view), reason=f"both bodies of case {found.case}, in the dashboard")
-    return pages.case(view, revealed=True)
+async def case_payload(view: View, _: Fields) -> Response:
+    """The same for both bodies of a mismatch."""
+    found = await pages.open_case(view)
+    await view.admin.arecord_reading(
+        found.seq, actor=actor_of(view), reason=f"both bodies of mismatch {found.case}, in the dashboard"
+    )
+    return await pages.case(view, revealed=True)
 
 
-def _verb(word: str) -> str:
-    if word not in MEANINGS:
+async def _acted(view: View, past: str, changed: list[int], left: list[tuple[int, str]], *, back: str) -> Response:
+    """What was changed, and what was left alone and why; the numbers beside the pages are asked for anew."""
+    view.watch.forget()
+    return await view.page("acted.html", title=past.capitalize(), past=past, changed=changed, left=left, back=back)
+
+
+def _verb(word: str) -> ActionName:
+    verb = next((name for name in ACTIONS if name == word), None)
+    if verb is None:
         raise asked.refuse(f"there is no action {word!r:.40}")
-    return word
+    return verb
 
 
-def _one(fields: Fields, name: str) -> str:
+def one_of(fields: Fields, name: str) -> str:
+    """A field of a form."""
     return fields.get(name, [""])[0].strip()
 
 
-def _reason(fields: Fields) -> str:
-    reason = _one(fields, "reason")
+def _some(fields: Fields, name: str) -> list[str]:
+    """What was chosen: at least one, each once."""
+    chosen = list(dict.fromkeys(value.strip() for value in fields.get(name, ())))
+    if not chosen or len(chosen) > AT_ONCE:
+        raise asked.refuse(f"choose at least one, and at most {AT_ONCE} at once")
+    return chosen
+
+
+def reason_of(fields: Fields) -> str:
+    """Why, which every change needs."""
+    reason = one_of(fields, "reason")
     if not reason or len(reason) > LONGEST_REASON:
-        raise asked.refuse(f"say why, in at most {LONGEST_REASON} characters: it is kept in the audit")
+        raise asked.refuse(f"give a reason of at most {LONGEST_REASON} characters: it is kept in the audit")
     return reason
 
 
-def _actor(view: View) -> str:
+def actor_of(view: View) -> str:
+    """Who acts."""
     assert view.person is not None  # noqa: S101 - an action has a person
     return view.person.name

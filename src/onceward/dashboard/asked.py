@@ -8,7 +8,9 @@ from urllib.parse import parse_qsl
 
 from starlette.exceptions import HTTPException
 
+from onceward.admin.history import RANGES
 from onceward.admin.messages import STATUSES
+from onceward.runtime.asgi import HungUp, TooLarge, read_body
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -23,7 +25,7 @@ SPANS |= {"7d": timedelta(days=7), "30d": timedelta(days=30)}
 
 
 def refuse(sentence: str, status: int = 400) -> HTTPException:
-    """An answer that says what is wrong."""
+    """An error response with what is wrong."""
     return HTTPException(status, sentence)
 
 
@@ -43,7 +45,7 @@ def text(request: Request, name: str) -> str | None:
 
 
 def filters(request: Request) -> dict[str, Any]:
-    """Which messages are asked for, as `Inbox.messages` takes it."""
+    """Which messages are asked for, as `inbox.admin.messages` has them."""
     found: dict[str, Any] = {name: text(request, name) for name in ("type", "key", "source")}
     found["fingerprint"] = text(request, "error")
     status = text(request, "status")
@@ -59,6 +61,14 @@ def filters(request: Request) -> dict[str, Any]:
     return found
 
 
+def reach(request: Request) -> str:
+    """The range of a history."""
+    wanted = text(request, "range") or "hour"
+    if wanted not in RANGES:
+        raise refuse(f"range must be one of {', '.join(RANGES)}")
+    return wanted
+
+
 def before(request: Request) -> int | None:
     """Where a page begins."""
     value = text(request, "before")
@@ -67,11 +77,12 @@ def before(request: Request) -> int | None:
 
 async def form(request: Request) -> dict[str, list[str]]:
     """The fields of a small form."""
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > LARGEST_FORM:
-            raise refuse("the form is too large", 413)
+    try:
+        body = await read_body(request.receive, LARGEST_FORM)
+    except TooLarge:
+        raise refuse("the form is too large", 413) from None
+    except HungUp:
+        raise refuse("the form is not complete") from None
     try:
         pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=5000)
     except ValueError:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
 
+from onceward.dashboard.charts import Line, brief
 from onceward.domain import payload
 from onceward.domain.fingerprint import kind_of
+from onceward.domain.histogram import Histogram
 from onceward.domain.text import ago, count, span
-from onceward.errors import InvalidMessage
 
 if TYPE_CHECKING:
     from jinja2.runtime import Context
 
 HERE = Path(__file__).parent
-LONGEST_BODY = 200_000
 MASKED = "•••••"
 
 
@@ -32,7 +34,9 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {"span": span, "ago": ago, "when": when, "size": size, "grouped": grouped, "count": count}
-    made.filters |= {"body": body, "json": compact, "key": key, "error": error}
+    made.filters |= {"body": payload.readable, "json": compact, "key": key, "error": error}
+    made.filters |= {"iso": datetime.isoformat, "clock": clock, "points": points, "percentile": percentile}
+    made.filters |= {"types": types, "anchor": anchor, "verb": verb}
     return made
 
 
@@ -51,6 +55,37 @@ def error(page: Context, text: str) -> str:
 def when(moment: datetime | None) -> str:
     """A moment, exactly."""
     return "" if moment is None else f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def clock(moment: datetime, form: str) -> str:
+    """A moment below a plot, as it is where no script runs: in UTC."""
+    return f"{moment:%m-%d}" if form == "day" else f"{moment:%m-%d %H:%M}" if form == "date" else f"{moment:%H:%M}"
+
+
+def points(lines: Sequence[Line]) -> str:
+    """The lines of a plot, as what reads them with a pointer takes them."""
+    return compact([[line.label, line.values] for line in lines])
+
+
+def percentile(durations: Histogram, percent: float) -> str:
+    """The duration that so many percent did not exceed, for people."""
+    seconds = durations.percentile(percent)
+    return "" if seconds is None else brief(seconds)
+
+
+def types(handles: str) -> list[str]:
+    """The types that a worker handles."""
+    return sorted({line.split("\t")[1] for line in handles.splitlines() if "\t" in line})
+
+
+def anchor(key: str) -> str:
+    """A name within a page, for a key that may contain anything."""
+    return hashlib.sha256(key.encode(errors="backslashreplace")).hexdigest()[:12]
+
+
+def verb(name: str) -> str:
+    """An action as a button says it."""
+    return {"hasten": "Run now", "retry-now": "Retry now"}.get(name, name.capitalize())
 
 
 def size(number: int | None) -> str:
@@ -72,20 +107,6 @@ def size(number: int | None) -> str:
 def grouped(number: int | None) -> str:
     """A number with its thousands apart; nothing where it is not known."""
     return "" if number is None else f"{number:,}"
-
-
-def body(raw: bytes | None) -> str:
-    """A body as text: JSON laid out, other text as it is, bytes as they are written in Python."""
-    if raw is None:
-        return "(not kept)"
-    try:
-        shown = json.dumps(payload.decode(raw), indent=2, ensure_ascii=False)
-    except InvalidMessage:
-        try:
-            shown = raw.decode()
-        except UnicodeDecodeError:
-            shown = repr(raw[:LONGEST_BODY])
-    return shown if len(shown) <= LONGEST_BODY else f"{shown[:LONGEST_BODY]}\n(cut; it has {len(raw):,} bytes)"
 
 
 def compact(value: Any) -> str:

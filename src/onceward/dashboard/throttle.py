@@ -1,6 +1,6 @@
-"""Slowing down who guesses secrets, without locking out the person whose name they use.
+"""Slowing down addresses that guess secrets, without locking out the operator whose name they use.
 
-Invariant: wrong secrets from an address slow down that address, for that name, and nobody else. So that many addresses
+Invariant: wrong secrets from an address slow down that address, for that name, and no others. So that many addresses
 do not guess many times as fast, all failures together have a limit too; beyond it, only addresses from which the right
 secret has come before are listened to. What is remembered has a limited size.
 """

@@ -1,10 +1,12 @@
 """The shop of the demo, an ordinary program that uses onceward: an inbox, one handler, and the senders that deliver.
 
+The senders give each delivery to the shop, and to its careless neighbour (`careless.py`).
 The table `payment` has no unique constraint on purpose: an effect applied twice would stand there twice.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import sys
@@ -12,12 +14,13 @@ import time
 from collections.abc import Iterator
 from datetime import timedelta
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from onceward import Inbox, Message, Reject, Settings
 from onceward.message import Arguments
 
-STORE = "ONCEWARD_DEMO_STORE"
+STORE, CARELESS = "ONCEWARD_DEMO_STORE", "ONCEWARD_DEMO_CARELESS"
 ACCOUNTS = 40
 DUPLICATES = 0.3
 HANDLER_SECONDS = 0.001
@@ -41,7 +44,7 @@ def book(message: Message, tx: Any) -> None:
     if message.data.get("poison") == "rejected":
         raise Reject("the currency of this payment does not exist")
     if message.data.get("poison") == "deadly":
-        os._exit(1)  # as the kernel does when memory runs out: no exception, no goodbye
+        os._exit(1)  # as the kernel does when memory runs out, without an exception
     time.sleep(HANDLER_SECONDS)
     account, amount = message.data["account"], message.data["amount"]
     tx.execute("INSERT INTO payment VALUES (?, ?, ?)", [message.id, account, amount])
@@ -66,8 +69,8 @@ def payments(seed: int, messages: int) -> list[Arguments]:
     return found
 
 
-def deliveries(seed: int, messages: int, sender: int) -> Iterator[Arguments]:
-    """What one sender delivers: its share, shuffled; a duplicate comes from the other one at about the same time."""
+def deliveries(seed: int, messages: int, sender: int) -> Iterator[tuple[int, Arguments]]:
+    """What one sender delivers, with its place: its share, shuffled; copies come from the other one."""
     chance = random.Random(seed)  # noqa: S311 - as above
     every = payments(seed, messages)
     chance.shuffle(every)
@@ -75,15 +78,32 @@ def deliveries(seed: int, messages: int, sender: int) -> Iterator[Arguments]:
         first = place % SENDERS
         again = chance.random() < DUPLICATES
         if sender == first or (again and sender == (first + 1) % SENDERS):
-            yield message
+            yield place * SENDERS + (sender != first), message
 
 
 def deliver(seed: int, messages: int, sender: int) -> None:
     """Deliver in small batches, as a webhook endpoint under load would."""
+    from onceward.demo import careless  # noqa: PLC0415 - it imports this module
+
     stream = deliveries(seed, messages, sender)
-    while batch := list(islice(stream, BATCH)):
-        inbox.receive_many(batch)
+    with inbox:
+        while batch := list(islice(stream, BATCH)):
+            careless.deliver(Path(os.environ[CARELESS]), batch)
+            inbox.receive_many(message for _, message in batch)
+
+
+def work(name: str, parent: int) -> None:
+    """A worker under the demo's supervisor."""
+    from onceward.runtime.supervisor import follow_parent  # noqa: PLC0415 - senders start without
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s [%(process)d] %(message)s")
+    follow_parent(parent)
+    with inbox:
+        inbox.run(process=name)
 
 
 if __name__ == "__main__":
-    deliver(*map(int, sys.argv[1:]))
+    if sys.argv[1] == "work":
+        work(sys.argv[2], int(sys.argv[3]))
+    else:
+        deliver(*map(int, sys.argv[2:]))

@@ -1,7 +1,7 @@
-"""The demo: duplicates, crashes and poison on a real database with real processes, and a count of what became of it.
+"""The demo: two consumers of the same deliveries, through duplicates, kill -9 and poison, and a count of what became.
 
 Invariant: every number in the verdict is read by SQL from the shop's own tables and the inbox's, after the fact;
-nothing that the demo remembers is in it.
+nothing that the demo remembers is in it. It needs nothing but Python: no other package, no server, no network.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from onceward.demo import shop
+from onceward.demo import careless, shop
+from onceward.demo.neighbour import Neighbour, Tally
 from onceward.errors import ConfigurationError, OncewardError
 from onceward.inbox import Inbox
 from onceward.runtime.supervisor import Supervisor
@@ -33,14 +34,17 @@ FILE = "demo.db"
 LOG = "demo.log"
 PATIENCE = timedelta(seconds=180)
 LOOK_SECONDS = 0.1
+SHOWN_EVENTS = 7
+KILLED_SECONDS = 1.5
+"""So long a killed process is shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What the demo does."""
 
-    messages: int = 3000
-    processes: int = 3
+    messages: int = 2000
+    processes: int = 2
     kills: int = 6
     seed: int = 1
 
@@ -74,22 +78,44 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
-    """The demo at one moment, for whoever watches."""
+class Result:
+    """Both consumers at the end."""
 
     verdict: Verdict
-    running: int
-    kills: int
-    deaths: int
-    seconds: float
+    careless: Tally
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """The demo at one moment, for those who watch."""
+
+    verdict: Verdict
+    careless: Tally
+    workers: Mapping[int, int] = field(default_factory=dict)
+    """The worker processes of onceward, and how many messages each has in hand."""
+    neighbours: Mapping[int, int] = field(default_factory=dict)
+    """The careless worker processes, likewise."""
+    killed: frozenset[int] = frozenset()
+    """Processes of onceward that were killed a moment ago."""
+    neighbours_killed: frozenset[int] = frozenset()
+    """Careless ones likewise."""
+    kills: int = 0
+    deaths: int = 0
+    seconds: float = 0.0
+    events: tuple[str, ...] = ()
+    """What has happened last."""
 
 
 class NotFinished(OncewardError):
     """The demo did not come to its end in time."""
 
 
-def play(plan: Plan, folder: Path, show: Callable[[Scene], None]) -> Verdict:
-    """Run the demo in a folder; `show` is called some times a second."""
+Show = Callable[[Scene], None]
+Beside = Callable[[Inbox], AbstractContextManager[Any]]
+
+
+def play(plan: Plan, folder: Path, show: Show, beside: Beside = nullcontext) -> Result:
+    """Run the demo in a folder; `show` is called some times a second, `beside` goes on around it."""
     path = folder.resolve() / FILE
     if path.exists():
         raise ConfigurationError(f"{path} exists already; choose another folder")
@@ -100,10 +126,13 @@ def play(plan: Plan, folder: Path, show: Callable[[Scene], None]) -> Verdict:
         with inbox.transaction() as connection:
             for table in shop.TABLES:
                 connection.execute(table)
-        stage = Stage(plan, path, {**os.environ, shop.STORE: url}, output)
-        with stage.workers(inbox) as supervisor:
-            stage.watch(supervisor, show)
-        return stage.count(sent=plan.messages)
+        neighbour = Neighbour(path.with_name(careless.FILE), plan.processes, output)
+        environment = {**os.environ, shop.STORE: url, shop.CARELESS: str(neighbour.path)}
+        stage = Stage(plan, path, environment, output)
+        with beside(inbox):
+            with neighbour.workers(), stage.workers(inbox) as supervisor:
+                stage.watch(supervisor, neighbour, show)
+            return Result(stage.count(sent=plan.messages), neighbour.tally(plan.messages))
 
 
 @contextmanager
@@ -121,7 +150,7 @@ def _log(path: Path) -> Iterator[int]:
         handler.close()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Stage:
     """Where the demo takes place: the database file, and what the processes get."""
 
@@ -129,14 +158,18 @@ class Stage:
     path: Path
     environment: Mapping[str, str]
     output: int
+    started: float = field(default_factory=time.monotonic)
+    events: list[str] = field(default_factory=list)
+    held: dict[int, frozenset[int]] = field(default_factory=dict)
+    """What killed workers had in hand, until others have it."""
+    killed: dict[int, float] = field(default_factory=dict)
 
     @contextmanager
     def workers(self, inbox: Inbox) -> Iterator[Supervisor]:
         """Worker processes under a supervisor in a thread of its own."""
 
         def command(name: str) -> list[str]:
-            options = ["--parent", str(os.getpid()), "--child", name]
-            return [sys.executable, "-m", "onceward", "run", "onceward.demo.shop:inbox", *options]
+            return [sys.executable, "-m", "onceward.demo.shop", "work", name, str(os.getpid())]
 
         supervisor = Supervisor(
             inbox.context,
@@ -155,26 +188,29 @@ class Stage:
             supervisor.stop()
             thread.join()
 
-    def watch(self, supervisor: Supervisor, show: Callable[[Scene], None]) -> None:
+    def watch(self, supervisor: Supervisor, neighbour: Neighbour, show: Show) -> None:
         """Let the senders deliver and the workers work, kill some of these on the way, until everything is settled."""
         plan = self.plan
         chance = random.Random(plan.seed)  # noqa: S311 - picks victims
-        started = time.monotonic()
+        self.started = time.monotonic()
         senders = [self._sender(number) for number in range(shop.SENDERS)]
         kills = 0
         try:
             while True:
-                seconds = time.monotonic() - started
                 now = self.count()
-                show(Scene(now, self._running(), kills, supervisor.deaths, seconds))
+                neighbour.look()
+                self._follow(supervisor)
+                show(self._scene(now, supervisor, neighbour, kills))
                 due = plan.messages * (kills + 1) / (plan.kills + 1)
                 # The poisonous ones have no effect, so the last kill must not wait for all.
                 if kills < plan.kills and now.effects >= min(due, plan.messages - 3):
-                    kills += self._kill_one(supervisor, chance)
+                    kills += self._kill_one(supervisor, neighbour, chance)
                 delivered = all(sender.poll() == 0 for sender in senders)
-                if delivered and not now.unfinished and kills == plan.kills:
+                settled = not now.unfinished and not neighbour.backlog
+                if delivered and settled and kills == plan.kills:
                     return
-                if seconds > PATIENCE.total_seconds() or any(sender.poll() for sender in senders):
+                late = time.monotonic() - self.started > PATIENCE.total_seconds()
+                if late or any(sender.poll() for sender in senders):
                     raise NotFinished(f"the demo did not finish; so far {now.line}\n{self._last_lines()}")
                 time.sleep(LOOK_SECONDS)
         finally:
@@ -182,31 +218,75 @@ class Stage:
                 sender.kill()
                 sender.wait()
 
+    def _scene(self, now: Verdict, supervisor: Supervisor, neighbour: Neighbour, kills: int) -> Scene:
+        query = (
+            "SELECT w.pid, count(q.token) FROM onceward_worker w LEFT JOIN onceward_queue q ON q.worker = w.id "
+            "GROUP BY w.pid ORDER BY w.pid"
+        )
+        pids = set(supervisor.pids)
+        seconds = time.monotonic() - self.started
+        return Scene(
+            verdict=now,
+            careless=neighbour.tally(),
+            workers={pid: held for pid, held in self._ask(query) if pid in pids},
+            neighbours=neighbour.held(),
+            killed=frozenset(pid for pid, at in self.killed.items() if seconds - at < KILLED_SECONDS),
+            neighbours_killed=frozenset(
+                pid for pid, at in neighbour.killed.items() if time.monotonic() - at < KILLED_SECONDS
+            ),
+            kills=kills,
+            deaths=supervisor.deaths,
+            seconds=seconds,
+            events=tuple(self.events[-SHOWN_EVENTS:]),
+        )
+
     def _sender(self, number: int) -> subprocess.Popen[bytes]:
         words = map(str, (self.plan.seed, self.plan.messages, number))
         return subprocess.Popen(  # noqa: S603 - our own module
-            [sys.executable, "-m", "onceward.demo.shop", *words],
+            [sys.executable, "-m", "onceward.demo.shop", "deliver", *words],
             env=self.environment,
             stdout=self.output,
             stderr=self.output,
         )
 
-    def _kill_one(self, supervisor: Supervisor, chance: random.Random) -> int:
-        """Kill -9 a worker, best one that has messages in hand; answers how many died."""
+    def _kill_one(self, supervisor: Supervisor, neighbour: Neighbour, chance: random.Random) -> int:
+        """Kill -9 a worker of each side, best one that has messages in hand; returns how many of onceward's died."""
         pids = set(supervisor.pids)
-        query = "SELECT DISTINCT w.pid FROM onceward_worker w JOIN onceward_queue q ON q.worker = w.id"
-        busy = {pid for (pid,) in self._ask(query)} & pids
-        victims = sorted(busy or pids)
+        query = "SELECT w.pid, q.seq FROM onceward_worker w JOIN onceward_queue q ON q.worker = w.id"
+        held: dict[int, set[int]] = {}
+        for pid, seq in self._ask(query):
+            held.setdefault(pid, set()).add(seq)
+        victims = sorted(held.keys() & pids or pids)
         if not victims:
             return 0
+        victim = chance.choice(victims)
         try:
-            os.kill(chance.choice(victims), signal.SIGKILL)
+            os.kill(victim, signal.SIGKILL)
         except ProcessLookupError:  # it has just died of something else
             return 0
+        mine = self.held[victim] = frozenset(held.get(victim, ()))
+        self._tell(f"onceward: kill -9 worker {victim}, {_messages(len(mine))} in hand")
+        self.killed[victim] = time.monotonic() - self.started
+        if (other := neighbour.kill_one(chance)) is not None:
+            self._tell(f"careless: kill -9 worker {other}, its delivery comes again")
         return 1
 
-    def _running(self) -> int:
-        return int(self._ask("SELECT count(*) FROM onceward_queue WHERE token IS NOT NULL")[0][0])
+    def _follow(self, supervisor: Supervisor) -> None:
+        """Tell where the messages of killed workers went."""
+        pids = set(supervisor.pids)
+        for victim, seqs in list(self.held.items()):
+            if victim in pids:
+                continue
+            query = "SELECT count(*) FROM onceward_queue q JOIN onceward_worker w ON w.id = q.worker WHERE w.pid = ?"
+            if not self._ask(query, victim)[0][0]:
+                del self.held[victim]
+                if seqs:
+                    self._tell(
+                        f"onceward: {_messages(len(seqs))} of worker {victim} rolled back, and moved to the others"
+                    )
+
+    def _tell(self, event: str) -> None:
+        self.events.append(f"{time.monotonic() - self.started:5.1f} s  {event}")
 
     def count(self, sent: int = 0) -> Verdict:
         """Read the verdict from the shop's tables and the inbox's, at one moment; `sent` is how many must be there."""
@@ -219,6 +299,10 @@ class Stage:
     def _last_lines(self) -> str:
         lines = self.path.with_name(LOG).read_text(errors="replace").splitlines()
         return "\n".join(lines[-10:])
+
+
+def _messages(count: int) -> str:
+    return f"{count} message" if count == 1 else f"{count} messages"
 
 
 COUNT = """

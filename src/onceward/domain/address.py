@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
-from typing import Any
 from urllib.parse import SplitResult, parse_qs, urlsplit, urlunsplit
 
 from onceward.errors import ConfigurationError
@@ -90,15 +88,6 @@ def _has_good_port(parts: SplitResult) -> bool:
         return "," in parts.netloc or parts.port != 0  # a list of hosts is its client's to read
     except ValueError:
         return False
-
-
-def opened(url: str, kinds: Mapping[str, str], package: str, none: str) -> Any:
-    """What a URL's scheme stands for, made from the URL; `kinds` says where it is. Clients load on demand."""
-    scheme = url.partition(":")[0]
-    if scheme not in kinds:
-        raise ConfigurationError(f"{none} {scheme!r} URLs; there are {', '.join(kinds)}")
-    module, _, name = kinds[scheme].partition(":")
-    return getattr(import_module(f"{package}.{module}"), name)(url)
 
 
 def _options(query: str) -> dict[str, str]:

@@ -83,7 +83,9 @@ class Breaker:
 
     def __init__(self, circuit: Circuit, clock: Callable[[], float] = time.monotonic) -> None:
         self.circuit, self.clock = circuit, clock
-        self._failed = 0
+        self.failed_in_row = 0
+        self.was_open = False
+        """It was open at least once."""
         self._open_until = self._closed_at = _NEVER
         self._lock = threading.Lock()
 
@@ -95,16 +97,14 @@ class Breaker:
     @property
     def seconds_left(self) -> float:
         """How long messages of this handler must still wait."""
-        if self._open_until == _NEVER:  # the usual case, asked for every message
-            return 0.0
         return max(0.0, self._open_until - self.clock())
 
     def succeeded(self) -> bool:
-        """A message went through: everything is well. Answers whether that ends an outage, for good as it seems."""
-        if not self._failed:
+        """A message went through: everything is well. Returns whether that ends an outage, for good as it seems."""
+        if not self.failed_in_row:
             return False
         with self._lock:
-            was_out, self._failed = self._failed >= self.circuit.failures, 0
+            was_out, self.failed_in_row = self.failed_in_row >= self.circuit.failures, 0
             if not was_out:
                 return False
             now, before = self.clock(), self._closed_at
@@ -116,8 +116,9 @@ class Breaker:
         if not self._counts(error):
             return
         with self._lock:
-            self._failed += 1
-            if self._failed >= self.circuit.failures:
+            self.failed_in_row += 1
+            if self.failed_in_row >= self.circuit.failures:
+                self.was_open = True
                 self._open_until = self.clock() + self.circuit.pause.total_seconds()
 
     def _counts(self, error: BaseException) -> bool:

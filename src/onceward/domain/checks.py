@@ -19,10 +19,12 @@ T = TypeVar("T")
 
 _LARGEST = 2**63
 """What a database can count to."""
+HANDLER = "def f(message, tx) or async def f(message, tx); tx may be left out"
+"""What `@inbox.on` registers."""
 
 
 def refuse(where: str, argument: str, given: Any, allowed: str) -> NoReturn:
-    """Raise the sentence."""
+    """Raise an error that names the argument, its value and what is allowed."""
     raise ConfigurationError(f"{where}: {argument}={shown(given)} must be {allowed}")
 
 
@@ -51,10 +53,10 @@ def number(where: str, argument: str, given: Any, *, least: float, most: float =
 
 
 def duration(where: str, argument: str, given: Any, *, least: timedelta | None = None) -> timedelta:
-    """A `timedelta`: longer than nothing, or at least so long."""
+    """A `timedelta`: above zero, or at least so long."""
     fits = isinstance(given, timedelta) and (given > timedelta(0) if least is None else given >= least)
     if not fits:
-        limit = "longer than nothing" if least is None else f"of at least {least.total_seconds():g} s"
+        limit = "above zero" if least is None else f"of at least {least.total_seconds():g} s"
         refuse(where, argument, given, f"a timedelta {limit}, for example timedelta(seconds=30)")
     return given  # type: ignore[no-any-return] # it is one
 
@@ -64,7 +66,7 @@ def seconds(where: str, argument: str, given: Any) -> timedelta:
     if isinstance(given, timedelta):
         return duration(where, argument, given)
     if not isinstance(given, int | float) or isinstance(given, bool) or not 0 < given <= timedelta.max.total_seconds():
-        refuse(where, argument, given, "a timedelta longer than nothing, or a number of seconds above 0")
+        refuse(where, argument, given, "a timedelta above zero, or a number of seconds above 0")
     return timedelta(seconds=given)
 
 
@@ -125,21 +127,18 @@ def function(where: str, argument: str, given: Any, *, takes: int = 1) -> Callab
 
 
 def handler(where: str, given: Any) -> None:
-    """A handler: `def f(message, tx)` or `async def f(message, tx)`."""
-    shape = "def f(message, tx) or async def f(message, tx)"
+    """Something that can be a handler; what it takes is checked with its parameters."""
     name = getattr(given, "__qualname__", shown(given))
     if inspect.isclass(given):
-        raise ConfigurationError(f"{where}: {name} is a class; a handler is {shape}")
+        raise ConfigurationError(f"{where}: {name} is a class; a handler is {HANDLER}")
     if not callable(given):
-        raise ConfigurationError(f"{where}: {shown(given)} cannot be called; a handler is {shape}")
+        raise ConfigurationError(f"{where}: {shown(given)} cannot be called; a handler is {HANDLER}")
     if inspect.isgeneratorfunction(given) or inspect.isasyncgenfunction(given):
-        raise ConfigurationError(f"{where}: {name} is a generator, which would never run; a handler is {shape}")
-    if (wanted := _wanted(given, 2)) is not None:
-        raise ConfigurationError(f"{where}: {name} takes {wanted}; a handler is {shape}")
+        raise ConfigurationError(f"{where}: {name} is a generator, which would never run; a handler is {HANDLER}")
 
 
 def _wanted(given: Callable[..., Any], count: int) -> str | None:
-    """What a function takes, if it cannot be called with so many arguments; None also where that cannot be seen."""
+    """The parameters of a function that cannot be called with so many arguments; None where they cannot be seen."""
     try:
         signature = inspect.signature(given)
     except (TypeError, ValueError):  # built in, without a signature
@@ -157,7 +156,7 @@ def no_others(where: str, given: Iterable[str], allowed: Collection[str]) -> Non
     """Names of arguments that are known."""
     for name in given:
         if name not in allowed:
-            raise ConfigurationError(f"{where} has no argument {name}=; it takes {', '.join(allowed)}")
+            raise ConfigurationError(f"{where} has no argument {name}=; its arguments are {', '.join(allowed)}")
 
 
 def message(where: str, given: Mapping[str, Any], needed: Mapping[str, str], allowed: Collection[str]) -> None:
@@ -166,5 +165,10 @@ def message(where: str, given: Mapping[str, Any], needed: Mapping[str, str], all
         if name not in given:
             raise InvalidMessage(f"{where} needs {name}=: {meaning}")
     for name in given:
+        if name == "tx" and name not in allowed:
+            raise ConfigurationError(
+                f"{where} has no argument tx=, and nothing was stored: it commits by itself, so that its result is "
+                "final. In a transaction of your own call receive(..., tx=...), and let a worker handle the message"
+            )
         if name not in allowed:
-            raise InvalidMessage(f"{where} has no argument {name}=; it takes {', '.join(allowed)}")
+            raise InvalidMessage(f"{where} has no argument {name}=; its arguments are {', '.join(allowed)}")

@@ -1,6 +1,6 @@
-"""Watchers: told when a handler runs, for spans, metrics and the like.
+"""Hooks: called when a handler runs, for spans, metrics and the like.
 
-Invariant: a watcher can neither fail a message nor save one: what it raises is logged, what it returns is ignored.
+Invariant: a hook can neither fail a message nor save one: what it raises is logged, what it returns is ignored.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from typing import Any
 
 log = logging.getLogger("onceward")
 
-Watcher = Callable[[Any, Sequence[Any]], AbstractContextManager[Any]]
+HandlerHook = Callable[[Any, Sequence[Any]], AbstractContextManager[Any]]
 """Called with the handler and its messages; what it returns is entered before the handler runs and left after it."""
 
-UNWATCHED: AbstractContextManager[None] = nullcontext()
+NO_HOOKS: AbstractContextManager[None] = nullcontext()
 
 
-class Watched:
-    """Surrounds one call of a handler with everybody who watches."""
+class HookedCall:
+    """Surrounds one call of a handler with every hook."""
 
-    def __init__(self, watchers: Sequence[Watcher], handler: Any, messages: Sequence[Any]) -> None:
-        self._watchers, self._handler, self._messages = watchers, handler, messages
+    def __init__(self, hooks: Sequence[HandlerHook], handler: Any, messages: Sequence[Any]) -> None:
+        self._hooks, self._handler, self._messages = hooks, handler, messages
         self._entered: list[AbstractContextManager[Any]] = []
 
     def __enter__(self) -> None:
-        for watcher in self._watchers:
+        for hook in self._hooks:
             try:
-                surrounding = watcher(self._handler, self._messages)
+                surrounding = hook(self._handler, self._messages)
                 surrounding.__enter__()
                 self._entered.append(surrounding)
             except Exception:
-                log.exception("a watcher of handlers failed; the handler runs all the same")
+                log.exception("a hook of the handlers failed; the handler runs all the same")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -46,4 +46,4 @@ class Watched:
                     continue
                 if not isinstance(failure, Exception):
                     raise
-                log.exception("a watcher of handlers failed; what the handler did counts all the same")
+                log.exception("a hook of the handlers failed; what the handler did counts all the same")

@@ -11,6 +11,7 @@ import os
 import re
 from functools import lru_cache
 from typing import Any
+from zlib import crc32
 
 from onceward.deferred import hashlib
 from onceward.domain import payload
@@ -21,9 +22,12 @@ MAX_NAME_BYTES = 255
 _RAW_ID_BYTES = 200
 
 UNIDENTIFIED = "onceward.unidentified"
-"""The type of what came without a type that can be read or stored; nobody handles it, so a person sees it."""
+"""The type of what came without a type that can be read or stored; no consumer handles it, so an operator sees it."""
 REASON = "onceward-reason"
 """The stored header that says why an id or a type is not the sender's own."""
+
+UNKNOWN_HASH = bytes(32)
+"""In the place of a body's hash: an id that was imported, whose bytes onceward never saw. No bytes have this hash."""
 
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _CANONICAL_UUID = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -87,12 +91,12 @@ def _check_text(kind: str, value: Any, limit: int) -> str:
 
 
 def new_id() -> str:
-    """An id that nobody has: 128 random bits. Not a `uuid4()`, whose module takes longer to import than it is worth."""
+    """A new id: 128 random bits. Not a `uuid4()`, whose module takes longer to import than it is worth."""
     return os.urandom(16).hex()
 
 
 def new_number() -> int:
-    """A number that nobody has had: 53 random bits, which every reader of JSON can hold."""
+    """A new number: 53 random bits, which every reader of JSON can hold."""
     return int.from_bytes(os.urandom(7), "big") >> 3 or new_number()
 
 
@@ -158,6 +162,15 @@ def key_hash(prefix: str, consumer: str, key: str, aggregate: str | None = None)
     whole = f"{prefix}\x00{consumer}\x00{key}" + ("" if aggregate is None else f"\x00{aggregate}")
     digest = hashlib.sha256(whole.encode()).digest()
     return int.from_bytes(digest[:8], "big", signed=True)
+
+
+def slot(text: str) -> int:
+    """The slot of a key, or of the id of a message without one: the first 12 bits of the CRC-32 of its UTF-8.
+
+    Rows carry it, so it is the same for ever; nothing but the text is in it, so that every consumer of a key, every
+    inbox and every other program come to the same number.
+    """
+    return crc32(text.encode()) >> 20
 
 
 def effect_key(consumer: str, source: str, message_id: str, name: str) -> str:

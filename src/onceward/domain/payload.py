@@ -1,6 +1,6 @@
-"""JSON, read strictly: what two parsers could read differently is refused, with a reason a person understands.
+"""JSON, read strictly: what two parsers could read differently is refused, with a reason that can be understood.
 
-A body is stored as the bytes that came; this module is only asked when somebody wants to *read* it. It never
+A body is stored as the bytes that came; this module is only asked when a reader wants to *read* it. It never
 raises anything but `InvalidMessage`, whatever the bytes are.
 """
 
@@ -15,12 +15,22 @@ from typing import Any, NoReturn
 from onceward.errors import InvalidMessage
 
 MAX_DEPTH = 64
+LONGEST_SHOWN = 200_000
+
+
+def _encodable(value: Any) -> Any:
+    """What JSON has no form for: a model, a time, a decimal."""
+    from onceward.models.encoding import encodable  # noqa: PLC0415 - most data has none of these
+
+    return encodable(value)
+
 
 # Made once: json.dumps makes one for every call that does not take its defaults.
-_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True)
-_UNSORTED = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-_ASCII_ENCODER = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-_ASCII_SORTED = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"), sort_keys=True)
+_COMPACT: dict[str, Any] = {"allow_nan": False, "separators": (",", ":"), "default": _encodable}
+_ENCODER = json.JSONEncoder(ensure_ascii=False, sort_keys=True, **_COMPACT)
+_UNSORTED = json.JSONEncoder(ensure_ascii=False, **_COMPACT)
+_ASCII_ENCODER = json.JSONEncoder(ensure_ascii=True, **_COMPACT)
+_OF_KEYS = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"), sort_keys=True)
 
 # A \u0000 escape that is really one: the backslash before it is not itself escaped.
 _NUL_ESCAPE = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
@@ -28,6 +38,8 @@ _NUL_ESCAPE = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
 def encode(data: Any) -> bytes:
     """Turn JSON-able data into the bytes that are stored and hashed, the same in whatever order its fields come."""
+    if isinstance(data, bytes):  # inside of data they are base64
+        raise InvalidMessage("data cannot be written as JSON: it is bytes; pass them as body=")
     try:
         return _ENCODER.encode(data).encode()
     except (TypeError, ValueError, RecursionError):
@@ -49,8 +61,16 @@ def encode_text(data: Any) -> str:
 
 
 def encode_key(data: Any) -> str:
-    """As `encode_text`, the same in whatever order its fields come."""
-    return _ASCII_SORTED.encode(data)
+    """As `encode_text`, the same in whatever order its fields come; beside JSON only UUID and Enum."""
+    try:
+        return _OF_KEYS.encode(data)
+    except TypeError:
+        from onceward.models.encoding import key_form  # noqa: PLC0415 - as above
+
+        form = key_form(data)
+        if form is None:
+            raise
+        return form if isinstance(form, str) else _OF_KEYS.encode(form)
 
 
 def decode_text(text: str) -> Any:
@@ -117,3 +137,17 @@ def _check_depth(data: Any) -> None:
         if depth > MAX_DEPTH:
             raise InvalidMessage(f"the body is nested deeper than {MAX_DEPTH} levels")
         level = [inner for item in containers for inner in (item.values() if isinstance(item, dict) else item)]
+
+
+def readable(raw: bytes | None) -> str:
+    """A body for people: JSON laid out, other text as it is, bytes as they are written in Python."""
+    if raw is None:
+        return "(not kept)"
+    try:
+        shown = json.dumps(decode(raw), indent=2, ensure_ascii=False)
+    except InvalidMessage:
+        try:
+            shown = raw.decode()
+        except UnicodeDecodeError:
+            shown = repr(raw[:LONGEST_SHOWN])
+    return shown if len(shown) <= LONGEST_SHOWN else f"{shown[:LONGEST_SHOWN]}\n(cut; it has {len(raw):,} bytes)"

@@ -1,4 +1,4 @@
-"""A pace: so many a second on the average, with what a quiet second has saved up at most."""
+"""A rate limit: so many a second on the average, with what a quiet second has saved up at most."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from onceward.domain import checks
 from onceward.errors import ConfigurationError
 
 SLOWEST = 1 / 60
-"""Whoever waits for longer than a minute is taken for dead by some brokers."""
+"""A client that waits for longer than a minute is taken for dead by some brokers."""
 
 
-class Pace:
+class RateLimit:
     """Says how many may go now. May be asked from several threads."""
 
     def __init__(self, rate: Any, *, clock: Callable[[], float] = time.monotonic) -> None:

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from onceward.domain import identity, payload
+from onceward.domain import payload
+from onceward.domain.ids import time_ordered_id
 
 HEADER = "onceward-blob"
 _FIRST = f'{{"{HEADER}":"'
@@ -28,8 +29,8 @@ class Reference(NamedTuple):
 
 
 def new_name(folder: str) -> str:
-    """A name that nobody has used and nobody will. Its length is known to `body_blob`, the index by name."""
-    return f"{folder}/{datetime.now(UTC):%Y/%m/%d}/{identity.new_id()}"
+    """A name that was never used and never will be. Its length is known to `body_blob`, the index by name."""
+    return f"{folder}/{datetime.now(UTC):%Y/%m/%d}/{time_ordered_id().replace('-', '')}"
 
 
 def stored_headers(headers: Mapping[str, str], reference: Reference | None) -> str | None:

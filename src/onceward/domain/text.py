@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import re
+from datetime import UTC, datetime, timedelta
 
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
@@ -27,6 +28,16 @@ def span(seconds: float, *, units: int = 2) -> str:
     return " ".join(parts[:units])
 
 
+def long(duration: timedelta) -> str:
+    """A duration of a retention, in days where it is whole days.
+
+    >>> long(timedelta(days=30)), long(timedelta(hours=36))
+    ('30 days', '1 d 12 h')
+    """
+    whole = duration and not duration % timedelta(days=1)
+    return count(duration.days, "day") if whole else span(duration.total_seconds())
+
+
 def ago(moment: datetime | None, *, units: int = 2) -> str:
     """How long ago something was, or in how long it will be."""
     if moment is None:
@@ -36,5 +47,15 @@ def ago(moment: datetime | None, *, units: int = 2) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """A number with its noun: 1 message, 2 messages."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    """A number with its noun.
+
+    >>> count(1, "message"), count(2, "key"), count(0, "body"), count(3, "mismatch")
+    ('1 message', '2 keys', '0 bodies', '3 mismatches')
+    """
+    return f"{number:,} {noun if number == 1 else _plural(noun)}"
+
+
+def _plural(noun: str) -> str:
+    if noun.endswith(("s", "ch")):
+        return f"{noun}es"
+    return f"{noun[:-1]}ies" if re.search("[^aeiou]y$", noun) else f"{noun}s"

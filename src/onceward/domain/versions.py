@@ -20,8 +20,8 @@ def one_row(cursor: C) -> C:
     """Make sure that a statement changed exactly one row; else roll back and try the message again.
 
     `one_row(tx.execute("UPDATE orders SET paid = 1, version = 8 WHERE id = 7 AND version = 7"))`: no row means that
-    somebody else was faster, or that the message this one builds on has not been applied yet.
+    another was faster, or that the message this one builds on has not been applied yet.
     """
     if cursor.rowcount != 1:
-        raise Retry(f"the statement changed {cursor.rowcount} rows instead of one: somebody else was faster")
+        raise Retry(f"the statement changed {cursor.rowcount} rows instead of one: another was faster")
     return cursor

@@ -1,8 +1,8 @@
-"""`Idempotency-Key` for a service's own endpoints: the first answer is stored in the ledger, and a repetition gets it.
+"""`Idempotency-Key` for a service's own endpoints: the first response is stored in the ledger; repetitions get it.
 
-Invariant: what the endpoint wrote through `request.state.tx`, the ledger row and the answer are one commit, and the
-answer leaves after it. An answer of 400 or above, or an exception, rolls all of it back and is not remembered: the
-client may try again under the same key. A key belongs to a service and a tenant; nobody is shown another's answer.
+Invariant: what the endpoint wrote through `request.state.tx`, the ledger row and the response are one commit, and the
+response leaves after it. A response of 400 or above, or an exception, rolls all of it back and is not remembered: the
+client may try again under the same key. A key belongs to a service and a tenant; no client gets another's response.
 A request is handled while its client waits or not at all: it is never kept for later, in a queue or in a spool.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from collections.abc import Callable, Collection
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -23,15 +23,22 @@ from onceward.errors import HandlerTimeout, StoreError
 from onceward.message import Message
 from onceward.registry import Handler
 from onceward.retry import RetryPolicy
+from onceward.runtime.asgi import (
+    Application,
+    Event,
+    HungUp,
+    Receive,
+    Scope,
+    Send,
+    TooLarge,
+    read_body,
+    replaying,
+    respond,
+)
 from onceward.runtime.inline import Inline
 from onceward.settings import Settings
 from onceward.steps.context import Context
 from onceward.webhooks.request import Headers
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 HEADER = "idempotency-key"
 MAX_KEY = 255
@@ -59,7 +66,7 @@ class Response:
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     body: bytes = b""
 
-    async def collect(self, message: MutableMapping[str, Any]) -> None:
+    async def collect(self, message: Event) -> None:
         """Be what the application sends to."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
@@ -69,8 +76,7 @@ class Response:
 
     async def send(self, send: Send, *more: tuple[bytes, bytes]) -> None:
         """Send it."""
-        await send({"type": "http.response.start", "status": self.status, "headers": [*self.headers, *more]})
-        await send({"type": "http.response.body", "body": self.body})
+        await respond(send, self.status, [*self.headers, *more], self.body)
 
     def stored(self) -> dict[str, Any]:
         """As JSON-able data, without what belongs to one exchange alone."""
@@ -83,20 +89,15 @@ class Response:
     def of(cls, stored: dict[str, Any]) -> Response:
         """What `stored` made."""
         headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in stored["headers"]]
-        body = base64.b64decode(stored["body"])
-        return cls(stored["status"], [*headers, (b"content-length", str(len(body)).encode())], body)
+        return cls(stored["status"], headers, base64.b64decode(stored["body"]))
 
 
 class _NotRemembered(Exception):
-    """The application answered with an error: its work is rolled back, its answer sent."""
+    """The application responded with an error: its work is rolled back, its response sent."""
 
     def __init__(self, response: Response) -> None:
         super().__init__(f"the answer was {response.status}")
         self.response = response
-
-
-class _HungUp(Exception):
-    """The client is gone before its request was here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +113,8 @@ _exchange: ContextVar[_Exchange] = ContextVar("onceward_exchange")
 class IdempotencyKeys:
     """ASGI middleware: `app.add_middleware(IdempotencyKeys, inbox=inbox, tenant=lambda scope: scope["user"].username)`.
 
-    It goes inside of what authenticates: `tenant` says whose key it is. Endpoints write through `request.state.tx`, an
-    async connection to the inbox's database. Requests without a key pass through, unless `required`.
+    It goes inside of what authenticates: `tenant` returns whose key it is. Endpoints write through `request.state.tx`,
+    an async connection to the inbox's database. Requests without a key pass through, unless `required`.
     """
 
     def __init__(  # noqa: PLR0913 - each is a decision of the service
@@ -168,10 +169,10 @@ class IdempotencyKeys:
             await _refuse(send, HTTPStatus.BAD_REQUEST, f"send one idempotency-key of 1 to {MAX_KEY} plain characters")
             return
         try:
-            body = await _read(receive)
-        except _HungUp:
+            body = await read_body(receive, MAX_BYTES)
+        except HungUp:
             return
-        if body is None:
+        except TooLarge:
             await _refuse(send, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body has more than {MAX_BYTES} bytes")
             return
         await self._answer(_Exchange(scope, body), key, send)
@@ -202,7 +203,7 @@ class IdempotencyKeys:
         elif receipt.status == "accepted":
             await exchange.answers[-1].send(send)
         elif receipt.result is None:
-            await _refuse(send, HTTPStatus.CONFLICT, "the answer to this idempotency-key is no longer stored")
+            await _refuse(send, HTTPStatus.CONFLICT, "the response for this idempotency-key is no longer stored")
         else:
             await Response.of(receipt.result).send(send, (b"idempotency-replayed", b"true"))
 
@@ -211,12 +212,12 @@ class IdempotencyKeys:
         del message
         exchange, response = _exchange.get(), Response()
         scope = {**exchange.scope, "state": {**exchange.scope.get("state", {}), "tx": tx}}
-        await self._app(scope, _replaying(exchange.body), response.collect)
+        await self._app(scope, replaying(exchange.body), response.collect)
         if response.status >= HTTPStatus.BAD_REQUEST:
             raise _NotRemembered(response)
         if len(response.body) > MAX_BYTES:
             raise ValueError(
-                f"an answer of {len(response.body)} bytes cannot be kept for a repetition; at most {MAX_BYTES}"
+                f"a response of {len(response.body)} bytes cannot be kept for a repetition; at most {MAX_BYTES}"
             )
         exchange.answers.append(response)
         return response.stored()
@@ -240,30 +241,6 @@ def _fingerprint(exchange: _Exchange) -> bytes:
     return json.dumps(request).encode()
 
 
-async def _read(receive: Receive) -> bytes | None:
-    """The body; None when it is too large."""
-    body = b""
-    while True:
-        event = await receive()
-        if event["type"] == "http.disconnect":
-            raise _HungUp
-        body += bytes(event.get("body", b""))
-        if len(body) > MAX_BYTES:
-            return None
-        if not event.get("more_body", False):
-            return body
-
-
-def _replaying(body: bytes) -> Receive:
-    events = iter([{"type": "http.request", "body": body, "more_body": False}])
-
-    async def receive() -> MutableMapping[str, Any]:
-        return next(events, {"type": "http.disconnect"})
-
-    return receive
-
-
 async def _refuse(send: Send, status: HTTPStatus, text: str, *more: tuple[bytes, bytes]) -> None:
     body = json.dumps({"error": text}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *more]
-    await Response(int(status), headers, body).send(send)
+    await respond(send, status, [(b"content-type", b"application/json"), *more], body)

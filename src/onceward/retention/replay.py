@@ -1,4 +1,4 @@
-"""Replay: give finished messages to the inbox again, from an archive or from the database itself."""
+"""Replay: receive finished messages again, from an archive or from the database itself."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from functools import partial
 from typing import Any
 
 from onceward.domain import checks
+from onceward.domain.archived import Record, body_of
 from onceward.inbox import Inbox
 from onceward.message import Arguments
 from onceward.registry import OUTBOX
-from onceward.retention.archive import Archive, Record, body_of
-from onceward.retention.retention import whole
+from onceward.retention.archive import Archive
+from onceward.retention.retention import TURN_MESSAGES, whole
 from onceward.runtime.group_commit import SHARED
 from onceward.runtime.runner import perform
 from onceward.steps.archive import next_archivable
@@ -35,16 +36,57 @@ def chosen(  # noqa: PLR0913 - each is a filter
     """The finished messages of an archive or a database that came in, each id once, and still have their bodies."""
     seen: set[tuple[str, str]] = set()
     wanted = {"type": type, "key": key, "source": source, "id": id}
+    for record in recorded(where, since, until):
+        same = (record["source"], record["id"])
+        if same not in seen and all(value is None or record[name] == value for name, value in wanted.items()):
+            seen.add(same)
+            yield record
+
+
+def recorded(
+    where: Inbox | str | os.PathLike[str], since: datetime | None = None, until: datetime | None = None
+) -> Iterator[Record]:
+    """As `chosen`, a record for each consumer that had the message."""
     for record in _stored(where) if isinstance(where, Inbox) else Archive(where).read():
         received_at = datetime.fromisoformat(record["received_at"])
         if (since is not None and received_at < since) or (until is not None and received_at >= until):
             continue
-        same = (record["source"], record["id"])
-        if record["consumer"] == OUTBOX or same in seen or body_of(record) is None:
-            continue
-        if all(value is None or record[name] == value for name, value in wanted.items()):
-            seen.add(same)
+        if record["consumer"] != OUTBOX and body_of(record) is not None:
             yield record
+
+
+def as_received(record: Record) -> Arguments:
+    """What `receive` was given for it."""
+    return {
+        "source": record["source"],
+        "id": record["id"],
+        "type": record["type"],
+        "version": record["version"],
+        # What was found in a message is found again, by each consumer in its own way.
+        "key": record["key"] if record.get("key_given", True) else None,
+        "position": record.get("position"),
+        "headers": record["headers"] or None,
+        "body": body_of(record),
+    }
+
+
+def copy(
+    inbox: Inbox,
+    folder: str | os.PathLike[str],
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> int:
+    """Write finished messages to an archive and leave them where they are: a recorded day, for tests."""
+    archive, copied = Archive(folder), 0
+    records = recorded(inbox, since, until)
+    while batch := list(itertools.islice(records, TURN_MESSAGES)):
+        archive.add(batch)
+        copied += len(batch)
+        if progress:
+            progress(copied)
+    return copied
 
 
 def _stored(inbox: Inbox) -> Iterator[Record]:
@@ -84,17 +126,10 @@ def replay(
 
     def arguments() -> Iterator[Arguments]:
         for record in chosen(inbox if folder is None else folder, **filters):
-            yield {
-                "source": record["source"],
-                "id": record["id"] if again is None else f"{record['id']}#{again}",
-                "type": record["type"],
-                "version": record["version"],
-                # What was found in a message is found again, by each consumer in its own way.
-                "key": record["key"] if record.get("key_given", True) else None,
-                "position": record.get("position"),
-                "headers": record["headers"] or None,
-                "body": body_of(record),
-            }
+            message = as_received(record)
+            if again is not None:
+                message["id"] = f"{message['id']}#{again}"
+            yield message
 
     messages = arguments()
     while batch := list(itertools.islice(messages, SHARED)):

@@ -28,47 +28,58 @@ if TYPE_CHECKING:
 
 
 class Copies:
-    """Whose turn it is, by the source and id of a message."""
+    """Which copy has the turn, by the source and id of a message."""
 
     def __init__(self, patience: timedelta) -> None:
         self._patience = patience.total_seconds()
         self._lock = threading.Lock()
-        self._turns: dict[tuple[str, str], list[_Ahead]] = {}
-        """Who waits for each that is under way."""
+        self.turns: dict[tuple[str, str], list[_Ahead]] = {}
+        """What is under way, and who waits for each."""
         self._pid = os.getpid()
 
     @contextmanager
     def turn(self, delivery: Delivery) -> Iterator[None]:
         """Go to the database with a delivery when no copy of it is there; raises `StoreBusy` when one is for long."""
-        with self._taken(delivery, is_mine=run_sync(self._wait(delivery, takes=True), _result)):
+        ahead = self._line_up(delivery, takes=True)
+        is_mine = ahead is None or run_sync(self._wait(delivery, ahead, takes=True), _result)
+        is_known = False
+        try:
             yield
+            is_known = True
+        finally:
+            if is_mine:
+                self._leave(delivery, is_known=is_known)
 
     @asynccontextmanager
     async def async_turn(self, delivery: Delivery) -> AsyncIterator[None]:
         """As `turn`, awaited."""
-        with self._taken(delivery, is_mine=await run_async(self._wait(delivery, takes=True), _awaited)):
+        ahead = self._line_up(delivery, takes=True)
+        is_mine = ahead is None or await run_async(self._wait(delivery, ahead, takes=True), _awaited)
+        is_known = False
+        try:
             yield
+            is_known = True
+        finally:
+            if is_mine:
+                self._leave(delivery, is_known=is_known)
 
     def wait(self, delivery: Delivery) -> None:
         """Wait while a copy is under way, without taking a turn."""
         if self._is_under_way(delivery):
-            run_sync(self._wait(delivery, takes=False), _result)
+            run_sync(self._wait(delivery, self._line_up(delivery, takes=False), takes=False), _result)
 
     async def async_wait(self, delivery: Delivery) -> None:
         """As `wait`, awaited."""
         if self._is_under_way(delivery):
-            await run_async(self._wait(delivery, takes=False), _awaited)
+            await run_async(self._wait(delivery, self._line_up(delivery, takes=False), takes=False), _awaited)
 
     def _is_under_way(self, delivery: Delivery) -> bool:
-        return (delivery.source, delivery.id) in self._turns
+        return (delivery.source, delivery.id) in self.turns
 
-    def _wait(self, delivery: Delivery, *, takes: bool) -> Generator[Any, bool, bool]:
-        """Yields what to wait for, and for how long at most; answers whether the turn was taken."""
-        until, is_known = time.monotonic() + self._patience, False
-        while not is_known:
-            ahead = self._line_up((delivery.source, delivery.id), takes=takes)
-            if ahead is None:
-                return takes
+    def _wait(self, delivery: Delivery, ahead: _Ahead | None, *, takes: bool) -> Generator[Any, bool, bool]:
+        """Yields what to wait for, and for how long at most; returns whether the turn was taken."""
+        until = time.monotonic() + self._patience
+        while ahead is not None:
             try:
                 is_known = yield ahead, max(until - time.monotonic(), 0)
             except TimeoutError:
@@ -76,36 +87,33 @@ class Copies:
                     f"another copy of message {delivery.id!r} from {delivery.source!r} is being processed, and was not "
                     f"done within {self._patience:g} s (lock_wait). This one was not stored: deliver it again"
                 ) from None
-        return False
+            if is_known:
+                return False
+            ahead = self._line_up(delivery, takes=takes)
+        return takes
 
-    def _line_up(self, identity: tuple[str, str], *, takes: bool) -> _Ahead | None:
+    def _line_up(self, delivery: Delivery, *, takes: bool) -> _Ahead | None:
+        """What is to be waited for; None where no copy is under way. Then the turn is taken, if it is wanted."""
+        identity = delivery.source, delivery.id
         with self._lock:
             if self._pid != os.getpid():  # a forked child: what the parent has in hand is not ours
-                self._turns, self._pid = {}, os.getpid()
-            waiting = self._turns.get(identity)
+                self.turns, self._pid = {}, os.getpid()
+            waiting = self.turns.get(identity)
             if waiting is None:
                 if takes:
-                    self._turns[identity] = []
+                    self.turns[identity] = []
                 return None
             ahead: _Ahead = futures.Future()
             waiting.append(ahead)
             return ahead
 
-    @contextmanager
-    def _taken(self, delivery: Delivery, *, is_mine: bool) -> Iterator[None]:
-        if not is_mine:
-            yield
-            return
-        is_known = False
-        try:
-            yield
-            is_known = True
-        finally:
-            with self._lock:
-                waiting = self._turns.pop((delivery.source, delivery.id), [])
-            for ahead in waiting:
-                if ahead.set_running_or_notify_cancel():
-                    ahead.set_result(is_known)
+    def _leave(self, delivery: Delivery, *, is_known: bool) -> None:
+        """The copy that has the turn has ended: the others look, or one of them is next."""
+        with self._lock:
+            waiting = self.turns.pop((delivery.source, delivery.id), [])
+        for ahead in waiting:
+            if ahead.set_running_or_notify_cancel():
+                ahead.set_result(is_known)
 
 
 def _result(waiting: tuple[_Ahead, float]) -> bool:

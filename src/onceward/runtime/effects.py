@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from onceward.errors import ContractViolation, NeedsAlone, OutcomeUnknown
@@ -19,7 +20,7 @@ from onceward.stores.protocol import Store
 
 
 def sync_effects(lane: Lane, store: Store, is_idle: Callable[[], bool]) -> Callable[..., Any]:
-    """`message.once` for `def` handlers of a lane; `is_idle` tells whether the handler's transaction has begun."""
+    """`message.once` for `def` handlers of a lane; `is_idle`: the handler's transaction has not begun."""
 
     def once(message: Message, name: str, call: Callable[[], Any], idempotent: bool | timedelta) -> Any:  # noqa: FBT001 - internal
         _check(lane, store, name, is_idle)
@@ -38,11 +39,9 @@ def async_effects(lane: Lane, store: Store, is_idle: Callable[[], bool]) -> Call
     async def once(message: Message, name: str, call: Callable[[], Any], idempotent: bool | timedelta) -> Any:  # noqa: FBT001
         _check(lane, store, name, is_idle)
 
-        async def perform(request: Any) -> Any:
-            return await (_awaited(request.call) if isinstance(request, Do) else one_async(store, request))
-
         try:
-            return await run_async(_step(lane, message, name, call, idempotent=idempotent), perform)
+            step = _step(lane, message, name, call, idempotent=idempotent)
+            return await run_async(step, partial(one_async, store), {Do: _awaited})
         except OutcomeUnknown as error:
             lane.unknown = str(error)
             raise
@@ -70,9 +69,9 @@ def _check(lane: Lane, store: Store, name: str, is_idle: Callable[[], bool]) -> 
     )
 
 
-async def _awaited(call: Callable[[], Any]) -> Outcome:
+async def _awaited(request: Do) -> Outcome:
     try:
-        value = call()
+        value = request.call()
         return Outcome(value=await value if isinstance(value, Awaitable) else value)
     except Exception as error:  # noqa: BLE001 - handed back to the step
         return Outcome(error=error)

@@ -1,36 +1,26 @@
-"""Where a request ends: what two servers could read differently is refused, before anything of it is read.
+"""Where a request ends: a request that two servers could read differently is refused before any of it is read.
 
-Behind a proxy a connection carries the requests of many. If the proxy and we disagree about where one of them ends, its
-sender decides what the next one is. So a head that names its length twice, in two ways or as a list, that folds lines
-or ends them in another way than with CR LF, is an error; the connection is closed with the answer.
+Behind a proxy a connection carries the requests of many senders. If the proxy and this server disagree about where one
+of them ends, its sender decides what the next one is. So a head that names its length twice, in two ways or as a list,
+that folds lines or ends them in another way than with CR LF, is an error; the connection is closed with the answer.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any
-
-import h11
 
 _HEAD = re.compile(rb".*?\n\r?\n", re.DOTALL)
 _DIGITS = re.compile(rb"[0-9]+")
 
 
-class Framed(h11.Connection):
-    """A server's side of a connection that takes no ambiguous request."""
-
-    def next_event(self) -> Any:
-        """As h11's; raises for an ambiguous request as h11 does for one that is none."""
-        if self.their_state is h11.IDLE:
-            head = _HEAD.match(self.trailing_data[0])
-            problem = head and ambiguity(head.group())
-            if problem:
-                raise h11.RemoteProtocolError(problem)
-        return super().next_event()
+def problem(received: bytes) -> str | None:
+    """Return why the end of the first request is not certain; None where it is, or its head is not complete."""
+    head = _HEAD.match(received)
+    return ambiguity(head.group()) if head else None
 
 
 def ambiguity(head: bytes) -> str | None:
-    r"""Why the end of a request is not certain; None where it is.
+    r"""Return why the end of a request is not certain; None where it is.
 
     >>> ambiguity(b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\n")
     >>> ambiguity(b"POST / HTTP/1.1\r\nContent-Length: 5, 5\r\n\r\n")

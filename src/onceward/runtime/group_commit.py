@@ -1,6 +1,6 @@
-"""Gather: deliveries that arrive at the same time share a transaction.
+"""Group commit: deliveries that arrive at the same time share a transaction.
 
-Whoever comes first stores for all that wait, so a commit is paid once for many callers, and nobody waits who is alone.
+The first caller stores for all that wait, so a commit is paid once for many callers, and one that is alone never waits.
 Invariant: each caller gets the receipt or the error of its own message. Where a shared transaction fails, everyone in
 it tries again alone, so that no message suffers from another for long.
 """
@@ -12,146 +12,171 @@ import os
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 from onceward.deferred import asyncio
 from onceward.domain import checks
 from onceward.message import Arguments, Delivery, Receipt, delivery_of
-from onceward.stores.calls import depth
+from onceward.stores.calls import running
+
+T = TypeVar("T")
 
 SHARED = 500
 """How many messages share a transaction at most: 1000 was no faster."""
 LEADERS = 2
 """How many transactions `receive` may have under way where the database takes several writers: the second when the
 first is slow, as behind a lock, or many wait. Two for few callers were slower: each had fewer to share its commit. A
-worker that sees the later of two committed first finds the other by its sweep, within a second."""
+worker that sees the later of two committed first finds the other by its full scan, within a second."""
 SLOW = 0.05
 """From how many seconds on the next ones do not wait for it."""
 CROWD = 32
 """From how many on they do not wait for it either. With 24 it was no faster."""
 
 
-def batches(messages: Iterable[Arguments]) -> Iterator[list[Delivery]]:
+def batches(messages: Iterable[Arguments], call: str = "receive_many") -> Iterator[list[Delivery]]:
     """Many messages in the parts that share a transaction."""
     if isinstance(messages, Mapping | str) or not isinstance(messages, Iterable):
-        checks.refuse(
-            "receive_many()", "messages", messages, "a list of mappings, each with the arguments of receive()"
-        )
+        checks.refuse(f"{call}()", "messages", messages, "a list of mappings, each with the arguments of receive()")
     iterator = iter(messages)
-    while batch := [delivery_of("receive_many", message) for message in itertools.islice(iterator, SHARED)]:
+    while batch := [delivery_of(call, message) for message in itertools.islice(iterator, SHARED)]:
         yield batch
+
+
+class Sharing(Generic[T]):
+    """The rule of it, for threads and tasks: who waits to be stored, and when the next transaction may begin."""
+
+    def __init__(self, leaders: int) -> None:
+        self.waiting: list[T] = []
+        self.leaders = leaders
+        self.begun: dict[object, float] = {}
+        """The transactions that are under way, the oldest first, and since when."""
+
+    def may_begin(self, now: float) -> bool:
+        """Whether another one may begin: not while one is quick, unless a crowd waits for it."""
+        if not self.waiting or len(self.begun) >= self.leaders:
+            return False
+        return len(self.waiting) >= CROWD or all(now - since >= SLOW for since in self.begun.values())
+
+    def take(self) -> list[T]:
+        """Those who share the next one.
+
+        Where none is under way, half of two crowds: the others follow at once, and the database stores these while
+        Python prepares those. Of threads one leads already.
+        """
+        halves = self.leaders > 1 and not self.begun and len(self.waiting) >= 2 * CROWD
+        most = min(len(self.waiting) // 2, SHARED) if halves else SHARED
+        shared, self.waiting = self.waiting[:most], self.waiting[most:]
+        return shared
+
+    def leave(self, one: T) -> None:
+        """It does not wait any more."""
+        if one in self.waiting:
+            self.waiting.remove(one)
+
+
+class _Waiter:
+    """A thread that waits."""
+
+    __slots__ = ("delivery", "error", "is_done", "leads", "receipt", "woken")
+
+    def __init__(self, delivery: Delivery) -> None:
+        self.delivery = delivery
+        self.woken = threading.Event()
+        self.leads = self.is_done = False
+        self.receipt: Receipt | None = None
+        self.error: Exception | None = None
+
+
+class GroupCommit:
+    """For threads: one of those that wait leads, which is to store for all of them."""
+
+    def __init__(self, store: Callable[[list[Delivery]], list[Receipt]], leaders: int) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._sharing: Sharing[_Waiter] = Sharing(leaders)
+
+    def receive(self, delivery: Delivery) -> Receipt:
+        """Store one delivery, together with whatever else waits to be stored."""
+        waiter = _Waiter(delivery)
+        with self._lock:
+            self._sharing.waiting.append(waiter)
+            self._appoint(waiter)
+        try:
+            self._take_part(waiter)
+        except BaseException:  # interrupted, perhaps when it was just to lead
+            self._leave(waiter)
+            raise
+        if waiter.error is not None:
+            raise waiter.error
+        return waiter.receipt or self._store([delivery])[0]
+
+    def _take_part(self, waiter: _Waiter) -> None:
+        """Wait until it is stored, and lead when it is its turn."""
+        while True:
+            if waiter.leads:
+                waiter.leads = False
+                self._lead(waiter)
+            if waiter.is_done:
+                return
+            if waiter.woken.wait(SLOW):
+                waiter.woken.clear()
+            else:
+                with self._lock:
+                    self._appoint(waiter)
+
+    def _appoint(self, waiter: _Waiter) -> None:
+        """Let it lead if another transaction may begin, unless it is being stored already."""
+        now = time.monotonic()
+        if self._sharing.may_begin(now) and waiter in self._sharing.waiting:
+            self._sharing.begun[waiter] = now
+            waiter.leads = True
+
+    def _lead(self, leader: _Waiter) -> None:
+        """Store for everyone who waits now, and let the first who came meanwhile lead the next."""
+        with self._lock:
+            shared = self._sharing.take()
+        try:
+            receipts = self._store([waiter.delivery for waiter in shared]) if shared else []
+            for waiter, receipt in zip(shared, receipts, strict=True):
+                waiter.receipt = receipt
+        except Exception as error:  # noqa: BLE001 - it belongs to one of them, who meets it again alone
+            if len(shared) == 1:
+                shared[0].error = error
+        finally:
+            for waiter in shared:
+                waiter.is_done = True
+                waiter.woken.set()
+            self._leave(leader)
+
+    def _leave(self, waiter: _Waiter) -> None:
+        """It neither waits nor leads any more: perhaps another leads now."""
+        with self._lock:
+            self._sharing.leave(waiter)
+            self._sharing.begun.pop(waiter, None)
+            if self._sharing.waiting:
+                self._appoint(self._sharing.waiting[0])
+                self._sharing.waiting[0].woken.set()
 
 
 _Caller: TypeAlias = "tuple[Delivery, asyncio.Future[Receipt | None]]"
 
 
-class _Place:
-    """A caller that waits."""
-
-    __slots__ = ("answered", "delivery", "error", "leads", "receipt", "woken")
-
-    def __init__(self, delivery: Delivery) -> None:
-        self.delivery = delivery
-        self.woken = threading.Event()
-        self.leads = self.answered = False
-        self.receipt: Receipt | None = None
-        self.error: Exception | None = None
-
-
-class Gathering:
-    """For threads; so many of them store at the same time."""
-
-    def __init__(self, store: Callable[[list[Delivery]], list[Receipt]], leaders: int) -> None:
-        self._store, self._leaders = store, leaders
-        self._lock = threading.Lock()
-        self._waiting: list[_Place] = []
-        self._leading: dict[_Place, float] = {}
-        """Who stores for the others, and since when."""
-
-    def receive(self, delivery: Delivery) -> Receipt:
-        """Store one delivery, together with whatever else waits to be stored."""
-        place = _Place(delivery)
-        with self._lock:
-            self._waiting.append(place)
-            self._appoint(place)
-        try:
-            self._take_part(place)
-        except BaseException:  # interrupted, perhaps when it was just to lead
-            self._leave(place)
-            raise
-        if place.error is not None:
-            raise place.error
-        return place.receipt or self._store([delivery])[0]
-
-    def _take_part(self, place: _Place) -> None:
-        """Wait until it is answered, and lead when it is its turn."""
-        while True:
-            if place.leads:
-                place.leads = False
-                self._lead(place)
-            if place.answered:
-                return
-            if place.woken.wait(SLOW):
-                place.woken.clear()
-            else:
-                with self._lock:
-                    self._appoint(place)
-
-    def _leave(self, place: _Place) -> None:
-        with self._lock:
-            if place in self._waiting:
-                self._waiting.remove(place)
-        self._hand_on(place)
-
-    def _hand_on(self, leader: _Place) -> None:
-        with self._lock:
-            self._leading.pop(leader, None)
-            if self._waiting:
-                self._appoint(self._waiting[0])
-                self._waiting[0].woken.set()
-
-    def _appoint(self, place: _Place) -> None:
-        """Let it lead, unless others do and are quick, or it is being stored already."""
-        quick = any(time.monotonic() - since < SLOW for since in self._leading.values())
-        may = not quick or len(self._waiting) >= CROWD
-        if may and len(self._leading) < self._leaders and place in self._waiting:
-            self._leading[place] = time.monotonic()
-            place.leads = True
-
-    def _lead(self, leader: _Place) -> None:
-        """Store for everyone who waits now, and let the first who came meanwhile lead the next."""
-        with self._lock:
-            shared, self._waiting = self._waiting[:SHARED], self._waiting[SHARED:]
-        try:
-            receipts = self._store([place.delivery for place in shared]) if shared else []
-            for place, receipt in zip(shared, receipts, strict=True):
-                place.receipt = receipt
-        except Exception as error:  # noqa: BLE001 - it belongs to one of them, who meets it again alone
-            if len(shared) == 1:
-                shared[0].error = error
-        finally:
-            for place in shared:
-                place.answered = True
-                place.woken.set()
-            self._hand_on(leader)
-
-
-class AsyncGathering:
+class AsyncGroupCommit:
     """For the tasks of an event loop. Storing is a task of its own, so a caller may be cancelled without the others."""
 
     def __init__(self, store: Callable[[list[Delivery]], Coroutine[Any, Any, list[Receipt]]], leaders: int) -> None:
-        self._store, self._leaders = store, leaders
-        self._waiting: list[_Caller] = []
-        self._storing: dict[asyncio.Future[list[Receipt]], tuple[float, list[_Caller]]] = {}
-        """What is under way, the oldest first: since when, and for whom."""
+        self._store = store
+        self._sharing: Sharing[_Caller] = Sharing(leaders)
+        self._storing: dict[asyncio.Future[list[Receipt]], list[_Caller]] = {}
+        """What is under way, and for whom."""
         self._coming = False
         self._later: asyncio.TimerHandle | None = None
 
     async def receive(self, delivery: Delivery) -> Receipt:
         """Store one delivery, together with whatever else waits to be stored."""
         caller: _Caller = delivery, asyncio.get_running_loop().create_future()
-        self._waiting.append(caller)
+        self._sharing.waiting.append(caller)
         self._soon()
         try:
             receipt = await caller[1]
@@ -162,43 +187,37 @@ class AsyncGathering:
 
     async def finish(self) -> None:
         """Wait until nothing is being stored."""
-        while self._waiting or self._storing:
+        while self._sharing.waiting or self._storing:
             await (asyncio.wait(self._storing) if self._storing else asyncio.sleep(0))
 
     def _soon(self) -> None:
-        """Begin when the loop has gone round: who was answered together comes again together, and shares the next."""
+        """Begin when the loop has gone round: callers that were served together come again together, and share."""
         if not self._coming:
             self._coming = True
             asyncio.get_running_loop().call_soon(self._begin)
 
     def _begin(self) -> None:
         self._coming = False
-        loop = asyncio.get_running_loop()
-        if not self._waiting or len(self._storing) == self._leaders:
+        sharing, loop = self._sharing, asyncio.get_running_loop()
+        now = loop.time()
+        if not sharing.may_begin(now):
+            if sharing.waiting and len(sharing.begun) < sharing.leaders:  # one that is quick may turn out slow
+                self._later = self._later or loop.call_later(SLOW, self._look_again)
             return
-        quick = any(loop.time() - since < SLOW for since, _ in self._storing.values())
-        if quick and len(self._waiting) < CROWD:
-            self._later = self._later or loop.call_later(SLOW, self._look_again)
-            return
-        some = self._how_many()
-        shared, self._waiting = self._waiting[:some], self._waiting[some:]
-        if self._waiting:
+        shared = sharing.take()
+        if sharing.waiting:
             self._soon()
         task = loop.create_task(self._store([delivery for delivery, _ in shared]))
-        self._storing[task] = loop.time(), shared
+        sharing.begun[task], self._storing[task] = now, shared
         task.add_done_callback(self._end)
-
-    def _how_many(self) -> int:
-        """Half of two crowds where the others follow at once: the database stores these while Python prepares those."""
-        halves = self._leaders > 1 and not self._storing and len(self._waiting) >= 2 * CROWD
-        return min(len(self._waiting) // 2, SHARED) if halves else SHARED
 
     def _look_again(self) -> None:
         self._later = None
         self._begin()
 
     def _end(self, task: asyncio.Future[list[Receipt]]) -> None:
-        _, shared = self._storing.pop(task)
+        del self._sharing.begun[task]
+        shared = self._storing.pop(task)
         error = None if task.cancelled() else task.exception()
         receipts: list[Receipt | None] = [None] * len(shared)
         if not task.cancelled() and error is None:
@@ -213,20 +232,19 @@ class AsyncGathering:
         self._soon()
 
     async def _leave(self, caller: _Caller) -> None:
-        """A caller was cancelled: what is stored for nobody else is given up, and is at rest when this returns."""
-        if caller in self._waiting:
-            self._waiting.remove(caller)
-        for task, (_, shared) in list(self._storing.items()):
+        """A caller was cancelled: what is stored for it alone is given up, and is at rest when this returns."""
+        self._sharing.leave(caller)
+        for task, shared in list(self._storing.items()):
             if caller in shared and all(answer.cancelled() for _, answer in shared):
                 task.cancel()
                 await asyncio.wait([task])
 
 
-class Gatherings:
+class GroupCommits:
     """One for the threads of this process, one for each event loop; others for what handlers receive.
 
     A handler holds a connection, so it must not wait for a caller that waits for one: each depth of handlers, which has
-    its own connections, has its own gathering.
+    its own connections, has its own group commit.
     """
 
     def __init__(
@@ -238,25 +256,27 @@ class Gatherings:
     ) -> None:
         self._store, self._store_async = store, store_async
         self._leaders = 1 if single_writer else LEADERS
-        self._threads: tuple[int, dict[int, Gathering]] = os.getpid(), {}
-        self._tasks: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, AsyncGathering]] = WeakKeyDictionary()
+        self._threads: tuple[int, dict[int, GroupCommit]] = os.getpid(), {}
+        self._tasks: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, AsyncGroupCommit]] = WeakKeyDictionary()
 
-    def of_threads(self) -> Gathering:
-        """For a caller in any thread; whoever led in the parent does not lead in a forked child."""
+    def of_threads(self) -> GroupCommit:
+        """For a caller in any thread; a leader in the parent does not lead in a forked child."""
         if self._threads[0] != os.getpid():
             self._threads = os.getpid(), {}
-        level = depth()
-        return self._threads[1].get(level) or self._threads[1].setdefault(level, Gathering(self._store, self._leaders))
+        level = len(running.get())
+        return self._threads[1].get(level) or self._threads[1].setdefault(
+            level, GroupCommit(self._store, self._leaders)
+        )
 
-    def of_tasks(self) -> AsyncGathering:
+    def of_tasks(self) -> AsyncGroupCommit:
         """For a caller on the running event loop."""
-        loop, level = asyncio.get_running_loop(), depth()
-        gatherings = self._tasks.setdefault(loop, {})
-        if level not in gatherings:
-            gatherings[level] = AsyncGathering(self._store_async, self._leaders)
-        return gatherings[level]
+        loop, level = asyncio.get_running_loop(), len(running.get())
+        group_commits = self._tasks.setdefault(loop, {})
+        if level not in group_commits:
+            group_commits[level] = AsyncGroupCommit(self._store_async, self._leaders)
+        return group_commits[level]
 
     async def finish(self) -> None:
         """Wait until nothing is being stored on the running event loop."""
-        for gathering in list(self._tasks.get(asyncio.get_running_loop(), {}).values()):
-            await gathering.finish()
+        for group_commit in list(self._tasks.get(asyncio.get_running_loop(), {}).values()):
+            await group_commit.finish()

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any, Protocol
 
+from onceward.brokers import consumer, protocol
+from onceward.brokers.envelope import POSITION, Envelope
 from onceward.domain import checks
-from onceward.domain.rate_limit import Pace
-from onceward.errors import ConfigurationError
+from onceward.domain.rate_limit import RateLimit
+from onceward.errors import ConfigurationError, StoreError
+from onceward.polls.poll import Poll, Polling
 from onceward.retry import RetryPolicy
-from onceward.sources import intake, protocol
-from onceward.sources.envelope import POSITION, Envelope
-from onceward.sources.poll import Poll, Polling
+from onceward.runtime.runner import perform
+from onceward.steps.context import stay_current
 from onceward.steps.prune import declare
 from onceward.webhooks import Hooks, Limits, Verifier, Webhooks, check_sources
 from onceward.webhooks.hooks import Receiver
@@ -23,7 +25,7 @@ from onceward.webhooks.hooks import Receiver
 POLL_RETRY = RetryPolicy(first=timedelta(seconds=1), cap=timedelta(minutes=10))
 
 
-class Host(intake.Receiver, Polling, Protocol):
+class Host(consumer.Receiver, Polling, Protocol):
     """What an inbox is to those it fetches messages from."""
 
 
@@ -32,7 +34,7 @@ class Ingress:
 
     def __init__(self, inbox: Host, receiver: Receiver) -> None:
         self._inbox, self._receiver = inbox, receiver
-        self.intakes: list[intake.Intake] = []
+        self.consumers: list[consumer.Consumer] = []
         """The brokers it reads from while `run` runs."""
         self.polls: dict[str, Poll] = {}
         self.served: list[Webhooks] = []
@@ -56,26 +58,27 @@ class Ingress:
         source: str,
         id: str | None,  # noqa: A002
         type: str | None,  # noqa: A002
+        envelope: str | None,
         batch: int,
-        inline: bool,
+        mode: consumer.Mode,
         redelivers_for: timedelta | None,
         rate: float | None,
     ) -> None:
         """Read from a broker while `run` runs."""
         checks.text("add_source()", "url", url)
         checks.whole("add_source()", "batch", batch)
-        checks.flag("add_source()", "inline", inline)
+        checks.one_of("add_source()", "mode", mode, consumer.MODES)
         if redelivers_for is not None:
             checks.duration("add_source()", "redelivers_for", redelivers_for, least=timedelta(0))
-        opened, envelope = protocol.open_source(url), Envelope(source, id, type)
+        limit, names = None if rate is None else RateLimit(rate), Envelope(source, id, type, envelope)
+        opened = protocol.open_source(url)
         if id == POSITION and not opened.positions:
             raise ConfigurationError(
-                f"{opened.name}: id={POSITION!r} is not possible, messages have no place of their own there"
+                f"{opened.name} gives messages no position, so id={POSITION!r} is not possible: name a field or header"
             )
         window = opened.redelivery if redelivers_for is None else redelivers_for
         declare(self._inbox.context, source, window)
-        limit = None if rate is None else Pace(rate)
-        self.intakes.append(intake.Intake(opened, envelope, batch, inline, limit))
+        self.consumers.append(consumer.Consumer(opened, names, batch, mode, limit))
 
     def add_poll(  # noqa: PLR0913 - as `Inbox.add_poll`
         self,
@@ -106,17 +109,32 @@ class Ingress:
     @contextmanager
     def attended(self, stop: Callable[[], None]) -> Iterator[None]:
         """Read the brokers and poll the APIs while the block runs, in a thread; `stop` is called if that fails."""
-        readings: list[intake.Reading] = [partial(one.run, self._inbox) for one in self.intakes]
-        readings += [partial(one.run, self._inbox) for one in self.polls.values()]
+        told = self._is_paused
+        readings: list[consumer.Reading] = [
+            partial(one.run, self._inbox, ask=self._positions, is_paused=told) for one in self.consumers
+        ]
+        readings += [partial(one.run, self._inbox, is_paused=told) for one in self.polls.values()]
         if not readings:
             yield
             return
-        attendance = intake.Attendance(readings, stop)
-        attendance.start()
+        thread = consumer.ReaderThread(readings, stop, self._inbox.store.async_close)
+        thread.start()
         try:
             yield
         finally:
-            attendance.end(self._inbox.context.settings.stop_timeout)
+            thread.end(self._inbox.context.settings.stop_timeout)
+
+    def _positions(self, source: str) -> dict[str, str]:
+        """How far the parts of a source were read, as the database has it."""
+        return perform(self._inbox.store, lambda: self._inbox.context.moves.ledger.positions(source))
+
+    async def _is_paused(self, source: str) -> bool:
+        """Whether an operator has paused a source; while the database cannot be asked, as it was known last."""
+        context = self._inbox.context
+        if context.cache.catalog.version < 0 or context.clock() >= context.look_at:
+            with suppress(StoreError, ConfigurationError):  # what is wrong is said where something is stored
+                await asyncio.to_thread(perform, self._inbox.store, partial(stay_current, context))
+        return context.cache.catalog.pauses.reading(source) is not None
 
     def close(self) -> None:
         """Close the web applications."""

@@ -10,6 +10,7 @@ import inspect
 from datetime import timedelta
 from typing import Any
 
+from onceward.brokers.protocol import Closable, Sink, open_sink
 from onceward.domain import checks, identity
 from onceward.domain.breaker import CIRCUIT as EXAMPLE
 from onceward.domain.breaker import Breaker, Circuit
@@ -17,7 +18,6 @@ from onceward.errors import ConfigurationError
 from onceward.message import Message
 from onceward.registry import OUTBOX, Handler
 from onceward.retry import POLICY, RetryPolicy
-from onceward.sinks.protocol import Closable, Sink, open_sink
 from onceward.steps.context import Context
 
 CIRCUIT = Circuit(failures=5, pause=timedelta(seconds=10))

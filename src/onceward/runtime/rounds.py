@@ -1,7 +1,7 @@
 """A thread that does one thing again and again for as long as its process works.
 
 Invariant: whatever a turn raises is logged and the next turn comes all the same; a thread that ends without being told
-to says so to its owner, so that nobody relies on one that is gone.
+to says so to its owner, so that it does not rely on one that is gone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 log = logging.getLogger("onceward")
 
 Turn = Callable[[], float]
-"""Does it once; answers in how many seconds the next turn is due."""
+"""Does it once; returns in how many seconds the next turn is due."""
 
 
 class Rounds:
@@ -50,5 +50,5 @@ class Rounds:
             try:
                 return self._turn()
             except BaseException:
-                log.exception("%s failed unexpectedly; it goes on", self._thread.name)
+                log.exception("%s failed with an unexpected error; it is tried again", self._thread.name)
                 return self._pause

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from onceward.domain import checks, identity
+from onceward.domain import checks
+from onceward.domain.ids import time_ordered_id
 from onceward.errors import InvalidMessage, StoreConflict, StoreUnavailable
-from onceward.flow import Flow, Query, run_async, run_sync
+from onceward.flow import Flow, run_async, run_sync
 from onceward.message import DEFAULT, Delivery, SendArguments, check_destination
 from onceward.registry import OUTBOX
-from onceward.runtime.receiver import beside
-from onceward.runtime.runner import async_performer, perform, perform_async, performer
-from onceward.steps.attempt import send_request
-from onceward.steps.blob import put_away
-from onceward.steps.context import Cache, Context, once
+from onceward.runtime.receiver import beside, check_joins
+from onceward.runtime.runner import OUTSIDE, OUTSIDE_ASYNC, perform, perform_async
+from onceward.steps.blob import offload
+from onceward.steps.context import Cache, Context
 from onceward.steps.introduce import introduce, subscribe
 from onceward.steps.join import prepare
 from onceward.steps.receive import look_up
+from onceward.steps.rows import outgoing_rows
+from onceward.stores import callers
+from onceward.stores.inside import whole
 from onceward.stores.protocol import Store
 
 _ARGUMENTS = ("type", "data", *SendArguments.__annotations__, "tx")
@@ -32,26 +35,28 @@ class Sender:
         """Store a message, in the transaction of a caller where there is one; returns its id."""
         delivery = self._outgoing(type, data, message)
         if tx is not None:
-            flow = self._send_joined(delivery)
-            run_sync(flow, performer(self._store.join(tx)))
+            check_joins(self._store, "send(tx=...)")
+            session = callers.join(self._store, tx)
+            run_sync(whole(self._send_joined(delivery), session), session.perform, OUTSIDE)
         else:
             perform(self._store, lambda: self._send(delivery))
-            self._store.ring()
+            self._store.notify()
         return delivery.id
 
     async def asend(self, type: str, data: Any, tx: Any, message: SendArguments) -> str:  # noqa: A002
         """As `send`, awaited."""
         delivery = self._outgoing(type, data, message)
         if tx is not None:
-            flow = self._send_joined(delivery)
-            await run_async(flow, async_performer(self._store.async_join(tx)))
+            check_joins(self._store, "asend(tx=...)")
+            session = await callers.async_join(self._store, tx)
+            await run_async(whole(self._send_joined(delivery), session), session.perform, OUTSIDE_ASYNC)
         else:
             await perform_async(self._store, lambda: self._send(delivery))
-            self._store.ring()
+            self._store.notify()
         return delivery.id
 
     def _outgoing(self, type: str, data: Any, message: SendArguments) -> Delivery:  # noqa: A002
-        fields: dict[str, Any] = {"id": identity.new_id(), **message}
+        fields: dict[str, Any] = {"id": time_ordered_id(), **message}
         checks.message("send()", fields, {}, _ARGUMENTS)
         destination = fields.pop("to", None)
         check_destination("send()", destination, self._context.registry.outlets)
@@ -66,26 +71,26 @@ class Sender:
     def _send_joined(self, delivery: Delivery) -> Flow[None]:
         cache, apart = Cache(self._context.cache.catalog), beside(self._store)
         if not self._may_send(cache) and apart is not None:
-            yield from prepare(self._context, {self._context.service, OUTBOX}, set(), apart)
+            yield from prepare(self._context, {self._context.service, OUTBOX}, set(), apart, anew=True)
             cache.catalog = self._context.cache.catalog
         elif not self._may_send(cache):
             yield from subscribe(self._context, cache)
-        yield from self._store_outgoing(cache, delivery, Query("ring"))
+        yield from self._store_outgoing(cache, delivery, notify=True)
 
     def _may_send(self, cache: Cache) -> bool:
         return cache.catalog.relay is not None and self._context.service in cache.catalog.names
 
-    def _store_outgoing(self, cache: Cache, delivery: Delivery, *more: Query) -> Flow[None]:
+    def _store_outgoing(self, cache: Cache, delivery: Delivery, *, notify: bool = False) -> Flow[None]:
         if not self._may_send(cache):
             raise StoreUnavailable(
                 "nothing can be sent yet: a transaction that stored messages with tx= is still open, and the log names "
                 "it. Try again when it has ended"
             )
-        put = yield from put_away(self._context, [delivery])
-        request = send_request(self._context, cache.catalog, put)
+        put = yield from offload(self._context, [delivery])
+        rows = outgoing_rows(self._context, cache.catalog, put)
         for _ in range(5):
-            fresh, *_ = yield from once(self._context, request, *more)
-            known = None if fresh else (yield from look_up(self._context, cache.catalog, request.records)).get(0)
+            fresh = yield from self._context.moves.ledger.send(rows, notify=notify)
+            known = None if fresh else (yield from look_up(self._context, cache.catalog, rows)).get(0)
             if fresh or (known and known.is_same(delivery)):
                 return
             if known:

@@ -1,249 +1,302 @@
-"""The spool: an append-only file that takes messages while the database is away (R24).
+"""The spool: a SQLite file that takes messages while the database is away, append-only until they are drained (R24).
 
-Invariant: what `append` returned for is on the disk, whole, and is read back in the order of appending. A record is its
-length, checksums over length and content, and the content; so an append that was cut off at whatever byte is
-recognised, and was never acknowledged. Bytes that make no sense in the middle are put aside for a person, not dropped.
-Several processes of one host may share a file: each append, and the removal of what was drained, is under a lock.
+Invariant: what `append` returned for is on the disk (WAL, synchronous FULL) and is read back in the order of appending.
+A row leaves only by `settle`, after it was stored or together with its copy in the table `refused`. Numbers are never
+used again, so a place that a reader remembers is not taken by what comes later. Several processes of one host may
+share the file; it is never removed while they might, so that none appends to a file that is gone.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
-import struct
+import shlex
+import sqlite3
+import threading
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from onceward.domain import identity
 from onceward.domain.disk import sync_folder
-from onceward.errors import StoreUnavailable
+from onceward.domain.schedule import Due
+from onceward.errors import ConfigurationError, StoreError, StoreUnavailable
 from onceward.message import NO_HEADERS, Delivery
 
 log = logging.getLogger("onceward")
 
-_HEAD = struct.Struct(">III")
-"""Length of the content, checksum of the length, checksum of both: a wrong length must not hide what follows."""
-_SIZE = struct.Struct(">I")
-_MAGIC = b"onceward spool 1"
-_START = len(_MAGIC) + 16
-"""A file begins with these and 16 bytes of chance, so that what is known of one file is not believed of the next."""
-_FIELDS = ("source", "id", "type", "version", "key", "position", "echo_window")
-_PIECE = 1 << 20
+VERSION = 1
+BUSY_SECONDS = 30.0
+"""How long an append waits for those of other processes; each of them takes as long as one fsync."""
+_FIELDS = ("source", "id", "type", "version", "key", "position", "echo_window", "due_at")
+_TABLES = (
+    """CREATE TABLE IF NOT EXISTS spooled (
+        number   integer PRIMARY KEY AUTOINCREMENT,
+        head     text    NOT NULL,
+        body     blob    NOT NULL,
+        checksum integer NOT NULL)""",
+    """CREATE TABLE IF NOT EXISTS refused (
+        number     integer PRIMARY KEY,
+        head       text    NOT NULL,
+        body       blob    NOT NULL,
+        checksum   integer NOT NULL,
+        error      text    NOT NULL,
+        refused_at text    NOT NULL DEFAULT CURRENT_TIMESTAMP)""",
+    f"PRAGMA user_version = {VERSION}",
+)
+_FIRST = "PRAGMA auto_vacuum = FULL"
+"""An outage's space is given back. It must be said before the first table, and waits for what others write."""
+_SETTINGS = (
+    "PRAGMA journal_mode = WAL",
+    "PRAGMA synchronous = FULL",
+    "PRAGMA secure_delete = ON",  # what was drained is not left in free pages: it may be erased in the database
+)
+_making = threading.Lock()
+"""Closing a file lets go of all locks that this process has on it: while it is being made, no other thread opens it."""
+_inherited: list[sqlite3.Connection] = []
+"""Connections of a parent process: using or closing them would break its locks."""
+
+
+class Spooled(NamedTuple):
+    """A delivery in the spool."""
+
+    number: int
+    delivery: Delivery
 
 
 class Spool:
-    """A spool file and its locks."""
+    """A spool file."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._known = (b"", _START)
-        """The file that was seen last, and up to where it is known to be sound."""
+        self._looking, self._writing = _Connection(self.path), _Connection(self.path)
+        """A look whether there is something does not wait for an append."""
+
+    def close(self) -> None:
+        """Close the file; the next use opens it again."""
+        self._looking.close()
+        self._writing.close()
+
+    def __del__(self) -> None:
+        self.close()
 
     @property
     def is_empty(self) -> bool:
         """Whether everything that was spooled has been drained."""
-        try:
-            return self.path.stat().st_size <= _START
-        except FileNotFoundError:
+        if not self.path.exists():
             return True
-
-    @property
-    def name(self) -> bytes:
-        """What tells this file from the next one under its path; empty where there is none."""
-        try:
-            with self.path.open("rb") as file:
-                return file.read(_START)
-        except FileNotFoundError:
-            return b""
+        with self._looking.use("read") as connection:
+            return not connection.execute("SELECT EXISTS (SELECT 1 FROM spooled)").fetchone()[0]
 
     def append(self, deliveries: Sequence[Delivery]) -> None:
         """Write deliveries and wait for the disk; when this returns they survive a crash of the machine."""
-        data = b"".join(record(delivery) for delivery in deliveries)
-        try:
-            with self._locked("lock"), self._opened() as file:
-                name, end = self._sound_end(file)
-                try:
-                    if not end:
-                        name = _MAGIC + os.urandom(_START - len(_MAGIC))
-                        data = name + data
-                    os.ftruncate(file, end)
-                    _write(file, data, end)
-                    os.fsync(file)
-                except OSError:
-                    with suppress(OSError):
-                        os.ftruncate(file, end)  # what is there was not acknowledged; a copy of it would be a duplicate
-                    raise
-                self._known = (name, end + len(data))
-        except OSError as error:
-            raise StoreUnavailable(
-                f"the database is away, and the spool {self.path} cannot be written: {error}"
-            ) from error
+        rows = [row(delivery) for delivery in deliveries]
+        with self._writing.use("written") as connection, _transaction(connection):
+            connection.executemany("INSERT INTO spooled (head, body, checksum) VALUES (?, ?, ?)", rows)
 
-    def read(self, after: int, limit: int) -> tuple[list[Delivery], int]:
-        """The next deliveries, and where to go on."""
-        found: list[Delivery] = []
-        try:
-            with self.path.open("rb") as file:
-                after = max(after, _START)
-                file.seek(after)
-                while len(found) < limit and (content := _next(file)) is not None:
-                    found.append(delivery_of(content))
-                    after = file.tell()
-        except FileNotFoundError:
-            return [], 0
-        return found, after
-
-    def clear(self, drained: int) -> bool:
-        """Remove the file if it ends where it was drained to; False when more has come meanwhile."""
-        with self._locked("lock"):
+    def read(self, after: int, limit: int) -> list[Spooled]:
+        """Return the next deliveries behind a number. One that is damaged goes to the table `refused`."""
+        found: list[Spooled] = []
+        damaged: list[int] = []
+        if not self.path.exists():
+            return []
+        with self._writing.use("drained") as connection:
+            query = "SELECT number, head, body, checksum FROM spooled WHERE number > ? ORDER BY number LIMIT ?"
+            rows = connection.execute(query, (after, limit))
             try:
-                with self._opened() as file:
-                    if self._sound_end(file)[1] > max(drained, _START):
-                        return False
-            except FileNotFoundError:
-                return True
-            self.path.unlink(missing_ok=True)
-            return True
+                for number, head, body, checksum in rows:
+                    if _checksum(head, body) == checksum:
+                        found.append(Spooled(number, delivery_of(head, body)))
+                    else:
+                        damaged.append(number)
+            except sqlite3.DatabaseError:  # what comes before a damaged page can be drained all the same
+                if not found:
+                    raise
+        if not damaged:
+            return found
+        for number in damaged:
+            log.error("message %d of the spool %s is damaged and not stored: %s", number, self.path, shown(self.path))
+        self._remove(damaged, dict.fromkeys(damaged, "damaged: its checksum differs"))
+        return found or self.read(max(damaged), limit)
 
-    def put_aside(self, delivery: Delivery) -> Path:
-        """Keep a delivery that nobody can place in a file of its own kind beside this one; answers which."""
-        aside = Spool(self.path.with_name(self.path.name + ".refused"))
-        aside.append([delivery])
-        return aside.path
+    def settle(self, numbers: Sequence[int], refused: Mapping[int, str]) -> None:
+        """Remove what was stored; what was refused is kept in the table `refused`, with the error."""
+        self._remove(numbers, refused)
+        if self.is_empty:
+            with self._writing.use("drained") as connection:
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def _remove(self, numbers: Sequence[int], refused: Mapping[int, str]) -> None:
+        with self._writing.use("drained") as connection, _transaction(connection):
+            connection.executemany(
+                "INSERT OR IGNORE INTO refused (number, head, body, checksum, error) "
+                "SELECT number, head, body, checksum, ? FROM spooled WHERE number = ?",
+                [(error, number) for number, error in refused.items()],
+            )
+            connection.executemany("DELETE FROM spooled WHERE number = ?", [(number,) for number in numbers])
 
     @contextmanager
     def draining(self) -> Iterator[bool]:
         """The right to drain; one process at a time has it, and it ends with the process."""
-        with self._lock_file("draining") as file:
+        path = self.path.with_name(f"{self.path.name}.draining")
+        with _translated(path, "drained"):
+            lock = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+        try:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+                lock.execute("BEGIN EXCLUSIVE")
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                    raise
                 yield False
                 return
             yield True
+        finally:
+            lock.close()
 
-    def _sound_end(self, file: int) -> tuple[bytes, int]:
-        """The file's name, and where its last whole record ends: 0 in a file that is not begun.
 
-        What follows was cut off while it was written, or is put aside.
-        """
-        size = os.fstat(file).st_size
-        with os.fdopen(os.dup(file), "rb") as reader:
-            reader.seek(0)
-            name = reader.read(_START)
-            if len(name) < _START:
-                return b"", 0
-            if not name.startswith(_MAGIC):
-                self._put_rest_aside(reader, 0)
-                return b"", 0
-            end = self._known[1] if self._known[0] == name else _START
-            reader.seek(end)
-            while _next(reader) is not None:
-                end = reader.tell()
-            if end < size and not _is_torn(reader, end, size):
-                self._put_rest_aside(reader, end)
-        return name, end
+class _Connection:
+    """A connection to the file under a path: opened when it is first used, and anew where the file is another one."""
 
-    def _put_rest_aside(self, reader: Any, end: int) -> None:
-        aside = self.path.with_name(f"{self.path.name}.damaged-{time.time_ns()}")
-        reader.seek(end)
-        with aside.open("xb") as copy:
-            while piece := reader.read(_PIECE):
-                copy.write(piece)
-            copy.flush()
-            os.fsync(copy.fileno())
-        log.error(
-            "the spool %s is damaged from byte %d on; the rest was put aside in %s: look at it", self.path, end, aside
+    def __init__(self, path: Path) -> None:
+        self._path, self._lock = path, threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._opened: tuple[int, ...] = ()
+        """The process that opened it, and which file."""
+
+    @contextmanager
+    def use(self, what: str) -> Iterator[sqlite3.Connection]:
+        """The connection, for one thread at a time."""
+        with self._lock, _translated(self._path, what):
+            if self._connection is None or self._opened != self._present():
+                self._close()
+                self._connection = _open(self._path)
+                self._opened = self._present()
+            yield self._connection
+
+    def close(self) -> None:
+        """Close it."""
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        if self._opened[0] == os.getpid():
+            connection.close()
+        else:
+            _inherited.append(connection)
+
+    def _present(self) -> tuple[int, ...]:
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            return (os.getpid(),)
+        return os.getpid(), found.st_dev, found.st_ino
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    with _making:
+        if not path.exists():
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        sync_folder(path.parent)  # also where another process has made it, and died before it waited
+        connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    try:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        for setting in (*([_FIRST] if version == 0 else []), *_SETTINGS):
+            _set(connection, setting)
+        if version == 0:
+            with _transaction(connection):
+                for statement in _TABLES:
+                    connection.execute(statement)
+    except BaseException:
+        connection.close()
+        raise
+    if version not in {0, VERSION}:
+        connection.close()
+        raise ConfigurationError(
+            f"the spool {path} was written by another version of onceward (format {version}, here {VERSION}): "
+            "drain it with that version, or name another file with spool="
         )
+    return connection
 
-    @contextmanager
-    def _opened(self) -> Iterator[int]:
-        new = not self.path.exists()
-        file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+def _set(connection: sqlite3.Connection, setting: str) -> None:
+    """SQLite itself does not wait where two processes switch a new file to WAL at the same moment."""
+    patience = time.monotonic() + BUSY_SECONDS
+    while True:
         try:
-            if new:
-                sync_folder(self.path.parent)
-            yield file
-        finally:
-            os.close(file)
-
-    @contextmanager
-    def _locked(self, name: str) -> Iterator[None]:
-        with self._lock_file(name) as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
-
-    @contextmanager
-    def _lock_file(self, name: str) -> Iterator[int]:
-        file = os.open(self.path.with_name(f"{self.path.name}.{name}"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            yield file
-        finally:
-            os.close(file)  # and the lock with it
+            connection.execute(setting).fetchall()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > patience:
+                raise
+            time.sleep(0.01)
+        else:
+            return
 
 
-def record(delivery: Delivery) -> bytes:
-    """A delivery as it stands in the file."""
-    head = {name: getattr(delivery, name) for name in _FIELDS} | {"headers": dict(delivery.headers)}
-    text = json.dumps(head).encode()
-    content = _SIZE.pack(len(text)) + text + delivery.body
-    return _HEAD.pack(len(content), *_checksums(content)) + content
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
 
 
-def delivery_of(content: bytes) -> Delivery:
-    """What `record` was given."""
-    (size,) = _SIZE.unpack_from(content)
-    head: Mapping[str, Any] = json.loads(content[_SIZE.size : _SIZE.size + size])
-    body = content[_SIZE.size + size :]
-    fields: dict[str, Any] = {name: head.get(name) for name in _FIELDS}
+def shown(path: Path) -> str:
+    """The command that shows what was refused."""
+    return f"sqlite3 {shlex.quote(str(path))} 'SELECT number, error FROM refused'"
+
+
+@contextmanager
+def _translated(path: Path, what: str) -> Iterator[None]:
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code == sqlite3.SQLITE_NOTADB:
+            raise ConfigurationError(
+                f"{path} is not a spool (or one of an earlier version of onceward, which must drain it): "
+                "move the file away, or name another one with spool="
+            ) from error
+        if code == sqlite3.SQLITE_CORRUPT:
+            raise StoreError(
+                f"the spool {path} is damaged ({error}); what could be read before the damage was drained. Stop the "
+                f"processes that use it, save the rest with: sqlite3 {path} .recover, and move the file away"
+            ) from error
+        if what == "drained":  # the database is not at fault
+            raise StoreError(f"the spool {path} cannot be drained: {error}") from error
+        raise StoreUnavailable(f"the database is away, and the spool {path} cannot be {what}: {error}") from error
+
+
+def row(delivery: Delivery) -> tuple[str, bytes, int]:
+    """Return a delivery as it stands in the file."""
+    due = {"due_at": delivery.due.moment(time.time())}  # the database, which would count a delay, is away
+    fields = {name: getattr(delivery, name) for name in _FIELDS[:-1]} | due | {"headers": dict(delivery.headers)}
+    head = json.dumps(fields)
+    return head, delivery.body, _checksum(head, delivery.body)
+
+
+def delivery_of(head: str, body: bytes) -> Delivery:
+    """Return what `row` was given."""
+    known: Mapping[str, Any] = json.loads(head)
+    fields: dict[str, Any] = {name: known.get(name) for name in _FIELDS}
     return Delivery(
+        due=Due(fields.pop("due_at")),
         **fields,
-        headers=head["headers"] or NO_HEADERS,
+        headers=known["headers"] or NO_HEADERS,
         body=body,
         hash=identity.body_hash(body),
     )
 
 
-def _checksums(content: bytes) -> tuple[int, int]:
-    # The length counts in both: a stretch of zeros, which a file system may leave behind, is no record.
-    first = zlib.crc32(_SIZE.pack(len(content)))
-    return first, zlib.crc32(content, first)
-
-
-def _next(file: Any) -> bytes | None:
-    """The content of the record at the file's position; None at the end, or where there is no whole record."""
-    head = file.read(_HEAD.size)
-    length = _length(head)
-    if length is None:
-        return None
-    content: bytes = file.read(length)
-    return content if len(content) == length and head == _HEAD.pack(length, *_checksums(content)) else None
-
-
-def _length(head: bytes) -> int | None:
-    """The length of a record's content; None where no record begins."""
-    if len(head) < _HEAD.size:
-        return None
-    length, checksum, _ = _HEAD.unpack(head)
-    return length if length and checksum == zlib.crc32(_SIZE.pack(length)) else None
-
-
-def _is_torn(file: Any, end: int, size: int) -> bool:
-    """Whether what follows the last whole record is an append that was cut off: then nothing can come after it."""
-    file.seek(end)
-    head = file.read(_HEAD.size)
-    length = _length(head)
-    return len(head) < _HEAD.size or (length is not None and end + _HEAD.size + length >= size)
-
-
-def _write(file: int, data: bytes, at: int) -> None:
-    view = memoryview(data)
-    while view:
-        written = os.pwrite(file, view, at)
-        view, at = view[written:], at + written
+def _checksum(head: str, body: bytes) -> int:
+    return zlib.crc32(body, zlib.crc32(head.encode()))

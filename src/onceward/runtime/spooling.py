@@ -17,7 +17,7 @@ from onceward.errors import StoreBusy, StoreConflict, StoreUnavailable
 from onceward.message import Delivery, Receipt
 
 if TYPE_CHECKING:
-    from onceward.runtime.spool import Spool
+    from onceward.runtime.spool import Spool, Spooled
 
 log = logging.getLogger("onceward")
 
@@ -28,17 +28,17 @@ LOOKED = 10 * BATCH
 LONGEST_PAUSE = 60.0
 
 Store = Callable[[Sequence[Delivery]], list[Receipt]]
-Refusal = tuple[Delivery, Exception]
+Refusal = tuple["Spooled", Exception]
 
 
 class Spooling:
-    """A spool, and the thread that drains it; without a path, nothing but what the caller does itself."""
+    """A spool, and the thread that drains it; without a path deliveries go to the database alone."""
 
     def __init__(self, path: str | os.PathLike[str] | None, store: Store, every: float) -> None:
         self.spool = None if path is None else _opened(path)
         self._store, self._every = store, every
-        self._placed = (b"", 0)
-        """The file that was drained last, and up to where what is in it is stored or put aside."""
+        self._placed = 0
+        """How many messages of the spool were stored or put aside."""
         self._stopping, self._news = threading.Event(), threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -53,7 +53,7 @@ class Spooling:
             except StoreBusy:
                 raise  # the database is there, and has another copy in hand
             except StoreUnavailable as error:
-                log.warning("%s; messages go to the spool %s", error, self.spool.path)
+                log.warning("database unreachable, messages go to the spool %s: %s", self.spool.path, error)
         return self._append(self.spool, deliveries)
 
     async def attempt_async(
@@ -68,7 +68,7 @@ class Spooling:
             except StoreBusy:
                 raise  # the database is there, and has another copy in hand
             except StoreUnavailable as error:
-                log.warning("%s; messages go to the spool %s", error, self.spool.path)
+                log.warning("database unreachable, messages go to the spool %s: %s", self.spool.path, error)
         return await asyncio.to_thread(self._append, self.spool, deliveries)
 
     def _append(self, spool: Spool, deliveries: Sequence[Delivery]) -> list[Receipt]:
@@ -91,30 +91,33 @@ class Spooling:
                 self._thread.start()
 
     def stop(self) -> None:
-        """Stop draining; what is left waits for whoever opens the spool next."""
+        """Stop draining; what is left waits until the spool is opened again."""
         with self._lock:
             self._stopping.set()
             self._news.set()
             thread, self._thread = self._thread, None
         if thread is not None and thread.is_alive():
             thread.join()
+        if self.spool is not None:
+            self.spool.close()
 
     def _run(self, spool: Spool) -> None:
         pause = self._every
         while not self._stopping.is_set():
             self._news.clear()
-            placed, refused = self._placed, False
+            placed, refused, nothing_left = self._placed, False, False
             try:
                 self.drain()
+                nothing_left = spool.is_empty
             except StoreUnavailable:
-                pass  # it was said when the first message went to the spool
+                pass  # logged when the first message went to the spool
             except Exception:  # the thread goes on whatever it is: only it brings these messages to the database
                 refused = True
                 pause = self._every if placed != self._placed else min(pause * 2, LONGEST_PAUSE)
                 what = "the spool %s could not be drained; it is tried again in %.0f s, or when another message comes"
                 log.exception(what, spool.path, pause)
             with self._lock:  # whoever appends from now on finds a thread that goes on, or starts another
-                if spool.is_empty:
+                if nothing_left and not self._news.is_set():
                     self._thread = None
                     return
             self._stopping.wait(self._every)
@@ -122,40 +125,43 @@ class Spooling:
                 self._news.wait(pause - self._every)
 
     def drain(self) -> int:
-        """Store what is in the spool, in order; answers how many, or raises when the database is (still) away.
+        """Store what is in the spool, in order; returns how many, or raises when the database is (still) away.
 
-        What was placed before a drain failed is not looked at again. A record that is refused is put aside when one
+        What was placed before a drain failed is gone from the spool. A record that is refused is put aside when one
         behind it can be stored; while none can, the database may be at fault, and they wait.
         """
         spool, number = self.spool, 0
-        if spool is None:
+        if spool is None or spool.is_empty:
             return 0
         with spool.draining() as mine:
-            name, refused = spool.name, list[Refusal]()
-            after = self._placed[1] if self._placed[0] == name else 0
+            after, seen, refused = 0, list[int](), list[Refusal]()
             while mine and not self._stopping.is_set():
-                deliveries, after = spool.read(after, BATCH)
-                if not deliveries and not refused and spool.clear(after):
+                batch = spool.read(after, BATCH)
+                if not batch and not refused:
                     break
-                found = self._refused(deliveries)
+                found = self._refused(batch)
                 refused += found
-                if len(found) < len(deliveries):
-                    for delivery, error in refused:
-                        _put_aside(spool, delivery, error)
-                    refused, self._placed = [], (name, after)
-                elif refused and (not deliveries or len(refused) >= LOOKED):
+                seen += [one.number for one in batch]
+                if len(found) < len(batch):
+                    spool.settle(seen, {one.number: repr(error) for one, error in refused})
+                    for one, error in refused:
+                        _say_refused(spool, one.delivery, error)
+                    self._placed += len(seen)
+                    seen, refused = [], []
+                elif refused and (not batch or len(refused) >= LOOKED):
                     raise refused[0][1]
-                number += len(deliveries)
+                after = batch[-1].number
+                number += len(batch)
         return number
 
-    def _refused(self, deliveries: Sequence[Delivery]) -> list[Refusal]:
-        """Store a batch; where the database refuses it, one by one. Answers which of them are refused."""
-        error = self._refusal(deliveries) if deliveries else None
+    def _refused(self, batch: Sequence[Spooled]) -> list[Refusal]:
+        """Store a batch; where the database refuses it, one by one. Returns which of them are refused."""
+        error = self._refusal([one.delivery for one in batch]) if batch else None
         if error is None:
             return []
-        if len(deliveries) == 1:
-            return [(deliveries[0], error)]
-        return [(one, error) for one in deliveries if (error := self._refusal([one])) is not None]
+        if len(batch) == 1:
+            return [(batch[0], error)]
+        return [(one, error) for one in batch if (error := self._refusal([one.delivery])) is not None]
 
     def _refusal(self, deliveries: Sequence[Delivery]) -> Exception | None:
         try:
@@ -173,6 +179,8 @@ def _opened(path: str | os.PathLike[str]) -> Spool:
     return Spool(path)
 
 
-def _put_aside(spool: Spool, delivery: Delivery, error: Exception) -> None:
-    where = f"message {delivery.id!r} from {delivery.source!r} was put aside in {spool.put_aside(delivery)}"
-    log.error("%s: it cannot be stored: %s", where, error)
+def _say_refused(spool: Spool, delivery: Delivery, error: Exception) -> None:
+    from onceward.runtime.spool import shown  # noqa: PLC0415 - as in _opened
+
+    what = "%s (%s from %s) cannot be stored: %s. It is kept in the spool, in the table `refused`: %s"
+    log.error(what, delivery.type, delivery.id, delivery.source, error, shown(spool.path))

@@ -1,6 +1,6 @@
 """The parent of several worker processes: starts them, replaces those that die, and takes over their messages at once.
 
-Invariant: the messages of a process are taken over only after the parent has reaped it, so nobody works on them any
+Invariant: the messages of a process are taken over only after the parent has reaped it, so no process works on them any
 more; and no child outlives its parent (`follow_parent`).
 """
 
@@ -25,7 +25,7 @@ from onceward.domain import identity
 from onceward.errors import StoreError
 from onceward.runtime.runner import perform
 from onceward.steps.context import Context
-from onceward.steps.presence import take_over_process
+from onceward.steps.membership import take_over_process
 from onceward.stores.protocol import Store
 
 log = logging.getLogger("onceward")
@@ -148,7 +148,7 @@ class Supervisor:
             return
         del self._children[child.name]
         cause = cause_of_death(child.process)
-        # Also after an exit code of 0: a handler may have called os._exit(0). A child that said goodbye left nothing.
+        # Also after an exit code of 0: a handler may have called os._exit(0). A child that deregistered left nothing.
         self._departed[child.name] = cause
         if self._stopping:
             return
@@ -165,12 +165,12 @@ class Supervisor:
             try:
                 taken = perform(self._store, lambda n=name, c=cause: take_over_process(self._context, n, c))  # type: ignore[misc] # mypy cannot infer lambda defaults
             except StoreError as error:
-                log.warning("the messages of a dead process could not be taken over yet: %s", error)
+                log.warning("the messages of a dead process could not be taken over yet, retrying: %s", error)
                 return
             del self._departed[name]
             if taken:
-                log.warning("%s without a goodbye; its messages were taken over", cause)
-                self._store.ring()
+                log.warning("%s without deregistering; its messages were taken over", cause)
+                self._store.notify()
 
     def _end(self) -> None:
         """Ask every child to stop, wait, kill those that do not; none is left behind, and no message of theirs."""

@@ -10,35 +10,36 @@ import threading
 from collections.abc import Callable
 
 from onceward.deferred import asyncio
+from onceward.flow import Wait
 
 
 class Wake:
-    """A bell inside one process."""
+    """A notification inside one process."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
-        self._rung = 0
+        self._count = 0
         self._callbacks: set[Callable[[], None]] = set()
 
     @property
-    def rung(self) -> int:
-        """How often it has rung; compare it to know whether it rang since."""
-        return self._rung
+    def count(self) -> int:
+        """How often it was notified; compare it to know whether it was since."""
+        return self._count
 
-    def ring(self) -> None:
-        """Wake everybody."""
+    def notify(self) -> None:
+        """Wake all that wait."""
         with self._condition:
-            self._rung += 1
+            self._count += 1
             self._condition.notify_all()
             callbacks = list(self._callbacks)
         for callback in callbacks:
             callback()
 
     def wait(self, seen: int, seconds: float) -> int:
-        """Wait until it rings again or the time is over; answers the new count."""
+        """Wait until it is notified again or the time is over; returns the new count."""
         with self._condition:
-            self._condition.wait_for(lambda: self._rung != seen, timeout=seconds)
-            return self._rung
+            self._condition.wait_for(lambda: self._count != seen, timeout=seconds)
+            return self._count
 
     async def async_wait(self, seen: int, seconds: float) -> int:
         """As `wait`, awaited."""
@@ -50,8 +51,8 @@ class Wake:
                 loop.call_soon_threadsafe(event.set)
 
         with self._condition:
-            if self._rung != seen:
-                return self._rung
+            if self._count != seen:
+                return self._count
             self._callbacks.add(callback)
         try:
             async with asyncio.timeout(seconds):
@@ -61,4 +62,19 @@ class Wake:
         finally:
             with self._condition:
                 self._callbacks.discard(callback)
-        return self._rung
+        return self._count
+
+
+class Waiter:
+    """What waits for a notification, and knows which it has seen."""
+
+    def __init__(self, wake: Wake) -> None:
+        self._wake, self._seen = wake, wake.count
+
+    def rest(self, request: Wait) -> None:
+        """Wait as a step wants it, but not when it was notified meanwhile."""
+        self._seen = self._wake.wait(self._seen, request.seconds)
+
+    async def async_rest(self, request: Wait) -> None:
+        """As `rest`, awaited."""
+        self._seen = await self._wake.async_wait(self._seen, request.seconds)

@@ -1,7 +1,7 @@
 """The runtime: lanes in threads for `def` handlers, lanes on an event loop for `async def` handlers.
 
 Invariant: a lane owns its connection; when the lane ends in any way but the ordinary one, the connection is
-dropped and the presence lets go of the lane's notes, so a stop never leaves an orphan.
+dropped and the membership lets go of the lane's claims, so a stop never leaves an orphan.
 """
 
 from __future__ import annotations
@@ -14,26 +14,29 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 
 from onceward.deferred import asyncio
+from onceward.domain.selection import EVERYTHING, Selection
 from onceward.errors import StoreError, StoreUnavailable
-from onceward.flow import Call, Flow, Wait, run_async, run_sync
+from onceward.flow import Call, Flow, Outside, Wait, run_async, run_sync
 from onceward.registry import Subscription
 from onceward.runtime.effects import async_effects, sync_effects
-from onceward.runtime.heartbeat import Presence
-from onceward.runtime.runner import async_performer, performer
-from onceward.runtime.wakeup import Wake
-from onceward.runtime.watchdog import Watch, watched_call
+from onceward.runtime.heartbeat import Membership
+from onceward.runtime.runner import OUTSIDE, OUTSIDE_ASYNC
+from onceward.runtime.wakeup import Waiter, Wake
+from onceward.runtime.watchdog import Watch, watched_await, watched_call
 from onceward.steps.context import Context
 from onceward.steps.dispatch import LINGER, Dispatch, dispatch
 from onceward.steps.handle import work
+from onceward.steps.history import keep_history
 from onceward.steps.introduce import introduce, stay_introduced
 from onceward.steps.lane import Lane
-from onceward.steps.prune import Sweep, upkeep
+from onceward.steps.prune import PruneProgress, maintain
 from onceward.steps.subscribe import fan_out
-from onceward.stores.protocol import AsyncSession, Bell, Session, Store
+from onceward.stores.protocol import AsyncSession, Listener, Session, Store
 
 log = logging.getLogger("onceward")
 
 _AGAIN_SECONDS = 0.5
+_LATE = "the handler in %s did not end within %g s (stop_timeout); its messages are given back"
 
 Role = Literal["handle", "relay"]
 T = TypeVar("T")
@@ -55,20 +58,25 @@ class Worker:
         until_idle: bool = False,
         roles: Sequence[Role] = ("handle", "relay"),
         before: Callable[[], None] | None = None,
+        selection: Selection = EVERYTHING,
     ) -> None:
         self._context, self._store = context, store
         self._concurrency = concurrency
-        self._roles, self._before = roles, before
+        self._roles, self._before, self._selection = roles, before, selection
         self._until_idle = until_idle
         self._stop = threading.Event()
         self._wake = Wake()
         lanes = concurrency if "handle" in roles else 0
-        self._presence = Presence(context, store, process=process, lanes=lanes, lost=self._fail)
-        sweep = Sweep()
-        self._presence.also(self._introduce)
-        self._presence.also(lambda: fan_out(context, seconds=FAN_OUT_SECONDS))
-        self._presence.also(lambda: upkeep(context, sweep))
-        self._bell: Bell | None = None
+        self._membership = Membership(
+            context, store, process=process, lanes=lanes, selection=selection, lost=self._fail
+        )
+        progress = PruneProgress()
+        self._membership.also(self._introduce)
+        self._membership.also(lambda: fan_out(context, seconds=FAN_OUT_SECONDS))
+        self._membership.also(lambda: maintain(context, progress))
+        if "history" in store.capabilities:
+            self._membership.also(lambda: keep_history(context))
+        self._listener: Listener | None = None
         self._threads: set[threading.Thread] = set()
         self._lock = threading.Lock()
         self._served_by: list[tuple[Lane, bool]] = []
@@ -79,7 +87,7 @@ class Worker:
     def request_stop(self) -> None:
         """Ask every lane to stop after what it is doing; returns at once, may be called from a signal handler."""
         self._stop.set()
-        self._wake.ring()
+        self._wake.notify()
 
     def run(self) -> int:
         """Work until stopped (or until idle), with an event loop of its own for async handlers."""
@@ -114,23 +122,23 @@ class Worker:
         return self.finished
 
     def _begin(self) -> bool:
-        """Get ready, also when the database is away at first; answers whether that came before a stop."""
-        pause, told = 0.05, ""
+        """Get ready, also when the database is away at first; returns whether that came before a stop."""
+        pause, told, began = 0.05, "", time.time()
         while not self._stop.is_set():
             try:
                 self._get_ready()
             except StoreUnavailable as error:
                 if self._until_idle:
                     raise
-                self._presence.distrust()
+                self._membership.distrust()
                 if str(error) != told:
-                    log.warning("waiting for the database: %s", error)
+                    log.warning("database unreachable since %s, retrying: %s", time.strftime("%H:%M:%S"), error)
                     told = str(error)
                 self._stop.wait(pause)
                 pause = min(pause * 2, 2.0)
             else:
                 if told:
-                    log.warning("the database is back")
+                    log.warning("database back after %.0f s", time.time() - began)
                 return True
         return False
 
@@ -143,17 +151,17 @@ class Worker:
         with self._store.session() as session:
             run_sync(introduce(self._context, anew=True), session.perform)
             run_sync(fan_out(self._context), session.perform)
-        self._presence.start()
+        self._membership.start()
         if not self._until_idle:  # whoever only drains never waits for new messages
-            self._bell = self._store.watch(self._wake.ring)
+            self._listener = self._store.watch(self._wake.notify)
 
     def _end(self) -> None:
-        if self._bell is not None:
-            self._bell.close()
-        self._presence.stop()
+        if self._listener is not None:
+            self._listener.close()
+        self._membership.stop()
 
     def _introduce(self) -> Flow[int]:
-        """Subscribe to what is not, yet or any more, and serve it from then on; answers whether it did."""
+        """Subscribe to what is not, yet or any more, and serve it from then on; returns whether it did."""
         yield from stay_introduced(self._context)
         changed = 0
         for lane, is_async in self._served_by:
@@ -167,7 +175,8 @@ class Worker:
         """What a lane of a kind serves, as far as it is subscribed to."""
         registry, known = self._context.registry, self._context.cache.catalog.subscriptions.values()
         mine = ((one, registry.of_type(one.consumer, one.type)) for one in known)
-        return [one for one, of in mine if of is not None and of.is_async == is_async]
+        taken = ((one, of) for one, of in mine if of is not None and self._selection.takes(one.type))
+        return [one for one, of in taken if of.is_async == is_async]
 
     def _lanes(self, *, is_async: bool) -> list[Lane]:
         """The lanes of the handlers of a kind."""
@@ -178,7 +187,8 @@ class Worker:
         return lanes
 
     def _has_handlers(self, *, is_async: bool) -> bool:
-        return any(one.is_async == is_async and not one.external for one in self._context.registry)
+        mine = (one for one in self._context.registry if not one.external and self._selection.takes(one.type))
+        return any(one.is_async == is_async for one in mine)
 
     def _destinations(self, *, is_async: bool) -> list[str]:
         """Where the relay publishes to, through sinks of a kind."""
@@ -195,12 +205,12 @@ class Worker:
     def _lane(self, subscriptions: list[Subscription], **more: Any) -> Lane:
         return Lane(
             context=self._context,
-            worker=lambda: self._presence.worker,
-            new_token=self._presence.token,
+            worker=self._membership.number,
+            new_token=self._membership.token,
             subscriptions=subscriptions,
             stopping=self._stop.is_set,
-            gate=self._presence.gate,
-            ring=self._store.ring,
+            isolation=self._membership.isolation,
+            notify=self._store.notify,
             **more,
         )
 
@@ -218,14 +228,14 @@ class Worker:
             self._threads.add(thread)
 
     def _guarded(self, target: Any) -> None:
-        """A lane that fails for a reason nobody foresaw stops the worker loudly instead of leaving a silent gap."""
+        """A lane that fails unexpectedly stops the worker loudly instead of leaving a silent gap."""
         try:
             target()
         except StoreError as error:
             if not self._stop.is_set():
                 self._fail(error)
         except BaseException as error:
-            log.exception("a lane stopped unexpectedly; the worker stops")
+            log.exception("a worker thread failed with an unexpected error; the worker stops")
             self._fail(error)
         finally:
             with self._lock:
@@ -244,13 +254,14 @@ class Worker:
         """Wait for the lanes; after a stop, no longer than the stop may take."""
         while self._threads and not self._stop.is_set():
             self._join_one(0.1)
-        deadline = time.monotonic() + self._context.settings.stop_timeout.total_seconds()
+        limit = self._context.settings.stop_timeout.total_seconds()
+        deadline = time.monotonic() + limit
         while self._threads and (left := deadline - time.monotonic()) > 0:
             self._join_one(min(left, 0.1))
         for thread in list(self._threads):
-            log.error("%s still runs its handler; its messages are given back", thread.name)
+            log.error(_LATE, f"thread {thread.name}", limit)
         if self._threads:
-            self._presence.watchdog.cut()
+            self._membership.watchdog.cut()
 
     def _join_one(self, seconds: float) -> None:
         for thread in list(self._threads)[:1]:  # others may come and go
@@ -271,13 +282,12 @@ class Worker:
                 log.warning("publishing to %s waits for the database: %s", destination, error)
             finally:
                 relay.busy.discard(destination)
-                self._wake.ring()  # what came since its last look is for the next lane
+                self._wake.notify()  # what came since its last look is for the next lane
 
         session = self._connect()
         try:
-            with self._presence.watchdog.watched() as watch:
-                performer = _SyncPerformer(session, watch, self._wake)
-                run_sync(dispatch(relay, until_idle=self._until_idle), performer.perform)
+            with self._membership.watchdog.watched() as watch:
+                run_sync(dispatch(relay, until_idle=self._until_idle), session.perform, self._outside(session, watch))
         finally:
             session.close()
 
@@ -285,11 +295,15 @@ class Worker:
         session = self._connect()
         lane.effects = sync_effects(lane, self._store, lambda: session.idle)
         try:
-            with self._presence.watchdog.watched() as watch:
-                performer = _SyncPerformer(session, watch, self._wake)
-                self._count(run_sync(work(lane, until_idle=self._until_idle), performer.perform))
+            with self._membership.watchdog.watched(lane) as watch:
+                working = work(lane, until_idle=self._until_idle)
+                self._count(run_sync(working, session.perform, self._outside(session, watch)))
         finally:
             session.close()
+
+    def _outside(self, session: Session, watch: Watch) -> Outside:
+        """What a lane asks for beside its session: it watches the handler's time, and waits for notifications."""
+        return {**OUTSIDE, Call: partial(watched_call, session, watch), Wait: Waiter(self._wake).rest}
 
     def _connect(self) -> Session:
         """A connection of its own; while the database is away, a worker that is to stay waits for it."""
@@ -332,10 +346,11 @@ class Worker:
         """What `_join` is for threads; a handler that takes longer than a stop may is cancelled."""
         while tasks and not self._stop.is_set():
             await asyncio.wait(set(tasks), timeout=0.1)
+        limit = self._context.settings.stop_timeout.total_seconds()
         if tasks:
-            await asyncio.wait(set(tasks), timeout=self._context.settings.stop_timeout.total_seconds())
+            await asyncio.wait(set(tasks), timeout=limit)
         for task in set(tasks):
-            log.error("a lane still runs its handler; it is cancelled and its messages are given back")
+            log.error(_LATE, "a task that is cancelled", limit)
             task.cancel()
 
     async def _async_relay(self, destinations: list[str], start: Callable[[Coroutine[Any, Any, None]], None]) -> None:
@@ -349,7 +364,7 @@ class Worker:
                 log.warning("publishing to %s waits for the database: %s", destination, error)
             finally:
                 relay.busy.discard(destination)
-                self._wake.ring()
+                self._wake.notify()
 
         await self._performed(lambda _: dispatch(relay, until_idle=self._until_idle))
 
@@ -358,42 +373,20 @@ class Worker:
             lane.effects = async_effects(lane, self._store, lambda: session.idle)
             return work(lane, until_idle=self._until_idle)
 
-        self._count(await self._performed(step))
+        with self._membership.watchdog.watched(lane) as watch:
+            self._count(await self._performed(step, watch))
 
-    async def _performed(self, step: Callable[[AsyncSession], Flow[T]]) -> T:
+    async def _performed(self, step: Callable[[AsyncSession], Flow[T]], watch: Watch | None = None) -> T:
         """Run a step on a connection of its own."""
         session = await self._async_connect()
         try:
-            seen, otherwise = self._wake.rung, async_performer(session)
-
-            async def perform(request: Any) -> Any:
-                nonlocal seen
-                if isinstance(request, Wait):
-                    seen = await self._wake.async_wait(seen, request.seconds)
-                    return None
-                return await otherwise(request)
-
-            value = await run_async(step(session), perform)
+            outside: Outside = {**OUTSIDE_ASYNC, Wait: Waiter(self._wake).async_rest}
+            if watch is not None:
+                outside = {**outside, Call: partial(watched_await, session, watch)}
+            value = await run_async(step(session), session.perform, outside)
         except BaseException:
             session.abandon()
             raise
         else:
             await session.close()
             return value
-
-
-class _SyncPerformer:
-    """Performs the requests of one lane: waits on the bell, watches the handler's time; the session does the rest."""
-
-    def __init__(self, session: Session, watch: Watch, wake: Wake) -> None:
-        self._session, self._watch, self._wake = session, watch, wake
-        self._otherwise = performer(session)
-        self._seen = wake.rung
-
-    def perform(self, request: Any) -> Any:
-        if isinstance(request, Call):
-            return watched_call(self._session, self._watch, request)
-        if isinstance(request, Wait):
-            self._seen = self._wake.wait(self._seen, request.seconds)
-            return None
-        return self._otherwise(request)

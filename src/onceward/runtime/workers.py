@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from onceward.domain import checks
+from onceward.domain.selection import selection_of
 from onceward.runtime.spooling import Spooling
 from onceward.runtime.worker import Role, Worker
 from onceward.steps.context import Context
@@ -24,12 +25,16 @@ class Workers:
         self._running: set[Worker] = set()
 
     @contextmanager
-    def working(self, concurrency: int, **options: Any) -> Iterator[Worker]:
+    def working(self, concurrency: int, *, kind: type[Worker] = Worker, **options: Any) -> Iterator[Worker]:
         """A worker that is told to stop with the others."""
         checks.whole("run() and drain()", "concurrency", concurrency)
         checks.text("run()", "process", options.get("process", ""), empty=True)
+        if "only" in options:
+            types = options.pop("only"), options.pop("exclude")
+            options["selection"] = selection_of("run()", *types, self._context.registry.types)
+        self._store.make_missing()
         self._spooling.start()  # what a process that is gone has left
-        worker = Worker(self._context, self._store, concurrency=concurrency, **options)
+        worker = kind(self._context, self._store, concurrency=concurrency, **options)
         self._running.add(worker)
         try:
             yield worker
@@ -37,7 +42,7 @@ class Workers:
             self._running.discard(worker)
 
     def drain(self, concurrency: int, *, relays: bool) -> int:
-        """Handle whatever is due, and publish what that sends, until nothing is left; answers how many were handled."""
+        """Handle whatever is due, and publish what that sends, until nothing is left; returns how many were handled."""
         handled = self._idle(concurrency, HANDLE)
         while relays and self._idle(concurrency, RELAY):
             handled += self._idle(concurrency, HANDLE)

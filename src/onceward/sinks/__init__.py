@@ -1,1 +1,1 @@
-"""Where outgoing messages go: `protocol.py` says what a sink must be; one file per kind."""
+"""Destinations of outgoing messages that are not brokers; `brokers/protocol.py` defines what a sink must do."""

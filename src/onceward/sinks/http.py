@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 
+from onceward.domain.headers import header_text
 from onceward.domain.standard_webhooks import secret_bytes, sign
 from onceward.errors import ConfigurationError
 from onceward.message import Message
 from onceward.retry import Reject, Retry
-from onceward.sinks.headers import header_text
 
 try:
     import httpx2
@@ -31,20 +31,23 @@ _REFUSED = range(400, 500)
 _PORTS = range(1, 65_536)
 _LONGEST_WAIT = 86_400
 
-# Gateways translate what is in the first to the IPv4 address in its last bytes; the others are nobody's in public,
+# Gateways translate what is in the first to the IPv4 address in its last bytes; the others are not public,
 # though Python calls them global.
 _TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
 _NOT_PUBLIC = [ipaddress.ip_network(text) for text in ("::/96", "64:ff9b:1::/48", "fec0::/10")]
 
 
 class HttpSink:
-    """POSTs outgoing messages to a URL, signed with each of the secrets (several while one is being replaced)."""
+    """POSTs outgoing messages to a URL, signed with each of the secrets (several while one is being replaced).
+
+    `secrets=None` signs nothing: for a receiver that knows its sender by the URL, or by what is in the body.
+    """
 
     def __init__(
         self,
         url: str,
         *,
-        secrets: Sequence[str],
+        secrets: Sequence[str] | None,
         timeout: timedelta = timedelta(seconds=10),
         allow_private: bool = False,
     ) -> None:
@@ -53,8 +56,8 @@ class HttpSink:
             raise ConfigurationError(
                 f"{url!r} is not https; plain http is only for addresses of your own (allow_private=True)"
             )
-        self._keys = [secret_bytes(secret) for secret in secrets]
-        if not self._keys:
+        self._keys = [secret_bytes(secret) for secret in secrets or ()]
+        if secrets is not None and not self._keys:
             raise ConfigurationError(
                 "secrets is empty; a webhook without a signature cannot be trusted by its receiver"
             )
@@ -72,7 +75,7 @@ class HttpSink:
         )
         response = self._client.send(request, stream=True)
         try:
-            _judge(response)
+            _check(response)
         finally:
             response.close()
 
@@ -83,12 +86,13 @@ class HttpSink:
     def _headers(self, message: Message) -> dict[str, str]:
         timestamp, name = str(int(time.time())), header_text(message.id)
         passed = {name: header_text(value) for name, value in message.headers.items() if _is_passed_on(name)}
+        signatures = " ".join(sign(key, name, timestamp, message.body) for key in self._keys)
         return {
             "content-type": "application/json",
             **passed,
             "webhook-id": name,
             "webhook-timestamp": timestamp,
-            "webhook-signature": " ".join(sign(key, name, timestamp, message.body) for key in self._keys),
+            **({"webhook-signature": signatures} if signatures else {}),
             "webhook-type": header_text(message.type),
         }
 
@@ -111,7 +115,7 @@ def checked_address(host: str, port: int, *, allow_private: bool) -> str:
 
 
 def is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    """Whether an address is one that everybody may reach, also where it only wraps another."""
+    """Whether an address is one that is open to all, also where it only wraps another."""
     if isinstance(address, ipaddress.IPv6Address):
         inside = address.ipv4_mapped or address.sixtofour
         if address in _TRANSLATED:
@@ -137,7 +141,7 @@ def _is_passed_on(name: str) -> bool:
     return name.lower() in ("content-type", "correlation-id", "causation-id", "traceparent", "tracestate")
 
 
-def _judge(response: httpx2.Response) -> None:
+def _check(response: httpx2.Response) -> None:
     status = response.status_code
     if status in _SUCCESS:
         return
@@ -145,8 +149,8 @@ def _judge(response: httpx2.Response) -> None:
         raise Reject(f"the receiver refused the message with status {status}")
     after = _seconds(response.headers.get("retry-after", ""))
     if after is not None:
-        raise Retry(f"the receiver answered {status}", after=min(max(after, 0), _LONGEST_WAIT))
-    raise ConnectionError(f"the receiver answered {status}")
+        raise Retry(f"the receiver responded with status {status}", after=min(max(after, 0), _LONGEST_WAIT))
+    raise ConnectionError(f"the receiver responded with status {status}")
 
 
 def _seconds(text: str) -> float | None:

@@ -1,4 +1,4 @@
-"""Claim: note the next due messages as ours, in a committed transaction, before anything runs.
+"""Claim: mark the next due messages as ours, in a committed transaction, before anything runs.
 
 Invariant: a row is ours only while it carries our (worker, token). With keys, a row is kept only if every
 earlier row of its key is in this same claim, seen in a statement that began after the key lock was taken.
@@ -7,35 +7,32 @@ earlier row of its key is in this same claim, seen in a statement that began aft
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from onceward.domain.pauses import Pauses, Rest
 from onceward.errors import StoreUnavailable
-from onceward.flow import COMMIT, Flow, Query, Request
+from onceward.flow import Flow
 from onceward.registry import Subscription
-from onceward.steps.context import load_catalog, once
-from onceward.steps.lane import Claimed, Lane, claimed
+from onceward.steps.context import load_catalog
+from onceward.steps.lane import IN_KEY, Claimed, Lane, claimed, let_go
 from onceward.steps.lot import LIGHT, Lot
-from onceward.steps.order import PASS, Verdict
 from onceward.steps.subscribe import place_soon
+from onceward.stores.moves.claims import Claim, ClaimedRow, Verdict
+from onceward.stores.moves.claims import Claimed as Found
 
-SUSPECTS_SECONDS = 1.0
-"""How often a lane looks for suspects."""
-UNKNOWN_SECONDS = 1.0
-"""For how long a number waits whose subscription is not known."""
+ISOLATED_SECONDS = 1.0
+"""How often a lane looks for isolated messages."""
 MOST_HELD = 1000
 """How many keys a look passes over at most."""
 
-Row = tuple[Any, ...]
-BODY = 12
-"""Where a row has its body."""
-Kept = tuple[Row, Verdict]
+Kept = tuple[ClaimedRow, Verdict]
 
 
 class Look(NamedTuple):
-    """A claim that is about to be made: for which lot, and by which statement."""
+    """A claim that is about to be made, and for which lot."""
 
     lot: Lot
-    query: Query
+    claim: Claim
     began: float
     past: bool = False
     """It leaves out the types whose backlog may hide the others."""
@@ -43,20 +40,19 @@ class Look(NamedTuple):
     @property
     def token(self) -> int:
         """What it writes into the rows that it takes."""
-        token: int = self.query.params["token"]
-        return token
+        return self.claim.token
 
     @property
-    def is_sweep(self) -> bool:
+    def is_full_scan(self) -> bool:
         """Whether it begins at the very beginning."""
-        return "floor" in self.query.params and not self.query.params["floor"]
+        return not self.claim.cursor and not self.claim.isolation
 
 
 class Taken(NamedTuple):
     """What a committed claim has brought."""
 
     look: Look
-    kept: list[Kept]
+    kept: Sequence[Kept]
     """What is ours to run."""
     seen: bool = True
     """It found rows, whatever became of them."""
@@ -67,19 +63,19 @@ class Taken(NamedTuple):
 
 
 def claim_due(lane: Lane) -> Flow[list[Claimed]]:
-    """Claim a group of due messages that are not suspects, of the lot whose turn it is."""
+    """Claim a group of due messages that are not isolated, of the lot whose turn it is."""
     empty = [lot for lot in lane.lots if lot.is_empty]
     if lane.looks_around():
         empty = yield from _look_around(lane, empty)
-    batch = yield from _claim_in_turn(lane)
+    batch = yield from _claim_in_turn(lane, lane.lots_in_turn())
     while empty and not batch:
         empty = yield from _look_around(lane, empty)
-        batch = yield from _claim_in_turn(lane)
+        batch = yield from _claim_in_turn(lane, lane.lots_in_turn())
     return batch
 
 
-def _claim_in_turn(lane: Lane) -> Flow[list[Claimed]]:
-    for lot in lane.lots_in_turn():
+def _claim_in_turn(lane: Lane, lots: list[Lot]) -> Flow[list[Claimed]]:
+    for lot in lots:
         batch = yield from _claim_from(lane, lot)
         lane.turn += 1
         if batch:
@@ -88,7 +84,7 @@ def _claim_in_turn(lane: Lane) -> Flow[list[Claimed]]:
 
 
 def _look_around(lane: Lane, empty: list[Lot]) -> Flow[list[Lot]]:
-    """Find an empty lot that has got something; answers which of the others may have, too.
+    """Find an empty lot that has got something; returns which of the others may have, too.
 
     All of them by one look, for it reads past the backlog of those that are not empty.
     """
@@ -97,8 +93,8 @@ def _look_around(lane: Lane, empty: list[Lot]) -> Flow[list[Lot]]:
         return []
     began = lane.context.clock()
     wanted = [number for lot in empty for number in served(lane, lot.subscriptions)]
-    (rows,) = yield from once(lane.context, Query("first_due", {"subscriptions": wanted}), durable=False)
-    found, now = {number for (number,) in rows}, lane.context.clock()
+    found = yield from lane.context.moves.claims.first_due(wanted)
+    now = lane.context.clock()
     for lot in empty:
         if not found:
             lot.found_empty(began, now)
@@ -108,12 +104,9 @@ def _look_around(lane: Lane, empty: list[Lot]) -> Flow[list[Lot]]:
 
 
 def _claim_from(lane: Lane, lot: Lot) -> Flow[list[Claimed]]:
-    while lane.gate.enter(lane):
-        # All that a handler does commits after its claim, and is lost with it; what is published is not.
-        begin = lane.context.short(durable=lane.outgoing)
-        most = (yield from _share(lane, lot)) if lot.is_shared else lane.size(lot)
-        look = _look(lane, lot, most)
-        taken = yield from take(lane, [begin], look)
+    while lane.isolation.enter(lane):
+        look = _look(lane, lot, (yield from _share(lane, lot)) if lot.is_shared else min(lot.size, lane.most))
+        taken = yield from take(lane, look)
         if taken.unplaced:
             yield from place_soon(lane.context)
         batch = yield from as_batch(lane, taken)
@@ -129,9 +122,9 @@ def _claim_from(lane: Lane, lot: Lot) -> Flow[list[Claimed]]:
 def _share(lane: Lane, lot: Lot) -> Flow[int]:
     """How many messages a claim takes where other lanes could run some of them at the same time."""
     most = lane.size(lot)
-    where = {"limit": most, "floor": lot.floor, "subscriptions": served(lane, lot.subscriptions)}
-    (((share,),),) = yield from once(lane.context, Query("fair_share", where), durable=False)
-    return max(1, min(int(share), most))
+    where = Claim(lane.worker(), 0, served(lane, lot.subscriptions), most, lot.cursor)
+    share = yield from lane.context.moves.claims.fair_share(where)
+    return max(1, min(share, most))
 
 
 def _pass_over(lane: Lane, look: Look) -> Flow[bool]:
@@ -139,158 +132,105 @@ def _pass_over(lane: Lane, look: Look) -> Flow[bool]:
 
     Outgoing messages have no keys that are locked for long.
     """
-    if lane.outgoing or len(look.query.params["held"]) >= MOST_HELD:
+    if lane.outgoing or len(look.claim.held) >= MOST_HELD:
         return False
-    where = {name: look.query.params[name] for name in ("worker", "floor", "limit", "subscriptions", "held")}
-    (found,) = yield from once(lane.context, Query("keys_in_front", where), durable=False)
-    look.lot.held.note((key for (key,) in found), lane.context.clock())
+    found = yield from lane.context.moves.claims.keys_in_front(look.claim)
+    look.lot.held.add(found, lane.context.clock())
     return bool(found)
 
 
-def may_ride(lane: Lane) -> Lot | None:
+def may_claim_next(lane: Lane) -> Lot | None:
     """The lot whose next claim may be made in the transaction that finishes the last one.
 
     That saves a round trip where there is more to take; where there is not, the effects would be committed later.
     """
-    if lane.had_suspects or suspects_are_due(lane) or lane.looks_around():  # it is the turn of others
+    if not any(lot.has_backlog for lot in lane.lots):
+        return None
+    if lane.had_isolated or isolated_are_due(lane) or lane.looks_around():  # it is the turn of others
+        return None
+    if lane.context.clock() >= lane.context.look_at:  # something may be paused by now
         return None
     lot = next(iter(lane.lots_in_turn()), None)
-    if lot is None or not lot.ahead or lot.is_shared:
+    if lot is None or not lot.has_backlog or lot.is_shared:
         return None
-    return None if lane.stopping() or lane.gate.closed else lot
+    return None if lane.stopping() or lane.isolation.closed else lot
 
 
-def riding(lane: Lane, lot: Lot) -> Look:
-    """The claim that rides."""
+def next_claim(lane: Lane, lot: Lot) -> Look:
+    """The claim that is made along with a finish."""
     lane.turn += 1
     return _look(lane, lot, lane.size(lot))
 
 
-def suspects_are_due(lane: Lane) -> bool:
-    """Whether it is time to look for suspects; while one runs alone, nothing may be claimed."""
+def isolated_are_due(lane: Lane) -> bool:
+    """Whether it is time to look for isolated messages; while one runs alone, nothing may be claimed."""
     waited = lane.context.clock() - lane.looked_at
-    return lane.wants_alone or (waited >= SUSPECTS_SECONDS and not lane.gate.closed)
+    return lane.wants_alone or (waited >= ISOLATED_SECONDS and not lane.isolation.closed)
 
 
 def _look(lane: Lane, lot: Lot, most: int) -> Look:
-    """The claim of a lot. It begins at the floor of its lot, and now and then at the very beginning."""
-    lane.owner, now = lane.worker(), lane.context.clock()
-    wanted = served(lane, lot.subscriptions)
+    """The claim of a lot. It begins at the cursor of its lot; now and then it is a full scan."""
+    now, wanted = lane.context.clock(), served(lane, lot.subscriptions)
     behind = lot.behind(wanted, now)
-    if not behind and lot.sweeps(now):
-        lot.floor = 0
-    params = {"worker": lane.owner, "token": lane.token(), "limit": most, "floor": lot.floor}
-    if lane.outgoing:
-        query = Query("claim_outgoing", {**params, "subscriptions": wanted, "destination": lane.destination})
-    else:
-        passed = {"again": lot.again(most), "held": lot.held.at(now)}
-        query = Query("claim", {**params, **passed, "subscriptions": behind or wanted})
-    return Look(lot, query, now, bool(behind))
+    if not behind and lot.full_scan_due(now):
+        lot.cursor = 0
+    orders = lane.destination is None  # outgoing messages have neither keys that are held nor retries among new ones
+    retries, held = (lot.again(most), lot.held.at(now)) if orders else (0, [])
+    lane.owner = lane.worker()
+    claim = Claim(lane.owner, lane.token(), behind or wanted, most, lot.cursor, retries, held, lane.destination)
+    if lane.counts:
+        claim.gaps, claim.rests = gaps(lane), rests(lane, lot.subscriptions)
+    return Look(lot, claim, now, bool(behind))
 
 
-def take(lane: Lane, before: Sequence[Request], look: Look) -> Flow[Taken]:
-    """End a transaction with a claim, without the rows that are not at the head of their key, and commit it.
+def gaps(lane: Lane) -> dict[int, float] | None:
+    """How long a message waits for the number before it, by subscription; None where none is known to be numbered."""
+    if not lane.counts:
+        return None
+    catalog, registry = lane.context.cache.catalog, lane.context.registry
+    handlers = {number: registry.of_type(one.consumer, one.type) for number, one in catalog.subscriptions.items()}
+    return {number: handler.gap.total_seconds() if handler else 0.0 for number, handler in handlers.items()}
 
-    It travels in one go, unless messages are numbered within their key: then it is looked at before it is committed.
-    """
+
+def rests(lane: Lane, subscriptions: Sequence[Subscription]) -> dict[int, Sequence[Rest]]:
+    """When these were paused, which does not count for how long a number waits for the one before it."""
+    pauses, now = lane.context.cache.catalog.pauses, lane.context.clock()
+    if not lane.counts or not pauses.rows:
+        return {}
+    return {one.id: pauses.rests(one.consumer, one.type, now) for one in subscriptions}
+
+
+def take(lane: Lane, look: Look) -> Flow[Taken]:
+    """Claim, in a transaction of its own."""
     try:
-        return (yield from _take(lane, before, look))
+        found = yield from lane.context.moves.claims.claim(look.claim)
     except StoreUnavailable:
         lane.claim_less(look.lot)
         raise
+    return taken_by(lane, look, found)
 
 
-def _take(lane: Lane, before: Sequence[Request], look: Look) -> Flow[Taken]:
-    park = Query("park", {"worker": lane.owner, "token": look.token})
-    if not lane.counts:
-        *_, rows, parked, _ = yield (*before, look.query, park, COMMIT)
-        kept = [(row, PASS) for row in _without(rows, parked)]
-        more = _numbered(kept)
-    else:
-        *_, rows, parked = yield (*before, look.query, park)
-        heads = _without(rows, parked)
-        kept = yield from _in_sequence(lane, look.token, heads)
-        yield COMMIT
-        more = len(kept) < len(heads)
-    stepped_back = _note_result(lane, look, rows, parked)
-    more = bool(rows) and (more or stepped_back or _waits(parked))
-    return Taken(look, kept, bool(rows), more, _unplaced(parked))
-
-
-def _note_result(lane: Lane, look: Look, rows: list[Row], parked: list[Row]) -> bool:
-    """What the next look goes by; answers whether rows stepped back behind later ones of their keys, which are held."""
+def taken_by(lane: Lane, look: Look, found: Found) -> Taken:
+    """What a claim has brought; its lot learns of it."""
     lot, now = look.lot, lane.context.clock()
-    is_full = len(rows) == look.query.params.get("limit")
+    is_full = found.found == look.claim.limit
     if look.past:
         lot.looked_past(look.began, now, full=is_full)
     else:
-        lot.ahead = is_full
-        lot.rest(look.began, now, is_empty=not rows)
-        lot.front = frozenset(row[1] for row in rows) if is_full and len(lot.subscriptions) > 1 else frozenset()
-        if look.is_sweep:
-            lot.swept(look.began, now)
-    still_due = {seq for seq, state in parked if state not in ("waiting", "unplaced")}
-    keys = {row[2] for row in rows if row[0] in still_due}.difference(look.query.params.get("held", ()))
-    lot.held.note(keys, now)
-    return bool(keys)
+        lot.has_backlog = is_full
+        lot.rest(look.began, now, is_empty=not found.found)
+        lot.front = found.subscriptions if is_full and len(lot.subscriptions) > 1 else frozenset()
+        if look.is_full_scan:
+            lot.full_scan_done(look.began, now)
+    keys = found.stepped_back.difference(look.claim.held)
+    if keys:
+        lot.held.add(keys, now)
+    more = bool(found.found) and (found.parked or bool(keys) or (look.claim.gaps is None and _numbered(found.kept)))
+    return Taken(look, found.kept, bool(found.found), more, found.unplaced)
 
 
-def _without(rows: list[Row], parked: list[Row]) -> list[Row]:
-    gone = {seq for seq, _ in parked}
-    return [row for row in rows if row[0] not in gone] if gone else rows
-
-
-def _waits(parked: list[Row]) -> bool:
-    return any(state in ("waiting", "unplaced") for _, state in parked)
-
-
-def _unplaced(parked: list[Row]) -> bool:
-    return any(state == "unplaced" for _, state in parked)
-
-
-def _numbered(kept: list[Kept]) -> bool:
-    return any(row[4] is not None for row, _ in kept)
-
-
-def _in_sequence(lane: Lane, token: int, rows: list[Row]) -> Flow[list[Kept]]:
-    """Let a number pass when the one before it is applied or in this claim; else hold it until its deadline."""
-    counted = [row[0] for row in rows if row[4] is not None]
-    if not counted:
-        return [(row, PASS) for row in rows]
-    answer = yield Query("progress", {"seqs": counted})
-    applied = dict(answer)
-    following: dict[tuple[int, str], int] = {}
-    held: set[tuple[int, str]] = set()
-    kept: list[Kept] = []
-    for row in sorted(rows, key=lambda row: (row[3], row[0])):
-        seq, key, number = row[0], (row[2], row[10]), row[4]  # by hash and name: two keys may have one hash
-        left: float | None = None
-        if key not in held:  # behind one that is held, everything of its key waits
-            if number is None:
-                kept.append((row, PASS))
-                continue
-            wanted = following.setdefault(key, applied[seq] + 1)
-            if number <= wanted:
-                following[key] = max(wanted, number + 1)
-                kept.append((row, Verdict(stale=number < wanted)))
-                continue
-            left = _patience(lane, row)
-            if left <= 0:
-                kept.append((row, Verdict(late=f"waited for number {wanted} of its key, which did not come in time")))
-                following[key] = number + 1
-                continue
-            held.add(key)
-        yield Query("hold", {"seq": seq, "worker": lane.owner, "token": token, "delay": left})
-    return kept
-
-
-def _patience(lane: Lane, row: Row) -> float:
-    """How many seconds a message may still wait for the number before it."""
-    subscription = lane.context.cache.catalog.subscriptions.get(row[1])
-    if subscription is None:  # a failover lost it; it is known again when this lane has read the catalog anew
-        return UNKNOWN_SECONDS
-    handler = lane.context.registry.of_type(subscription.consumer, subscription.type)
-    return handler.gap.total_seconds() - float(row[-1]) if handler else 0.0
+def _numbered(kept: Sequence[Kept]) -> bool:
+    return not {row.sequence for row, _ in kept} <= {None}
 
 
 def as_batch(lane: Lane, taken: Taken) -> Flow[list[Claimed]]:
@@ -298,37 +238,36 @@ def as_batch(lane: Lane, taken: Taken) -> Flow[list[Claimed]]:
     look, kept, *_ = taken
     if not lane.counts and _numbered(kept):  # another version counts them: look at them first from now on
         lane.counts, kept = True, []
-        yield from once(lane.context, Query("release", {"worker": lane.owner, "tokens": [look.token]}))
+        yield from lane.context.moves.claims.unclaim_tokens(lane.owner, [look.token])
     if not kept:
         let_go(lane, look.token)
         return []
-    cache = lane.context.cache
-    if any(row[1] not in cache.catalog.subscriptions for row, _ in kept):  # a failover lost it, others told it again
-        yield from load_catalog(lane.context, cache)
-    if not cache.catalog.knows(row[6] for row, _ in kept):  # a source is new
-        (names,) = yield from once(lane.context, Query("names"))
-        cache.catalog = cache.catalog.learned(names)
-    lane.lot, look.lot.swept_idle = look.lot, False
-    look.lot.is_light = sum(len(row[BODY] or b"") for row, _ in kept) <= LIGHT * len(kept)
+    cache, rows = lane.context.cache, [row for row, _ in kept]
+    if not cache.catalog.subscriptions.keys() >= {row.subscription for row in rows}:
+        yield from load_catalog(lane.context, cache)  # a failover lost it, others told it again
+    if not cache.catalog.numbers.keys() >= {row.source for row in rows}:  # a source is new
+        cache.learn((yield from lane.context.moves.catalog.names()))
+    lane.lot, look.lot.scanned_idle = look.lot, False
+    look.lot.is_light = sum([len(row.body or b"") for row in rows]) <= LIGHT * len(rows)
     if not look.past:
-        look.lot.floor = min(row[0] for row, _ in kept)
-    token = look.token
-    batch = [claimed(lane, token, row, verdict) for row, verdict in kept]
-    return sorted(batch, key=lambda message: (message.place, message.seq))
-
-
-def let_go(lane: Lane, *tokens: int) -> None:
-    """Forget tokens whose rows are known to be gone; out of the gate when none is left."""
-    lane.open_tokens.difference_update(tokens)
-    if not lane.open_tokens:
-        lane.gate.leave(lane)
+        look.lot.cursor = min([row.seq for row in rows])
+    batch = [claimed(lane, look.token, row, verdict) for row, verdict in kept]
+    return sorted(batch, key=IN_KEY)
 
 
 def served(lane: Lane, subscriptions: list[Subscription]) -> list[int]:
-    """The numbers of subscriptions, without those of which every version of the handler has paused."""
-    registry = lane.context.registry
+    """The numbers of subscriptions, without what is paused: by an operator, or as each handler's circuit is open."""
+    registry, pauses = lane.context.registry, lane.context.cache.catalog.pauses
     return [
         subscription.id
         for subscription in subscriptions
         if not registry.all_paused(subscription.consumer, lane.destination or subscription.type)
+        and not (pauses.rows and _is_paused(pauses, lane.destination, subscription))
     ]
+
+
+def _is_paused(pauses: Pauses, destination: str | None, subscription: Subscription) -> bool:
+    """Whether an operator has stopped it."""
+    if destination is not None:
+        return pauses.publishing(destination) is not None
+    return pauses.handling(subscription.consumer, subscription.type) is not None

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from onceward.blobs.bodies import LargeBodies
-from onceward.flow import COMMIT, Begin, Flow, Query, Request
+from onceward.domain.activity import Activity
+from onceward.domain.pauses import Pauses
+from onceward.flow import COMMIT, Begin, Flow, Request
 from onceward.registry import OUTBOX, Handler, Registry, Subscription
 from onceward.settings import Settings
+from onceward.stores.moves import Moves
 
 MOST_PLACED = 100
 """So many unhandled messages are placed in one transaction."""
+UNKNOWN = "MODULE:ATTR"
+"""What stands for the inbox in a command while it is not known how the program calls it."""
+LOOK_SECONDS = 0.5
+"""How often a process that claims, or reads sources, looks whether the catalog has changed: what is paused is in it."""
 LOOK_AGAIN = 1.0
 """After so many seconds a process looks again whether messages wait to be placed."""
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
@@ -30,33 +38,58 @@ class Catalog(NamedTuple):
     by_type: Mapping[str, Sequence[Subscription]] = _NOTHING
     relay: Subscription | None = None
     """The subscription of outgoing messages; None until a process has introduced itself."""
-    careful_until: float = 0.0
+    store_first_until: float = 0.0
     unplaced: frozenset[str] = frozenset()
     """Types that have consumers, and messages that came before those and are not placed yet."""
     read_at: float = 0.0
+    pauses: Pauses = Pauses()
+    """What operators have paused."""
 
-    def knows(self, numbers: Iterable[int]) -> bool:
-        """Whether it has the names behind all of them."""
-        return self.numbers.keys() >= set(numbers)
-
-    def learned(self, rows: Iterable[tuple[int, str]]) -> Catalog:
-        """The same with the names as they are now."""
-        numbers = dict(rows)
+    def learned(self, numbers: Mapping[int, str]) -> Catalog:
+        """The same with these names."""
         return self._replace(numbers=numbers, names={name: number for number, name in numbers.items()})
 
 
 class Try(NamedTuple):
-    """When the first try of a call was whose answer was lost, by the clock: what it stored, it stored then."""
+    """When a try of a call was that failed, by the clock: where an answer was lost, what it stored it stored then."""
 
     began: float
     ended: float
+    stored: frozenset[int] | None = None
+    """The numbers of what it has stored, where no answer was lost: it met another transaction, and was undone."""
 
 
 @dataclass(slots=True)
 class Cache:
-    """Holds the newest catalog. It is replaced as a whole, so a thread that took it sees one version of everything."""
+    """Holds the newest catalog. It is replaced as a whole, so a thread that took it sees one version of everything.
+
+    Threads read it anew beside each other. What one has just added is in every read that begins afterwards, and must
+    not get lost by one that began before and ends later.
+    """
 
     catalog: Catalog = field(default_factory=Catalog)
+    _reads: int = field(default=0, init=False)
+    _newest: int = field(default=0, init=False)
+    """The read that the catalog is of."""
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
+
+    def begin_read(self) -> int:
+        """Count a read of the catalog that begins now."""
+        with self._lock:
+            self._reads += 1
+            return self._reads
+
+    def put(self, catalog: Catalog, read: int) -> None:
+        """Take what was read, unless a read that began later has ended already."""
+        with self._lock:
+            if read > self._newest:
+                self.catalog, self._newest = catalog, read
+
+    def learn(self, numbers: Mapping[int, str]) -> Catalog:
+        """Take names that were read by themselves."""
+        with self._lock:
+            self.catalog = self.catalog.learned({**self.catalog.numbers, **numbers})
+            return self.catalog
 
 
 @dataclass(slots=True)
@@ -83,21 +116,40 @@ class Context:
     code_version: str
     settings: Settings
     registry: Registry
+    moves: Moves
+    """What the store can do."""
     cache: Cache = field(default_factory=Cache)
     introduction: Introduction = field(default_factory=Introduction)
-    program: str = "MODULE:ATTR"
-    """What the command line calls this inbox, where it knows."""
+    command: str = "onceward"
+    """How the command line is started;"""
+    program: str = UNKNOWN
+    """and what it calls this inbox, where it knows: MODULE:ATTR, or --store URL."""
     placing_at: float = float("-inf")
     """When a lane may fan out next because a message waits for it."""
     placing_limit: int = MOST_PLACED
     """How many are placed in one transaction: fewer after one that was not answered in time."""
     unplaceable: dict[int, tuple[int, float]] = field(default_factory=dict)
     """Unhandled messages whose placing the database refused: how often, and when each is tried again."""
+    look_at: float = float("inf")
+    """When this process looks again whether the catalog has changed; never before it was read."""
     clock: Callable[[], float] = time.monotonic
     large: LargeBodies = field(default_factory=LargeBodies)
     """Where bodies are that are too large for a row."""
+    activity: Activity = field(default_factory=Activity)
+    """What this process has seen happen and not yet written into the history."""
     stores_first: set[Handler] = field(default_factory=set)
     """Handlers whose messages are stored before they run inline: they call `message.once`, and there is one writer."""
+    calls_once: set[Handler] = field(default_factory=set)
+    """Handlers that were found to call `message.once`: their messages share no transaction."""
+
+    def hint(self, verb: str, *rest: object) -> str:
+        """A command about this inbox, to copy and run."""
+        inbox = UNKNOWN if verb == "run" and self.program.startswith("-") else self.program  # a store has no handlers
+        return " ".join(map(str, (self.command, verb, inbox, *rest)))
+
+    def forget(self) -> None:
+        """What was known of the database, as after a start: it is another one."""
+        self.cache, self.introduction = Cache(), Introduction()
 
     def short(self, *, durable: bool = True, by_index: bool = True) -> Begin:
         """A transaction of onceward's own statements only.
@@ -107,52 +159,48 @@ class Context:
         limit = self.settings.statement_limit.total_seconds()
         return Begin(limit, self.settings.lock_wait.total_seconds(), limit * 2, durable=durable, by_index=by_index)
 
-    def long(self, seconds: float, mark: str, *, savepoint: bool = False) -> Begin:
+    def long(self, seconds: float, fence: str, *, savepoint: bool = False) -> Begin:
         """A transaction in which a handler runs for up to so many seconds."""
         # The watch over the handler is the first to notice; the server's own limits are for a process that is stuck.
-        return Begin(seconds + 5, seconds + 5, seconds + 15, mark, savepoint=savepoint)
-
-    def inline(self, seconds: float, mark: str, *, forgets: bool) -> Begin:
-        """As `long`, for a message that comes with it: a copy waits for the first one's transaction for `lock_wait`."""
-        wait = self.settings.lock_wait.total_seconds()
-        # Whoever waits for an answer and will come again need not wait for the writer as long as a worker does.
-        return replace(self.long(seconds, mark), lock_limit=wait, writer_limit=wait if forgets else None)
+        return Begin(seconds + 5, seconds + 5, seconds + 15, fence, savepoint=savepoint)
 
 
-def once(context: Context, *requests: Request, durable: bool = True) -> Flow[tuple[list[Any], ...]]:
+def in_transaction(context: Context, *requests: Request, durable: bool = True) -> Flow[tuple[list[Any], ...]]:
     """Run statements in a short transaction of their own; they travel together."""
     answers = yield (context.short(durable=durable), *requests, COMMIT)
     return tuple(answers[1:-1])
 
 
-def look(context: Context, *requests: Request) -> Flow[tuple[list[Any], ...]]:
-    """As `once`, for people: what reads much is planned as the database likes."""
-    answers = yield (context.short(by_index=False), *requests, COMMIT)
-    return tuple(answers[1:-1])
-
-
 def load_catalog(context: Context, cache: Cache) -> Flow[None]:
     """Read names and subscriptions anew."""
-    requests = (Query("catalog"), Query("names"), Query("subscriptions"), Query("unhandled_types"))
-    version, names, subscriptions, waiting = yield from once(context, *requests)
-    number, since_crash = version[0]
-    known = [Subscription(*(*row[:5], bool(row[5]), *row[6:9], bool(row[9]))) for row in subscriptions]
+    read = cache.begin_read()
+    rows = yield from context.moves.catalog.load_catalog()
     by_type: dict[str, list[Subscription]] = {}
-    for subscription in known:
+    for subscription in rows.subscriptions:
         if subscription.consumer != OUTBOX and not subscription.retired:
             by_type.setdefault(subscription.type, []).append(subscription)
-    careful = context.settings.careful.total_seconds() - since_crash
+    left = context.settings.store_first_for.total_seconds() - rows.since_crash
     catalog = Catalog(
-        version=number,
-        subscriptions={subscription.id: subscription for subscription in known},
+        version=rows.version,
+        subscriptions={subscription.id: subscription for subscription in rows.subscriptions},
         by_type=by_type,
-        relay=next((subscription for subscription in known if subscription.consumer == OUTBOX), None),
-        careful_until=context.clock() + careful,
+        relay=next((one for one in rows.subscriptions if one.consumer == OUTBOX), None),
+        store_first_until=context.clock() + left,
         # No more can come while the version stays: see `hold_catalog` in `receive`.
-        unplaced=frozenset(kind for kind, subscription in waiting if subscription is None and kind in by_type),
+        unplaced=frozenset(one.type for one in rows.unhandled if one.subscription is None and one.type in by_type),
         read_at=context.clock(),
+        pauses=Pauses(rows.pauses, rows.now, context.clock()),
     )
-    cache.catalog = catalog.learned(names)
+    cache.put(catalog.learned(rows.names), read)
+    context.look_at = context.clock() + LOOK_SECONDS
+
+
+def stay_current(context: Context) -> Flow[None]:
+    """Read the catalog again, if it has changed; asked for when the time to look has come (`look_at`)."""
+    context.look_at = context.clock() + LOOK_SECONDS
+    version = yield from context.moves.catalog.catalog_version()
+    if version != context.cache.catalog.version:
+        yield from load_catalog(context, context.cache)
 
 
 def know_names(context: Context, cache: Cache, names: Iterable[str]) -> Flow[None]:
@@ -160,15 +208,7 @@ def know_names(context: Context, cache: Cache, names: Iterable[str]) -> Flow[Non
     catalog = cache.catalog
     if catalog.version < 0 or (catalog.unplaced and context.clock() >= catalog.read_at + LOOK_AGAIN):
         yield from load_catalog(context, cache)
-    unknown = sorted(set(names) - cache.catalog.names.keys())
+    unknown = set(names) - cache.catalog.names.keys()
     if unknown:
-        added = [Query("add_name", {"name": name}) for name in unknown]
-        yield from once(context, *added, Query("touch_catalog", {"crash": False}))
+        yield from context.moves.catalog.add_names(sorted(unknown))
         yield from load_catalog(context, cache)
-
-
-def know_numbers(cache: Cache, numbers: Iterable[int]) -> Flow[None]:
-    """Make sure that the names behind numbers are known, inside the transaction that is open."""
-    if not cache.catalog.knows(numbers):
-        rows = yield Query("names")
-        cache.catalog = cache.catalog.learned(rows)

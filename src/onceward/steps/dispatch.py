@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from onceward.errors import StoreConflict, StoreUnavailable
-from onceward.flow import RECONNECT, Flow, Query, Wait
+from onceward.flow import RECONNECT, Flow, Wait
 from onceward.registry import OUTBOX
-from onceward.steps.context import Context, once
+from onceward.steps.context import Context, stay_current
 
 LINGER = 5.0
 """For how many seconds the lane of a destination stays when there is nothing more to publish."""
@@ -35,6 +35,8 @@ def dispatch(relay: Dispatch, *, until_idle: bool = False) -> Flow[None]:
     poll = relay.context.settings.poll.total_seconds()
     while not relay.stopping():
         try:
+            if relay.context.clock() >= relay.context.look_at:
+                yield from stay_current(relay.context)
             found = yield from _awaiting(relay)
         except (StoreConflict, StoreUnavailable):
             yield RECONNECT
@@ -52,9 +54,9 @@ def dispatch(relay: Dispatch, *, until_idle: bool = False) -> Flow[None]:
 
 def _awaiting(relay: Dispatch) -> Flow[list[str]]:
     """The destinations with something due, without those that are served already and those that pause."""
-    registry = relay.context.registry
+    registry, pauses = relay.context.registry, relay.context.cache.catalog.pauses
     free = [one for one in relay.destinations if one not in relay.busy and not registry.all_paused(OUTBOX, one)]
+    free = [one for one in free if pauses.publishing(one) is None]
     if not free or relay.context.cache.catalog.relay is None:  # this process could not introduce itself yet
         return []
-    (rows,) = yield from once(relay.context, Query("awaiting", {"destinations": free}), durable=False)
-    return [name for (name,) in rows]
+    return (yield from relay.context.moves.claims.awaiting(free))

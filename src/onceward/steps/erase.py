@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from onceward.domain import identity, payload
 from onceward.domain.reference import split
 from onceward.errors import BodyLost, InvalidMessage
-from onceward.flow import COMMIT, ROLLBACK, Flow, Query
+from onceward.flow import Flow
 from onceward.message import NO_HEADERS
 from onceward.registry import key_at
 from onceward.steps.blob import read, remove_unreferred
-from onceward.steps.context import Context, once
+from onceward.steps.context import Context
 from onceward.steps.operate import discard
+from onceward.stores.moves.operations import Order
 
-PAGE = 500
+CHUNK = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,22 +69,22 @@ def search(context: Context, test: Test) -> Flow[list[Match]]:
     found: dict[int, Match] = {}
     after = 0
     while True:
-        (rows,) = yield from once(context, Query("bodies_after", {"after": after, "limit": PAGE}))
-        for seq, kind, source, key, headers, body, status in rows:
-            if test.holds(key, headers, (yield from _whole(context, test, headers, body))):
-                found[seq] = Match(seq, kind, source, status)
-        if len(rows) < PAGE:
+        bodies = yield from context.moves.retention.bodies_after(after, CHUNK)
+        for one in bodies:
+            if test.holds(one.key, one.headers, (yield from _whole(context, test, one.headers, one.body))):
+                found[one.seq] = Match(one.seq, one.type, one.source, one.status)
+        if len(bodies) < CHUNK:
             break
-        after = rows[-1][0]
+        after = bodies[-1].seq
     after = 0
     while True:
-        (rows,) = yield from once(context, Query("cases_after", {"after": after, "limit": PAGE}))
-        for _, seq, kind, source, key, headers, body, status in rows:
-            if seq not in found and test.holds(key, headers, body):
-                found[seq] = Match(seq, kind, source, status, quarantined=True)
-        if len(rows) < PAGE:
+        cases = yield from context.moves.retention.cases_after(after, CHUNK)
+        for case in cases:
+            if case.seq not in found and test.holds(case.key, case.headers, case.body):
+                found[case.seq] = Match(case.seq, case.type, case.source, case.status, quarantined=True)
+        if len(cases) < CHUNK:
             return sorted(found.values(), key=lambda match: match.seq)
-        after = rows[-1][0]
+        after = cases[-1].case
 
 
 def _whole(context: Context, test: Test, headers: str | None, body: bytes | None) -> Flow[bytes | None]:
@@ -100,22 +100,14 @@ def _whole(context: Context, test: Test, headers: str | None, body: bytes | None
 
 def same_id(context: Context, source: str, message_id: str) -> Flow[list[int]]:
     """The numbers of an id, for every consumer, and of what their handlers sent."""
-    params = {"source": source, **identity.stored_range(message_id)}
-    (rows,) = yield from once(context, Query("same_id", params))
-    return sorted(seq for (seq,) in rows)
+    return (yield from context.moves.retention.same_id(source, **identity.stored_range(message_id)))
 
 
 def erase(context: Context, seq: int, *, actor: str, reason: str) -> Flow[bool]:
     """Erase one message; False when it is running, waits behind another number of its key, or is not there."""
     yield from discard(context, seq, actor=actor, reason=reason)
-    yield context.short()
-    rows: list[Any] = yield Query("lock_finished", {"seq": seq})
-    if not rows:
-        yield ROLLBACK
+    blobs = yield from context.moves.retention.erase(Order(seq, actor, reason))
+    if blobs is None:
         return False
-    blobs = [name for name in rows[0][1:] if name is not None]
-    yield Query("erase", {"seq": seq})
-    yield Query("add_audit", {"action": "erase", "seq": seq, "actor": actor, "reason": reason})
-    yield COMMIT
     yield from remove_unreferred(context, blobs)
     return True

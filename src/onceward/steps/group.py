@@ -2,17 +2,18 @@
 
 Invariant: every message of the group is in exactly one place: still to run, standing (its handler has returned),
 failed, to be given back, or to be run again alone. Going back to a savepoint undoes only what used the transaction
-since then: those messages are to run again, and no others. Messages of one key never overtake each other: whoever
+since then: those messages are to run again, and no others. Messages of one key never overtake each other: what
 follows one that failed or runs alone later goes with it.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 from onceward.errors import NeedsAlone
+from onceward.message import Delivery, Outgoing
 from onceward.registry import Handler
 from onceward.retry import Again, Dead, Reject
 from onceward.steps.lane import Claimed
@@ -21,7 +22,7 @@ SPACING = 20
 """After so many messages that used the transaction a savepoint is made: each costs a round trip, and without one a
 failure runs as many again. Those are quick ones, for"""
 SLOW = 0.001
-"""a handler that took longer than this, its statements apart, may have called somebody: it gets one of its own."""
+"""a handler that took longer than this, its statements apart, may have called a service: it gets one of its own."""
 MOST_SAVEPOINTS = 50
 """In one transaction, those of handlers included: beyond 64 PostgreSQL becomes slow for everyone."""
 
@@ -54,19 +55,44 @@ class Group:
         self._since: list[Claimed] = []
         """Those that used the transaction since the last savepoint."""
         self.savepoints = 0
+        self.is_spoiled = False
+        """A handler that failed has written, and there is no savepoint to go back to."""
         self._is_split = False
         """A batch has failed, so one of its messages will: each gets a savepoint."""
+        self.handlers = {message.handler for message in messages if message.handler is not None}
+        """What is asked of handlers is asked once for all their messages."""
         self.shares = len(messages) > 1
+        self.leaves_something = False
+        """A handler has sent messages, or left calls for after its commit."""
+        self.calls_once: list[Handler] = []
+        """They were found to use `message.once`, which needs a transaction for each message."""
 
     @property
     def rest(self) -> list[Claimed]:
         """What is still to run."""
         return [message for part in self._waiting for message in part]
 
+    @property
+    def sent(self) -> list[Delivery]:
+        """What was sent by those that stand."""
+        return [one for outbox in self._outboxes for one in outbox.deliveries]
+
+    @property
+    def calls(self) -> list[Callable[[], Any]]:
+        """What those that stand have left for after the commit."""
+        return [call for outbox in self._outboxes for call in outbox.calls]
+
+    @property
+    def _outboxes(self) -> list[Outgoing]:
+        if not self.leaves_something:  # the usual case
+            return []
+        requests = [message.call for message in self.standing if message.call and not message.stale]
+        return [request.message.outbox for request in requests if request.message.outbox]
+
     def next(self) -> list[Claimed]:
         """The messages of the next call; none where the group is at its end."""
         while self._waiting:
-            if not self._is_disturbed:
+            if not self._is_reduced:
                 return self._waiting.popleft()
             part = [message for message in self._waiting.popleft() if not self._goes_along(message)]
             if part:
@@ -74,12 +100,20 @@ class Group:
         return []
 
     @property
-    def _is_disturbed(self) -> bool:
+    def _is_reduced(self) -> bool:
         """Whether a message of the group is not to run, or not now: then others may have to go along."""
         return bool(self.failures or self.alone or self.given_back)
 
     def leave(self, held: Iterable[Claimed]) -> None:
-        """The group ends: what is still to run, or held beside it, goes along where it must not run now either."""
+        """The group ends: what is still to run, or held beside it, goes along where it must not run now either.
+
+        So does what was to run alone, where one before it ran again since, and failed then.
+        """
+        if not self._is_reduced and not self._is_split:  # the usual case
+            return
+        alone, self.alone = self.alone, []
+        for message in alone:
+            (self.given_back if self._is_behind(message) else self.alone).append(message)
         rest = [message for message in self.rest if not self._goes_along(message)]
         if self._is_split:  # together they would only fail again, in the same way
             self.alone += rest
@@ -89,32 +123,38 @@ class Group:
             self._goes_along(message)
 
     def _goes_along(self, message: Claimed) -> bool:
-        """Whether it follows one that has failed or is put aside, or its handler has paused; then it goes with it."""
-        if not self._is_disturbed:
+        """Whether it follows one that failed or runs alone later, or its handler has paused; then it goes with it."""
+        if not self._is_reduced:
             return False
         if any(message.follows(one) for one in self.alone):
             self.alone.append(message)
             return True
-        ahead = [*(failure.message for failure in self.failures), *self.given_back]
         is_paused = message.handler is not None and message.handler.is_paused
-        if is_paused or any(message.follows(one) for one in ahead):
+        if is_paused or self._is_behind(message):
             self.given_back.append(message)
             return True
         return False
+
+    def _is_behind(self, message: Claimed) -> bool:
+        """Whether one before it in its key has failed or was given back."""
+        ahead = [*(failure.message for failure in self.failures), *self.given_back]
+        return any(message.follows(one) for one in ahead)
 
     def stands(self, part: list[Claimed], *, touched: bool) -> None:
         """A handler has returned."""
         self.standing += part
         for message in part:
-            if message.handler and message.handler.breaker and message.handler.breaker.succeeded():
-                self.recovered.append(message.handler)
+            handler = message.handler
+            if handler and handler.breaker and handler.breaker.failed_in_row and handler.breaker.succeeded():
+                self.recovered.append(handler)
         if touched:
             self._since += part
 
     def wants_savepoint(self, seconds: float) -> bool:
         """Whether what was just run, for so long beside its statements, is to be kept whatever comes after it."""
-        is_due = seconds > SLOW or len(self._since) >= (1 if self._is_split else SPACING)
-        return bool(self._waiting and self._since) and is_due
+        if not self._since or not self._waiting:
+            return False
+        return seconds > SLOW or len(self._since) >= (1 if self._is_split else SPACING)
 
     def saved(self) -> None:
         """A savepoint was made: what stands, stands whatever fails."""
@@ -136,6 +176,8 @@ class Group:
             self._is_split = True
         elif infrastructure or isinstance(error, NeedsAlone):
             self.alone += part
+            if part[0].handler and isinstance(error, NeedsAlone):
+                self.calls_once.append(part[0].handler)
         else:
             self.failures.append(failure_of(part[0], error))
 
@@ -150,5 +192,12 @@ def failure_of(message: Claimed, error: BaseException) -> Failure:
 
 def _parts(messages: list[Claimed]) -> list[list[Claimed]]:
     """The messages that share one call: each its own, except for a handler that takes them all."""
-    first = messages[0].handler
-    return [messages] if first and first.batch else [[message] for message in messages]
+    parts: list[list[Claimed]] = []
+    for message in messages:
+        handler = message.handler
+        last = parts[-1] if parts else None
+        if last and handler and handler.batch and last[0].handler is handler and len(last) < handler.group:
+            last.append(message)
+        else:
+            parts.append([message])
+    return parts

@@ -7,27 +7,26 @@ Messages of one key never overtake each other: what follows a message that faile
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
 
 from onceward.errors import ClaimLost, RightsMissing, StoreConflict, StoreError, StoreUnavailable, VersionUnknown
-from onceward.flow import Flow, Query, Wait
+from onceward.flow import Flow, Wait
 from onceward.registry import Handler
 from onceward.steps.attempt import Failed, attempt, forget_claims, reconnect, still_ours, undo
 from onceward.steps.blob import prepare
-from onceward.steps.claim import as_batch, let_go
-from onceward.steps.context import once
+from onceward.steps.claim import as_batch
 from onceward.steps.group import failure_of
-from onceward.steps.lane import Claimed, Lane, fetched
-from onceward.steps.settle import hasten, move, postpone, put_off, release, settle
-from onceward.steps.suspects import next_batch
+from onceward.steps.isolated import next_batch
+from onceward.steps.lane import IN_KEY, Claimed, Lane, fetched, let_go
+from onceward.steps.settle import hasten, move, postpone, put_off, settle, unclaim
 
 SHORTEST_REST, LONGEST_REST = 0.5, 10.0
 """Seconds for which a message of a version that only other workers know is not claimed again."""
 
 
 def work(lane: Lane, *, until_idle: bool = False) -> Flow[int]:
-    """The life of a lane: claim, handle, wait; answers how many messages it finished."""
+    """The life of a lane: claim, handle, wait; returns how many messages it finished."""
     batch: list[Claimed] = []
     trouble: StoreError | None = None
     troubles = 0
@@ -50,16 +49,16 @@ def work(lane: Lane, *, until_idle: bool = False) -> Flow[int]:
         if trouble:
             yield from _recover(lane, trouble)
         if batch:
-            yield from release(lane, batch)
+            yield from unclaim(lane, batch)
             let_go(lane, batch[0].token)
     finally:
-        lane.gate.leave(lane)  # whoever is still inside would wait for ever for one that asked to be alone
+        lane.isolation.leave(lane)  # whoever is still inside would wait for ever for one that asked to be alone
     return lane.finished
 
 
 def _rest(lane: Lane, *, until_idle: bool) -> Flow[bool]:
-    """Nothing was claimed: wait a moment; answers whether there is nothing left to do."""
-    if lane.wants_alone or lane.gate.closed:
+    """Nothing was claimed: wait a moment; returns whether there is nothing left to do."""
+    if lane.wants_alone or lane.isolation.closed:
         yield Wait(0.01)
         return False
     if not until_idle:
@@ -68,16 +67,17 @@ def _rest(lane: Lane, *, until_idle: bool) -> Flow[bool]:
         now, poll = lane.context.clock(), lane.context.settings.poll.total_seconds()
         yield Wait(min((poll, *(lot.wait(now) for lot in lane.lots))))
         return False
-    is_idle = all(lot.floor == 0 and lot.swept_at != float("-inf") and lot.swept_idle for lot in lane.lots)
+    is_idle = all(lot.cursor == 0 and lot.scanned_at != float("-inf") and lot.scanned_idle for lot in lane.lots)
     lane.looked_at = float("-inf")
     for lot in lane.lots:
-        lot.swept_idle = True
-        lot.begin_anew()  # idle is only what a look from the very beginning finds idle
+        lot.scanned_idle = True
+        lot.begin_anew()  # idle is only what a full scan finds idle
     return is_idle
 
 
 def _recover(lane: Lane, trouble: StoreError) -> Flow[None]:
     """Get back to a clean connection and let go of whatever a lost answer may have left in our name."""
+    lane.looked_at = float("-inf")  # a look for isolated messages that was lost has not said that there are none
     if isinstance(trouble, StoreUnavailable):
         yield from reconnect(lane)
     else:
@@ -85,55 +85,86 @@ def _recover(lane: Lane, trouble: StoreError) -> Flow[None]:
     yield from forget_claims(lane)
 
 
+@dataclass(slots=True)
+class Held:
+    """What a lane has claimed and not yet run to its end."""
+
+    pending: list[Claimed]
+    """In order; those that may share a transaction do."""
+    alone: list[Claimed] = field(default_factory=list)
+    """Each has a transaction to itself, behind the others."""
+
+    def leave(self, gone: Collection[Claimed]) -> None:
+        """These are not ours any more."""
+        self.pending = [message for message in self.pending if message not in gone]
+        self.alone = [message for message in self.alone if message not in gone]
+
+
 def handle(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:
-    """Run a batch to its end, group by group. Alone runs what wants to, and what a lost transaction left in doubt."""
-    yield from prepare(lane.context)
-    token, misplaced = batch[0].token, [message for message in batch if message.elsewhere]
-    if misplaced:
-        moved = yield from _move_on(lane, misplaced, batch)
-        batch = [message for message in batch if message not in moved]
-    resting = (yield from _let_rest(lane, batch)) + (yield from _give_back(lane, batch))
-    pending = [message for message in batch if message not in resting]
-    alone: list[Claimed] = []
+    """Run a batch to its end: take a group, attempt it, and go on with what is left.
+
+    Of what was claimed some moves on, rests or is given back before that; a transaction that is lost has a reaction of
+    its own. Returns what was claimed along with the last group.
+    """
+    if lane.context.large.store is not None:
+        yield from prepare(lane.context)
+    token, held, began = batch[0].token, Held(batch), lane.context.clock()
     following: list[Claimed] = []
-    began = lane.context.clock()
-    while pending or alone:
-        if pending and not alone and _takes_too_long(lane, began):
-            yield from release(lane, pending)
-            lane.ring()
-            break
-        if lane.stopping():
-            yield from release(lane, pending + alone)
-            break
-        group = yield from _with_body(lane, _next_group(pending, alone))
+    yield from _sort_out(lane, held)
+    while (held.pending or held.alone) and not (yield from _gives_up(lane, held, began)):
+        group = yield from _with_body(lane, _next_group(held))
         if group[0].elsewhere:  # its body is large, and was not here before
-            moved = yield from _move_on(lane, group, pending + alone)
-            pending = [message for message in pending if message not in moved]
-            alone = [message for message in alone if message not in moved]
+            yield from _move_on(lane, group, held)
             continue
-        attempted = yield from attempt(lane, group, pending + alone, ride=not pending and not alone)
+        rest = held.pending + held.alone
+        attempted = yield from attempt(lane, group, rest, claim_next=not rest)
         if attempted.lost is not None:
-            pending, alone = yield from _after_loss(lane, group, attempted.lost, pending, alone)
+            yield from _after_loss(lane, group, attempted.lost, held)
             continue
         lane.finished += len(attempted.finished)
-        lane.go_on()
+        lane.group_succeeded()
         for handler in attempted.recovered:
             yield from hasten(lane, handler)
         following = (yield from as_batch(lane, attempted.following)) if attempted.following else []
-        gone = {*attempted.given_back, *attempted.alone}
-        pending = [message for message in (*attempted.rest, *pending) if message not in gone]
-        alone = _in_order({*alone, *attempted.alone} - {*attempted.given_back})
+        held.pending = [*attempted.rest, *held.pending]
+        if attempted.given_back or attempted.alone:
+            held.leave({*attempted.given_back, *attempted.alone})
+        if held.alone or attempted.alone:
+            held.alone = _in_order({*held.alone, *attempted.alone} - {*attempted.given_back})
     let_go(lane, token)
     lane.active_at = lane.context.clock()
     return following
 
 
-def _takes_too_long(lane: Lane, began: float) -> bool:
-    """Whether the rest of a claim is better given back, for other lanes: its handlers are slower than they were."""
-    return lane.lot is not None and lane.lot.takes_too_long(lane.context.clock() - began)
+def _sort_out(lane: Lane, held: Held) -> Flow[None]:
+    """What is not to run here, or not now: it moves on, rests, or is left to others."""
+    misplaced = [message for message in held.pending if message.elsewhere]
+    if misplaced:
+        yield from _move_on(lane, misplaced, held)
+    batch = held.pending
+    handlers = {one for one in {message.handler for message in batch} if one and one.breaker and one.breaker.was_open}
+    unknown = [message for message in batch if message.problem and isinstance(message.problem, VersionUnknown)]
+    if handlers:
+        yield from _let_rest(lane, handlers, held)
+    if unknown:
+        yield from _give_back(lane, unknown, batch, held)
 
 
-def _move_on(lane: Lane, messages: list[Claimed], held: list[Claimed]) -> Flow[list[Claimed]]:
+def _gives_up(lane: Lane, held: Held, began: float) -> Flow[bool]:
+    """Whether the rest of a claim is given back: at a stop, or to other lanes where its handlers have become slower."""
+    lot = lane.lot
+    slow = lot is not None and not lot.steady and lane.context.clock() - began > 2 * lot.seconds
+    if slow and not held.alone:
+        yield from unclaim(lane, held.pending)
+        lane.notify()
+        return True
+    if lane.stopping():
+        yield from unclaim(lane, held.pending + held.alone)
+        return True
+    return False
+
+
+def _move_on(lane: Lane, messages: list[Claimed], held: Held) -> Flow[None]:
     """Move messages to where they belong in the order; then give back what comes after them, here or there."""
     for message in messages:
         try:
@@ -143,9 +174,10 @@ def _move_on(lane: Lane, messages: list[Claimed], held: list[Claimed]) -> Flow[l
         except StoreError as error:  # it belongs to this message alone
             yield from undo(lane)
             yield from settle(lane, failure_of(message, error))
-    behind = [one for one in held if one not in messages and any(_is_behind(one, moved) for moved in messages)]
-    yield from release(lane, behind)
-    return messages + behind
+    rest = [one for one in held.pending + held.alone if one not in messages]
+    behind = [one for one in rest if any(_is_behind(one, moved) for moved in messages)]
+    yield from unclaim(lane, behind)
+    held.leave(messages + behind)
 
 
 def _is_behind(one: Claimed, moved: Claimed) -> bool:
@@ -158,6 +190,8 @@ def _is_behind(one: Claimed, moved: Claimed) -> bool:
 
 def _with_body(lane: Lane, group: list[Claimed]) -> Flow[list[Claimed]]:
     """A group that is about to run; one whose body does not come is put off or charged, and the others go on."""
+    if group[0].offloaded is None:
+        return group
     try:
         return (yield from fetched(lane, group))
     except (StoreConflict, RightsMissing):
@@ -167,68 +201,66 @@ def _with_body(lane: Lane, group: list[Claimed]) -> Flow[list[Claimed]]:
         return [replace(group[0], problem=error)]
 
 
-def _after_loss(
-    lane: Lane, group: list[Claimed], lost: Failed, pending: list[Claimed], alone: list[Claimed]
-) -> Flow[tuple[list[Claimed], list[Claimed]]]:
-    """Nothing of a group is committed; answers what runs next, and what runs alone."""
+def _after_loss(lane: Lane, group: list[Claimed], lost: Failed, held: Held) -> Flow[None]:
+    """Nothing of a group is committed: what is still ours, and not at fault, runs again."""
+    rest = group + held.pending
     if isinstance(lost.error, ClaimLost):
         mine = yield from still_ours(lane, group[0])
-        held = [message for message in group + pending if message.seq in mine]
-        return held, [message for message in alone if message.seq in mine]
+        held.pending = [message for message in rest if message.seq in mine]
+        held.alone = [message for message in held.alone if message.seq in mine]
+        return
     culprit = group[0] if len(group) == 1 else lost.culprit
     if culprit is None or (lost.infrastructure and len(group) > 1):  # perhaps one of them is at fault
-        doubtful = _with_followers(group, group + pending)
-        return [message for message in pending if message not in doubtful], _in_order({*alone, *doubtful})
-    gone = yield from _settle_one(lane, culprit, lost, [*group, *pending, *alone])
-    rest = [message for message in group + pending if message not in gone]
-    return rest, [message for message in alone if message not in gone]
+        doubtful = _with_followers(group, rest)
+        held.leave(doubtful)
+        held.alone = _in_order({*held.alone, *doubtful})
+        return
+    gone = yield from _settle_one(lane, culprit, lost, [*rest, *held.alone])
+    held.pending = rest
+    held.leave(gone)
 
 
 def _in_order(messages: Iterable[Claimed]) -> list[Claimed]:
-    return sorted(messages, key=lambda message: (message.place, message.seq))
+    return sorted(messages, key=IN_KEY)
 
 
-def _let_rest(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:
+def _let_rest(lane: Lane, handlers: Iterable[Handler], held: Held) -> Flow[None]:
     """Put off what must not run: a claim goes by type, and may bring a version whose handler has paused."""
-    pauses = {handler: handler.pause_left for handler in {message.handler for message in batch} if handler}
+    pauses = {handler: handler.pause_left for handler in handlers}
     if not any(pauses.values()):
-        return []
-    paused = [message for message in batch if message.handler and pauses[message.handler]]
-    behind = [message for message in _with_followers(paused, batch) if message not in paused]
+        return
+    paused = [message for message in held.pending if message.handler and pauses.get(message.handler)]
+    behind = [message for message in _with_followers(paused, held.pending) if message not in paused]
     yield from put_off(lane, paused, min(filter(None, pauses.values())))
-    yield from release(lane, behind)
-    return paused + behind
+    yield from unclaim(lane, behind)
+    held.leave(paused + behind)
 
 
-def _give_back(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:
+def _give_back(lane: Lane, unknown: list[Claimed], batch: list[Claimed], held: Held) -> Flow[None]:
     """Leave to others what they have a handler for and this process has not: versions differ while a release is on."""
-    problems = {message: message.problem for message in batch if isinstance(message.problem, VersionUnknown)}
-    lines = sorted({problem.line for problem in problems.values()})
-    if not lines:
-        return []
-    answers = yield from once(lane.context, *(Query("handled_elsewhere", {"line": line}) for line in lines))
-    handled = {line for line, ((known,),) in zip(lines, answers, strict=True) if known}
+    problems = {message: message.problem for message in unknown if isinstance(message.problem, VersionUnknown)}
+    handled = yield from lane.context.moves.claims.handled_elsewhere(sorted({one.line for one in problems.values()}))
     theirs = [message for message, problem in problems.items() if problem.line in handled]
     if not theirs:
-        return []
+        return
     behind = [message for message in _with_followers(theirs, batch) if message not in theirs]
     # It is found again by us or by them: the longer it has taken, the longer it rests, so that we get to our own work.
     rest = min(max(max(message.age for message in theirs) / 2, SHORTEST_REST), LONGEST_REST)
     yield from put_off(lane, theirs, random.uniform(rest / 2, rest))  # noqa: S311 - spreads load, keeps no secret
-    yield from release(lane, behind)
-    return theirs + behind
+    yield from unclaim(lane, behind)
+    held.leave(theirs + behind)
 
 
-def _next_group(pending: list[Claimed], alone: list[Claimed]) -> list[Claimed]:
+def _next_group(held: Held) -> list[Claimed]:
     """Take the messages that may share the next transaction."""
+    pending = held.pending
     if not pending:
-        return [alone.pop(0)]
+        return [held.alone.pop(0)]
     size = 1
     while size < len(pending) and pending[size].may_join(pending[0], size + 1):
         size += 1
-    group = pending[:size]
-    del pending[:size]
-    return group
+    held.pending = pending[size:]
+    return pending[:size]
 
 
 def _with_followers(chosen: list[Claimed], among: list[Claimed]) -> list[Claimed]:
@@ -237,7 +269,7 @@ def _with_followers(chosen: list[Claimed], among: list[Claimed]) -> list[Claimed
 
 
 def _settle_one(lane: Lane, message: Claimed, lost: Failed, held: list[Claimed]) -> Flow[list[Claimed]]:
-    """Charge the one that was at fault, and give back what must not run now. Answers what is no longer held."""
+    """Charge the one that was at fault, and give back what must not run now. Returns what is no longer held."""
     if lost.infrastructure:
         yield from postpone(lane, message, lost.error)
     else:
@@ -245,7 +277,7 @@ def _settle_one(lane: Lane, message: Claimed, lost: Failed, held: list[Claimed])
     rest = [one for one in held if one is not message]
     followers = [one for one in rest if one.follows(message)]
     behind = _with_followers(followers + _held_back(rest, message.handler), rest)
-    yield from release(lane, behind)
+    yield from unclaim(lane, behind)
     return [message, *behind]
 
 

@@ -1,6 +1,6 @@
 """Introduce: tell the database what this process handles and where it gets messages from.
 
-Invariant: what is there already is only read, and a change is made in a short transaction of its own. Whoever receives
+Invariant: what is there already is only read, and a change is made in a short transaction of its own. Receiving
 inside a caller's transaction holds the catalog until that ends (`join.py`), so a change finds those messages committed
 or is found by them. It does not wait for them for long: what cannot be written yet is `pending` and is tried again,
 and everything else goes on meanwhile.
@@ -9,14 +9,14 @@ and everything else goes on meanwhile.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
 
 from onceward.errors import StoreUnavailable
-from onceward.flow import COMMIT, ROLLBACK, Begin, Flow, Query
+from onceward.flow import Flow
 from onceward.registry import ANY_TYPE, OUTBOX
-from onceward.steps.context import Cache, Catalog, Context, Introduction, know_names, load_catalog, once
+from onceward.steps.context import Cache, Catalog, Context, know_names, load_catalog
 from onceward.steps.prune import declare_sources
+from onceward.stores.moves.catalog import Holder, NewSubscription
 
 log = logging.getLogger("onceward")
 
@@ -27,7 +27,7 @@ LONGEST_PAUSE = 30.0
 MOST_TRIES = 6
 """So often it is tried in a row while only others that introduce themselves are in the way."""
 
-Wanted = dict[tuple[str, str], dict[str, Any]]
+Wanted = dict[tuple[str, str], NewSubscription]
 
 
 def introduce(context: Context, types: Collection[str] = (), *, anew: bool = False) -> Flow[None]:
@@ -39,7 +39,8 @@ def introduce(context: Context, types: Collection[str] = (), *, anew: bool = Fal
         state.declared = declared
     elif state.pending and context.clock() >= state.again_at:
         yield from subscribe(context, context.cache, state.pending)
-    refuse_pending(context, types)
+    if state.pending:
+        refuse_pending(context, types)
 
 
 def stay_introduced(context: Context) -> Flow[int]:
@@ -49,7 +50,7 @@ def stay_introduced(context: Context) -> Flow[int]:
     retired and never removed. What others have changed or retired since then stays so.
     """
     yield from introduce(context)
-    ((version, _),), *_ = yield from once(context, Query("catalog"))
+    version = yield from context.moves.catalog.catalog_version()
     if version != context.cache.catalog.version:
         yield from load_catalog(context, context.cache)
     pending, before = context.introduction.pending, context.introduction.before
@@ -57,14 +58,14 @@ def stay_introduced(context: Context) -> Flow[int]:
     if pending or version not in before:
         lost -= {(known.consumer, known.type) for known in context.cache.catalog.subscriptions.values()}
     if lost:
-        log.warning("the database has lost what this process told it, which tells it again: %s", _named(lost))
+        log.warning("the database has lost subscriptions of this process, which are written again: %s", _named(lost))
         yield from subscribe(context, context.cache, lost | pending)
         yield from declare_sources(context, context.cache)
     return len(lost)
 
 
 def refuse_pending(context: Context, types: Collection[str]) -> None:
-    """Refuse what others would get and our own handler would not: once it is stored, nobody would notice."""
+    """Refuse what others would get and our own handler would not: once it is stored, it would not be noticed."""
     for consumer, kind in sorted(context.introduction.pending):
         if kind in types and kind in context.cache.catalog.by_type:
             raise StoreUnavailable(
@@ -80,11 +81,11 @@ def subscribe(context: Context, cache: Cache, only: Collection[tuple[str, str]] 
     yield from know_names(context, cache, {context.service, OUTBOX, *consumers})
     missing = _missing(context, cache.catalog, only)
     while missing and not (yield from _write(context, missing)):
-        holders = yield from _holders(context)
+        holders = yield from context.moves.catalog.holders()
         yield from load_catalog(context, cache)
         missing = _missing(context, cache.catalog, only)
         if missing and (holders or context.introduction.tries >= MOST_TRIES):
-            _note_pending(context, missing, holders)
+            _set_pending(context, missing, holders)
             return
         # Nobody stores with tx=: another thread or program was introducing itself, and has perhaps written the same.
     if missing:
@@ -140,7 +141,7 @@ def _columns(  # noqa: PLR0913 - the columns of the row
     sequence: str | None = None,
     on_dead: str = "block",
     aggregate: str | None = None,
-) -> dict[str, Any]:
+) -> NewSubscription:
     return {
         "consumer": catalog.names[consumer],
         "type": kind,
@@ -152,19 +153,27 @@ def _columns(  # noqa: PLR0913 - the columns of the row
     }
 
 
-def _write(context: Context, missing: Mapping[tuple[str, str], dict[str, Any]]) -> Flow[bool]:
+def _write(context: Context, missing: Mapping[tuple[str, str], NewSubscription]) -> Flow[bool]:
     """Write subscriptions; False while others are in the way."""
-    if not (yield from lock_catalog(context, context.introduction)):
-        return False
-    context.introduction.before.add(context.cache.catalog.version)
-    for _, row in sorted(missing.items()):
-        yield Query("subscribe", row)
-    yield Query("touch_catalog", {"crash": False})
-    yield COMMIT
-    return True
+    state = context.introduction
+    before = context.cache.catalog.version
+    rows = [row for _, row in sorted(missing.items())]
+    wait = catalog_wait(context, state.tries)
+    written = yield from context.moves.catalog.subscribe(rows, wait)
+    if written:
+        state.before.add(before)
+    else:
+        state.again_at = context.clock() + min(wait * 10, LONGEST_PAUSE)
+        state.tries += 1
+    return written
 
 
-def _note_pending(context: Context, missing: Collection[tuple[str, str]], holders: list[Any]) -> None:
+def catalog_wait(context: Context, tries: int) -> float:
+    """For how many seconds a change of the catalog waits for callers' transactions."""
+    return float(min(FIRST_WAIT * 2**tries, context.settings.lock_wait.total_seconds()))
+
+
+def _set_pending(context: Context, missing: Collection[tuple[str, str]], holders: Sequence[Holder]) -> None:
     context.introduction.pending = frozenset(missing)
     log.warning("not subscribed yet: %s. %s", _named(missing), _told(holders))
 
@@ -173,35 +182,13 @@ def _named(subscriptions: Collection[tuple[str, str]]) -> str:
     return ", ".join(f"{consumer} to {kind}" for consumer, kind in sorted(subscriptions))
 
 
-def lock_catalog(context: Context, state: Introduction) -> Flow[bool]:
-    """Begin a transaction that may change who wants what; False, without one, while callers' are in the way."""
-    statement = context.settings.statement_limit.total_seconds()
-    wait = min(FIRST_WAIT * 2**state.tries, context.settings.lock_wait.total_seconds())
-    yield Begin(statement, wait, statement)
-    try:
-        yield Query("lock_catalog")
-    except StoreUnavailable:
-        yield ROLLBACK  # fails where it was not the lock
-        state.again_at = context.clock() + min(wait * 10, LONGEST_PAUSE)
-        state.tries += 1
-        return False
-    return True
-
-
 def in_the_way(context: Context) -> Flow[str]:
     """A sentence about the transactions that hold the catalog."""
-    return _told((yield from _holders(context)))
+    return _told((yield from context.moves.catalog.holders()))
 
 
-def _holders(context: Context) -> Flow[list[Any]]:
-    (rows,) = yield from once(context, Query("catalog_holders"))
-    return rows
-
-
-def _told(rows: list[Any]) -> str:
-    if not rows:
+def _told(holders: Sequence[Holder]) -> str:
+    if not holders:
         return "The transactions in the way have ended; it is tried again"
-    holders = [f"pid {pid} ({name or 'without application_name'}, open for {age:.0f} s)" for pid, name, age in rows]
-    return (
-        f"Transactions that stored messages with tx= are open: {', '.join(holders)}. It is tried again until they end"
-    )
+    names = [f"pid {one.pid} ({one.name or 'without application_name'}, open for {one.age:.0f} s)" for one in holders]
+    return f"Transactions that stored messages with tx= are open: {', '.join(names)}. It is tried again until they end"

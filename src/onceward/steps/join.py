@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from onceward.errors import StoreConflict
-from onceward.flow import Do, Flow, Outcome, Query
+from onceward.flow import Do, Flow, Outcome
 from onceward.message import Delivery, Receipt
-from onceward.steps.context import Cache, Context, know_names, load_catalog, once
+from onceward.steps.context import Cache, Context, know_names, load_catalog
 from onceward.steps.introduce import introduce, subscribe
 from onceward.steps.prune import declare_sources
 from onceward.steps.receive import receive
@@ -25,31 +25,40 @@ Apart = Callable[[Callable[[], Flow[None]]], Any]
 
 def join(context: Context, deliveries: Sequence[Delivery], apart: Apart | None) -> Flow[list[Receipt]]:
     """Receive deliveries in the caller's transaction; without `apart` there is no connection beside it."""
-    sources, types = {one.source for one in deliveries}, {one.type for one in deliveries}
-    if apart is None:
-        cache = Cache(context.cache.catalog)
-        yield from once(context, Query("hold_catalog"))
-        yield from introduce_inside(context, cache)
-    else:
-        yield from prepare(context, {context.service, *sources}, types, apart)
-        (held,) = yield from once(context, Query("hold_catalog"))
-        if held[0][0]:
-            yield from _elsewhere(apart, lambda: load_catalog(context, context.cache))
-        cache = Cache(context.cache.catalog)
-        if held[0][0]:
-            yield from _keep_to_its_view(context, cache)
+    cache, _ = yield from look(context, deliveries, apart)
     return (yield from receive(context, cache, deliveries, joined=True))
 
 
-def prepare(context: Context, names: set[str], types: set[str], apart: Apart) -> Flow[None]:
-    """Make sure, before a caller's transaction is used, that nothing has to be written beside its messages."""
+def look(context: Context, deliveries: Sequence[Delivery], apart: Apart | None) -> Flow[tuple[Cache, bool]]:
+    """Who wants what, from here to the caller's commit; and whether the transaction keeps to a view of its own."""
+    sources, types = {one.source for one in deliveries}, {one.type for one in deliveries}
+    if apart is None:
+        cache = Cache(context.cache.catalog)
+        yield from context.moves.catalog.hold_catalog()
+        yield from introduce_inside(context, cache)
+        return cache, False
+    yield from prepare(context, {context.service, *sources}, types, apart)
+    keeps_view = yield from context.moves.catalog.hold_catalog()
+    if keeps_view:
+        yield from _elsewhere(apart, lambda: load_catalog(context, context.cache))
+    cache = Cache(context.cache.catalog)
+    if keeps_view:
+        yield from _keep_to_its_view(context, cache)
+    return cache, keeps_view
+
+
+def prepare(context: Context, names: set[str], types: set[str], apart: Apart, *, anew: bool = False) -> Flow[None]:
+    """Make sure, before a caller's transaction is used, that nothing has to be written beside its messages.
+
+    `anew` also where there is nothing to tell: a program without handlers may send.
+    """
     state = context.introduction
     is_told = state.declared == context.registry.declared and not state.pending
-    if is_told and names <= context.cache.catalog.names.keys():
+    if not anew and is_told and names <= context.cache.catalog.names.keys():
         return
 
     def told() -> Flow[None]:
-        yield from introduce(context, types)
+        yield from introduce(context, types, anew=anew and not state.pending)
         yield from know_names(context, context.cache, names)
 
     yield from _elsewhere(apart, told)

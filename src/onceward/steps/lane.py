@@ -7,33 +7,39 @@ lost answer was, the rows can be found and let go.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, NamedTuple
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeVar
 
+from onceward.domain.marks import Mark
+from onceward.domain.pauses import rested
 from onceward.domain.reference import Reference, split
-from onceward.errors import NeedsAlone, OutcomeUnknown
-from onceward.flow import COMMIT, Call, Do, Flow, Outcome, Query
-from onceward.message import NO_HEADERS, Delivery, Draft, Message, moment
+from onceward.errors import NeedsAlone, OutcomeUnknown, StoreUnavailable
+from onceward.flow import Call, Do, Flow, Outcome
+from onceward.message import NO_HEADERS, Message, Outgoing, moment
 from onceward.registry import Handler, Subscription
 from onceward.retry import Again, Dead, RetryPolicy, decide
 from onceward.steps.context import Context, Try
-from onceward.steps.gate import Gate
+from onceward.steps.isolation import Isolation
 from onceward.steps.lot import Lot
-from onceward.steps.order import Place, Verdict, check_key, check_sequence, elsewhere_in_order
+from onceward.steps.order import Place, check_key, check_sequence, elsewhere_in_order
 from onceward.steps.read import data_of, find_key_again
+from onceward.stores.moves.claims import ClaimedRow, Verdict
+
+T = TypeVar("T")
 
 
 def _nobody() -> None:
-    """Nobody waits."""
+    """Nothing waits."""
 
 
-class Absent(NamedTuple):
+class OffloadedBody(NamedTuple):
     """A claimed row whose body is large, to be fetched before it is run: from the blob store, or from its own row."""
 
-    row: tuple[Any, ...]
+    row: ClaimedRow
     verdict: Verdict
     reference: Reference | None
 
@@ -48,7 +54,7 @@ class About(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Claimed:
-    """A message that this lane has noted."""
+    """A message that this lane has claimed."""
 
     seq: int
     worker: int
@@ -64,12 +70,14 @@ class Claimed:
     """Why it cannot even be shown to a handler; then there is no call."""
     stale: bool = False
     """A later number of its key is applied already: it is finished without being run."""
-    absent: Absent | None = None
+    offloaded: OffloadedBody | None = None
     """Its body is not here yet; then there is no call either."""
     about: About | None = None
     """What is known of a message that has no call."""
     elsewhere: Place | None = None
     """Its handler finds another key, or number, than it was received with: it goes there instead of running."""
+    ran: float = 0.0
+    """For how many seconds its handler has run."""
     failed: tuple[BaseException, Again | Dead] | None = None
     """What its attempt was settled with, for a caller of `process` who waits for it."""
 
@@ -92,19 +100,14 @@ class Claimed:
 
     def may_join(self, first: Claimed, size: int) -> bool:
         """Whether it may share the transaction that `first` begins, as the `size`-th message."""
-        if self.handler is None or first.handler is None or self.absent or first.absent:
-            return False  # a large body is fetched, run and forgotten before the next one
-        if self.problem or first.problem:
-            return False  # there is nothing to run
-        if (self.handler.batch or first.handler.batch) and self.handler is not first.handler:
+        mine, other = self.handler, first.handler
+        if mine is None or other is None or self.call is None or first.call is None:
+            return False  # nothing to run; or a large body: it is fetched, run and forgotten before the next one
+        if mine is not other and (mine.batch or other.batch):
             return False
-        return size <= min(self.handler.group, first.handler.group)
-
-    @property
-    def sent(self) -> list[Delivery]:
-        """What its handler sent."""
-        draft = self.call.message.draft if self.call and not self.stale else None
-        return draft.deliveries if draft else []
+        if (mine.outside or other.outside) and not mine.batch:
+            return False  # what surrounds an attempt surrounds its transaction
+        return size <= mine.group and size <= other.group
 
     @property
     def continues(self) -> bool:
@@ -133,6 +136,10 @@ class Claimed:
         return self.handler is not None and self.handler.external
 
 
+IN_KEY = attrgetter("place", "seq")
+"""The order of claimed messages within their keys."""
+
+
 @dataclass(slots=True, eq=False)
 class Lane:
     """One loop: which subscriptions it serves, under which worker, and what it holds."""
@@ -142,7 +149,7 @@ class Lane:
     new_token: Callable[[], int]
     subscriptions: list[Subscription]
     stopping: Callable[[], bool]
-    gate: Gate
+    isolation: Isolation
     open_tokens: set[int] = field(default_factory=set)
     lots: list[Lot] = field(init=False)
     """What it claims, in turn."""
@@ -156,8 +163,8 @@ class Lane:
     """so many messages."""
     most: int = sys.maxsize
     """How many messages a claim takes at most, since one was not answered in time."""
-    suspects: Lot = field(init=False)
-    """The suspects among the messages of all of them."""
+    isolated: Lot = field(init=False)
+    """The isolated ones among the messages of all of them."""
     counts: bool = field(init=False)
     """Some of its messages are numbered within their key: a claim is looked at before it is committed."""
     finished: int = 0
@@ -167,7 +174,7 @@ class Lane:
     """For how many seconds it stays when there is nothing to do."""
     active_at: float = field(init=False)
     """When it last had something to do."""
-    ring: Callable[[], None] = _nobody
+    notify: Callable[[], None] = _nobody
     """Called when messages that a handler sent are committed, so that a relay need not look for them."""
     effects: Callable[..., Any] | None = None
     """What `message.once` calls."""
@@ -175,20 +182,32 @@ class Lane:
     """The message that runs now has its transaction to itself."""
     receiving: bool = False
     """The transaction of the message that runs now also receives it, so it has begun before the handler did."""
+    inside: bool = False
+    """The transaction is that of a caller, where a handler may have written past its own connection;"""
+    tells_commit: bool = False
+    """and something tells when that caller has committed."""
     unknown: str | None = None
-    """The handler that runs now met an effect whose outcome nobody knows."""
+    """The handler that runs now met an effect of unknown outcome."""
     called_once: bool = False
     """The handler that runs now has called something through `message.once`."""
     needs_alone: bool = False
     """The handler that runs now was told to run alone."""
     wants_alone: bool = False
-    """A suspect waits, and this lane has asked the others to let it run alone."""
+    """An isolated message waits, and this lane has asked the others to let it run alone."""
     looked_at: float = float("-inf")
-    """When it last looked for suspects."""
-    had_suspects: bool = False
-    """Its last claim was one of suspects: the next one is for other messages, if there are any."""
+    """When it last looked for isolated messages."""
+    had_isolated: bool = False
+    """Its last claim was one of isolated messages: the next one is for other messages, if there are any."""
+    marks: Sequence[Mark] = ()
+    """How far a source was read with what is handled as it comes; kept with it."""
+    share: float = 1.0
+    """How much of the usual time a batch may take that is handled as it comes: less where there is one writer."""
     first_try: Try | None = None
-    """It works inline, for the second time: this was the first."""
+    """It works inline, and this was its first try in which the answer to a commit was lost."""
+    began: float = 0.0
+    """When the present try of its call began."""
+    committed: set[int] = field(default_factory=set)
+    """The numbers of what it has stored inline and seen committed, in any try of its call."""
     owner: int = 0
     """The worker number under which the open tokens were written."""
     raised: BaseException | None = None
@@ -211,7 +230,7 @@ class Lane:
             kind = (one.consumer, handler.aggregate) if handler and has_key else (group, steady)
             lots.setdefault(kind, Lot(seconds=seconds, has_keys=has_key)).add(one, group, steady=steady)
         self.lots = list(lots.values())
-        self.suspects = Lot(subscriptions, max((lot.group for lot in self.lots), default=1), seconds, has_keys=True)
+        self.isolated = Lot(subscriptions, max((lot.group for lot in self.lots), default=1), seconds, has_keys=True)
         self.counts = self.counts or any(subscription.sequence is not None for subscription in subscriptions)
         self.subscriptions = subscriptions
 
@@ -229,21 +248,21 @@ class Lane:
     def looks_around(self) -> bool:
         """Whether it is time to look for what the empty ones may have got."""
         now = self.context.clock()
-        return any(lot.has_rested(now) for lot in self.lots)
+        return any(lot.is_empty and lot.rests_until <= now for lot in self.lots)
 
     def size(self, lot: Lot) -> int:
         """How many messages a claim of a lot takes."""
         return min(lot.size, self.most)
 
-    def go_on(self) -> None:
-        """A claim went well: the next one may be larger, up to what its handlers want."""
+    def group_succeeded(self) -> None:
+        """A group of a claim went well: the next one may be larger, up to what its handlers want."""
         self.most = min(self.most + max(1, self.most // 10), sys.maxsize)
 
     def claim_less(self, lot: Lot) -> None:
         """A claim was not answered in time: perhaps what it brings is too much at once."""
-        self.most, lot.ahead = max(1, self.size(lot) // 2), False
+        self.most, lot.has_backlog = max(1, self.size(lot) // 2), False
 
-    def note_pace(self) -> None:
+    def measure(self) -> None:
         """A group has run: its lot learns how long its handlers took."""
         if self.lot is not None and self.ran:
             self.lot.measured(self.spent, self.ran)
@@ -268,75 +287,95 @@ class Lane:
         return token
 
 
-def open_tokens(gate: Gate) -> set[int]:
-    """Every claim of a process that may have notes: a lane is inside the gate before it makes one, and while it has."""
-    lanes = [who for who in gate.inside() if isinstance(who, Lane)]
+def committing(lane: Lane, move: Flow[T]) -> Flow[T]:
+    """Ask for a move that stores what is handled inline, and commits.
+
+    A repetition takes for its own what is in `committed`, and where an answer was lost what was stored during that try;
+    any other error has undone the move, and what is there by then is another process's.
+    """
+    try:
+        return (yield from move)
+    except StoreUnavailable:
+        lane.first_try = lane.first_try or Try(lane.began, lane.context.clock())
+        raise
+
+
+def let_go(lane: Lane, *tokens: int) -> None:
+    """Forget tokens whose rows are known to be gone; the lane leaves when none is left."""
+    lane.open_tokens.difference_update(tokens)
+    if not lane.open_tokens:
+        lane.isolation.leave(lane)
+
+
+def open_tokens(isolation: Isolation) -> set[int]:
+    """Every claim of a process that may be written: a lane has entered before it makes one, and until it has none."""
+    lanes = [who for who in isolation.inside() if isinstance(who, Lane)]
     return set().union(*(lane.open_tokens for lane in lanes))  # each is copied in one go, while its lane works on
 
 
 def fetched(lane: Lane, group: list[Claimed]) -> Flow[list[Claimed]]:
     """A group that is about to run, with its body, if that is large: no transaction is open yet."""
-    message, absent = group[0], group[0].absent
-    if absent is None or message.problem is not None:
+    message, offloaded = group[0], group[0].offloaded
+    if offloaded is None or message.problem is not None:
         return group
-    if absent.reference is None:  # it may take as long as its handler: over a slow link large ones take their time
-        begin = replace(lane.context.long(message.timeout, ""), by_index=True)
-        _, rows, _ = yield (begin, Query("body_of", {"seq": message.seq}), COMMIT)
-        body = bytes(rows[0][0] or b"") if rows else b""  # gone with its message, which is no longer ours
+    if offloaded.reference is None:  # it may take as long as its handler: over a slow link large ones take their time
+        body = yield from lane.context.moves.claims.body_of(message.seq, message.timeout)
     else:
-        outcome: Outcome = yield Do(partial(lane.context.large.fetch, absent.reference))
+        outcome: Outcome = yield Do(partial(lane.context.large.fetch, offloaded.reference))
         if isinstance(outcome.error, Exception):
             return [replace(message, problem=outcome.error)]
         body = outcome.value
-    return [replace(claimed(lane, message.token, absent.row, absent.verdict, body), worker=message.worker)]
+    return [replace(claimed(lane, message.token, offloaded.row, offloaded.verdict, body), worker=message.worker)]
 
 
-def claimed(lane: Lane, token: int, row: tuple[Any, ...], verdict: Verdict, fetched: bytes | None = None) -> Claimed:
+def claimed(lane: Lane, token: int, row: ClaimedRow, verdict: Verdict, fetched: bytes | None = None) -> Claimed:
     """A claimed row, with the call of its handler; without it while the body is elsewhere."""
-    seq, subscription, key_hash, place, sequence, attempts, *content, received_at, age = row
-    source, message_id, kind, version, key, stored, body, destination, key_from = content
     catalog = lane.context.cache.catalog
-    consumer = catalog.subscriptions[subscription].consumer
-    handled_as = lane.destination or kind
-    handler = call = problem = absent = about = elsewhere = None
+    consumer = catalog.subscriptions[row.subscription].consumer
+    handled_as = lane.destination or row.type
+    handler = call = problem = offloaded = about = elsewhere = None
     try:
-        headers, reference = split(stored)
-        handler, upcasters = lane.context.registry.find(consumer, handled_as, version)
-        if (reference is not None or body is None) and fetched is None and not verdict.stale:
+        headers, reference = split(row.headers) if row.headers else ({}, None)
+        handler, upcasters = lane.context.registry.find(consumer, handled_as, row.version)
+        if (reference is not None or row.body is None) and fetched is None and not verdict.stale:
             if verdict.late:
-                check_sequence(handler, sequence, verdict)
-            absent = Absent(row, verdict, reference)
+                check_sequence(handler, row.sequence, verdict)
+            offloaded = OffloadedBody(row, verdict, reference)
         else:
-            raw = bytes(body or b"") if fetched is None else fetched
+            raw = bytes(row.body or b"") if fetched is None else fetched
             message = Message(
-                id=message_id,
-                source=catalog.numbers[source],
-                type=kind,
-                version=version + len(upcasters),
+                id=row.id,
+                source=catalog.numbers[row.source],
+                type=row.type,
+                version=row.version + len(upcasters),
                 data=data_of(handler, raw, upcasters),
                 body=raw,
                 headers=headers or NO_HEADERS,
-                key=key,
-                seq=seq,
-                attempt=attempts + 1,
-                received_at=moment(received_at),
+                key=row.key,
+                seq=row.seq,
+                attempt=row.attempts + 1,
+                received_at=moment(row.received_at),
                 consumer=consumer,
-                to=destination,
-                draft=Draft(lane.context.service, handler.outlets),
+                to=row.destination,
+                outbox=Outgoing(lane.context.service, handler.outlets),
                 effects=lane.effects,
             )
             if handler.key is not None:
                 find_key_again(handler, message)
-                if key_from is None and (key is None or upcasters):
-                    elsewhere = elsewhere_in_order(lane.context, handler, message, sequence)
+                if row.key_from is None and (row.key is None or upcasters):
+                    elsewhere = elsewhere_in_order(lane.context, handler, message, row.sequence, upcasters)
                 if elsewhere is None:
-                    check_key(handler, key)
-            if elsewhere is None:
-                check_sequence(handler, sequence, verdict)
+                    check_key(handler, row.key)
+            if elsewhere is None and (handler.sequence is not None or verdict.late):
+                check_sequence(handler, row.sequence, verdict)
             call = Call(handler, message)
     except Exception as error:  # noqa: BLE001 - whatever is wrong with it is recorded as its attempt
         problem = None if verdict.stale else error  # what is skipped need not be readable
-        about = About(kind, message_id, catalog.numbers[source])
+        about = About(row.type, row.id, catalog.numbers[row.source])
         handler = handler or lane.context.registry.of_type(consumer, handled_as)  # its type's policy holds all the same
-    note = (seq, lane.owner, token, key_hash, place, sequence, attempts, age)
-    return Claimed(*note, handler, call, problem, verdict.stale, absent, about, elsewhere)
+    age = row.age
+    if catalog.pauses.rows:  # what is paused does not age
+        rests = catalog.pauses.rests(consumer, row.type, lane.context.clock(), destination=lane.destination)
+        age -= rested(age, rests)
+    columns = (row.seq, lane.owner, token, row.key_hash, row.place, row.sequence, row.attempts, age)
+    return Claimed(*columns, handler, call, problem, verdict.stale, offloaded, about, elsewhere)

@@ -30,12 +30,12 @@ _KEPT = 0.7
 
 
 class HeldKeys:
-    """Keys that somebody else holds, whose rows are not worth looking at for a moment: the longer, the longer."""
+    """Keys that another worker holds, whose rows are not worth looking at for a moment: the longer, the longer."""
 
     def __init__(self) -> None:
         self._keys: dict[int, tuple[float, float]] = {}
 
-    def note(self, keys: Iterable[int], now: float) -> None:
+    def add(self, keys: Iterable[int], now: float) -> None:
         """They were found held."""
         for key in keys:
             _, pause = self._keys.get(key, (now, SHORTEST_PAUSE))
@@ -70,14 +70,14 @@ class Lot:
     """The bodies of the last claim were small."""
     steady: bool = False
     """They want that many however long they take: a handler that takes them all in one call, or a sink."""
-    ahead: bool = False
+    has_backlog: bool = False
     """The last claim found as many as it may: there is more to take."""
-    floor: int = 0
-    """Where a look for new messages begins; zero after one from the very beginning that brought nothing."""
-    swept_at: float = float("-inf")
-    """When it last looked from the very beginning."""
-    swept_idle: bool = False
-    """The last look, from the very beginning, found nothing."""
+    cursor: int = 0
+    """The claim cursor: where a look for new messages begins; zero after a full scan that brought nothing."""
+    scanned_at: float = float("-inf")
+    """When it last made a full scan: a look from the very beginning."""
+    scanned_idle: bool = False
+    """The last look, a full scan, found nothing."""
     held: HeldKeys = field(default_factory=HeldKeys)
     is_empty: bool = True
     """Nothing of it is known to wait."""
@@ -85,7 +85,7 @@ class Lot:
     """While others have a backlog, which a look for this one reads through, it is not looked for before."""
     front: frozenset[int] = frozenset()
     """The subscriptions whose messages filled the last claim."""
-    _sweeps: tuple[float, float] = (0.0, 0.0)
+    _scan_seconds: tuple[float, float] = (0.0, 0.0)
     _past_at: float = float("-inf")
     _past_seconds: float = 0.0
     _spent: float = 0.0
@@ -110,63 +110,55 @@ class Lot:
         if self.steady or self.group == 1 or not self._ran:
             return self.group
         fitting = self.seconds * self._ran / self._spent if self._spent else float("inf")
-        groups = MOST_GROUPS if self.ahead and self.is_light and not self.has_keys else 1
+        groups = MOST_GROUPS if self.has_backlog and self.is_light and not self.has_keys else 1
         return max(1, int(min(self.group, fitting)), int(min(self.group * groups, fitting / 2)))
 
     @property
     def is_shared(self) -> bool:
-        """Whether a claim is to leave their share to other lanes: it takes long, or nobody knows yet how long."""
+        """Whether a claim is to leave their share to other lanes: it takes long, or how long is not known yet."""
         if self.steady or self.group == 1:
             return False
         return not self._ran or self._spent / self._ran * self.size > self.seconds / 2
 
-    def takes_too_long(self, seconds: float) -> bool:
-        """Whether the rest of a claim is given back after so long: the handlers are slower than was measured."""
-        return not self.steady and seconds > 2 * self.seconds
-
     def again(self, limit: int) -> int:
         """How many of a claim may be those that are tried again: where both wait, they and new ones come in turn."""
         self._turn = 1 - self._turn
-        return (limit + self._turn) // 2 if self.ahead else limit
+        return (limit + self._turn) // 2 if self.has_backlog else limit
 
     def rest(self, began: float, now: float, *, is_empty: bool) -> None:
         """After a look: when it is worth another one beside a backlog of others."""
         self.is_empty = is_empty
         self.rests_until = now + _pause(now - began, LOOK_PAST_SECONDS) if is_empty else float("-inf")
 
-    def has_rested(self, now: float) -> bool:
-        """Whether it had nothing, and is worth another look."""
-        return self.is_empty and self.rests_until <= now
-
     # From where on
 
-    def sweeps(self, now: float) -> bool:
-        """Whether the next look begins at the very beginning, for what was committed late or given back."""
-        return self.sweep_wait(now) <= 0
+    def full_scan_due(self, now: float) -> bool:
+        """Whether the next look is a full scan, for what was committed late or given back."""
+        return self.full_scan_wait(now) <= 0
 
-    def sweep_wait(self, now: float) -> float:
-        """In how many seconds a look from the very beginning is due."""
+    def full_scan_wait(self, now: float) -> float:
+        """In how many seconds a full scan is due."""
         # The quicker of the last two: one that only had to wait says nothing about how much there is to read.
-        return self.swept_at + _pause(min(self._sweeps), SHORTEST_PAUSE) - now
+        return self.scanned_at + _pause(min(self._scan_seconds), SHORTEST_PAUSE) - now
 
-    def swept(self, began: float, now: float) -> None:
-        """It has looked from the very beginning."""
-        self.swept_at, self._sweeps = now, (self._sweeps[1], now - began)
+    def full_scan_done(self, began: float, now: float) -> None:
+        """It has made a full scan."""
+        self.scanned_at, self._scan_seconds = now, (self._scan_seconds[1], now - began)
 
     def found_empty(self, began: float, now: float) -> None:
-        """A look from the very beginning, for this and others, has found nothing of it."""
-        self.floor = 0
-        self.swept(began, now)
+        """A full scan, for this and others, has found nothing of it."""
+        self.cursor = 0
+        self.full_scan_done(began, now)
         self.rest(began, now, is_empty=True)
 
     def begin_anew(self) -> None:
-        """The next look begins at the very beginning and passes over nobody."""
-        self.swept_at, self.held = float("-inf"), HeldKeys()
+        """The next look is a full scan and passes over none."""
+        self.scanned_at, self.held = float("-inf"), HeldKeys()
 
     def wait(self, now: float) -> float:
         """After a look in vain: in how many seconds another one may find what this one has passed over."""
-        sweep = float("inf") if self.floor == 0 else self.sweep_wait(now)
-        return max(0.0, min(sweep, self.held.wait(now)))
+        scan = float("inf") if self.cursor == 0 else self.full_scan_wait(now)
+        return max(0.0, min(scan, self.held.wait(now)))
 
     # Past whom
 

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from onceward.domain import identity, payload
+from onceward.domain import identity
 from onceward.errors import InvalidMessage
 from onceward.message import Message
-from onceward.registry import Handler, key_at
+from onceward.registry import Handler, Upcaster, key_at
 from onceward.retry import VersionGap
 from onceward.steps.context import Context
-from onceward.steps.read import whole_number
-
-
-class Verdict(NamedTuple):
-    """What its number within its key says about a message."""
-
-    stale: bool = False
-    late: str = ""
-    """Why it is given up: the number before it did not come in time."""
-
-
-PASS = Verdict()
+from onceward.steps.read import plain_data, whole_number
+from onceward.stores.moves.claims import PASS, Verdict
 
 
 class Place(NamedTuple):
@@ -42,25 +33,27 @@ def check_key(handler: Handler, key: str | None) -> None:
         )
 
 
-def elsewhere_in_order(context: Context, handler: Handler, message: Message, sequence: int | None) -> Place | None:
+def elsewhere_in_order(
+    context: Context, handler: Handler, message: Message, sequence: int | None, upcasters: Sequence[Upcaster]
+) -> Place | None:
     """Where a message belongs by what its handler sees, if not where it is: its receiver may not have upcast it."""
     if callable(handler.key):
         key = identity.key_text(handler.key(message))
     else:
         assert handler.key is not None  # noqa: S101 - the caller has looked
-        key = identity.key_text(_seen_at(handler.key, handler, message))
-    number = None if handler.sequence is None else whole_number(_seen_at(handler.sequence, handler, message))
+        key = identity.key_text(_seen_at(handler.key, handler, message, upcasters))
+    number = None if handler.sequence is None else whole_number(_seen_at(handler.sequence, handler, message, upcasters))
     if key is None or (key, number) == (message.key, sequence):
         return None
     hashed = identity.key_hash(context.prefix, handler.consumer, key, handler.aggregate)
     return Place(key, handler.aggregate, hashed, number)
 
 
-def _seen_at(path: str, handler: Handler, message: Message) -> Any:
+def _seen_at(path: str, handler: Handler, message: Message, upcasters: Sequence[Upcaster]) -> Any:
     data = message.data
-    if handler.raw and not path.startswith("header:"):
+    if (handler.raw or handler.model or upcasters) and not path.startswith("header:"):
         try:
-            data = payload.decode(message.body)
+            data = plain_data(message.body, () if handler.raw else upcasters)
         except InvalidMessage:
             return None
     return key_at(path, data, message.headers)
@@ -72,3 +65,8 @@ def check_sequence(handler: Handler, sequence: int | None, verdict: Verdict = PA
         raise VersionGap(verdict.late)
     if handler.sequence is not None and (sequence is None or sequence < 1):
         raise InvalidMessage(f"there is no whole number at {handler.sequence!r}, by which its key is counted")
+
+
+def skipped(sequence: int | None) -> str:
+    """Why a message is finished without having run."""
+    return f"number {sequence} came after a later one of its key was applied"

@@ -14,10 +14,11 @@ from typing import Any
 
 from onceward.domain import payload
 from onceward.domain.identity import REASON, UNIDENTIFIED
-from onceward.flow import COMMIT, ROLLBACK, Begin, Commit, Flow, Query, T
+from onceward.flow import Flow
 from onceward.message import Delivery
-from onceward.steps.context import Cache, Context, know_names, once
+from onceward.steps.context import Cache, Context, know_names
 from onceward.steps.receive import receive
+from onceward.stores.moves.polls import EndPoll, KeepPoll, PollState, TakePoll
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class Answer:
         return Delivery.of(source=turn.source, id=name, type=self.type, body=self.body, headers=self.headers)
 
     def without_names(self, reason: str) -> Answer:
-        """The same for a person to look at, where the database has refused it."""
+        """The same for an operator to look at, where the database has refused it."""
         return replace(self, type=UNIDENTIFIED, id=None, headers={REASON: reason[:300]})
 
     def digest(self, turn: Turn) -> bytes:
@@ -62,22 +63,16 @@ class Answer:
 
 
 def take(context: Context, source: str, token: str, patience: timedelta, *, early: bool = False) -> Flow[Turn | float]:
-    """Take the turn if it is due (or, `early`, nobody has it); else answer for how many seconds it is not."""
+    """Take the turn if it is due (or, `early`, no process has it); else answer for how many seconds it is not."""
     cache = context.cache
     if source not in cache.catalog.names:
         yield from know_names(context, cache, [source])
-    mine = {"source": cache.catalog.names[source]}
-    _, rows, left = yield from once(
-        context,
-        Query("add_poll", mine),
-        Query("take_poll", {**mine, "token": token, "patience": patience.total_seconds(), "early": early}),
-        Query("poll_left", mine),
-    )
-    if not rows:
-        return float(left[0][0])
-    cursor, number, digest, failures = rows[0]
-    asked = None if cursor is None else payload.decode_text(cursor)
-    return Turn(source, token, asked, number, None if digest is None else bytes(digest), failures)
+    take = TakePoll(cache.catalog.names[source], token, patience.total_seconds(), early)
+    state = yield from context.moves.polls.take_poll(take)
+    if not isinstance(state, PollState):
+        return state
+    asked = None if state.cursor is None else payload.decode_text(state.cursor)
+    return Turn(source, token, asked, state.number, state.hash, state.failures)
 
 
 def keep(context: Context, turn: Turn, answer: Answer, patience: timedelta) -> Flow[Turn | None]:
@@ -88,45 +83,17 @@ def keep(context: Context, turn: Turn, answer: Answer, patience: timedelta) -> F
     delivery, digest = answer.delivery(turn), answer.digest(turn)
     is_news = answer.id is not None or digest != turn.hash
     after = replace(turn, cursor=answer.cursor, number=turn.number + is_news, hash=digest)
-    cursor = payload.encode_text(answer.cursor)
-    mine = {"source": context.cache.catalog.names[turn.source], "token": turn.token}
-    moved = {"number": turn.number, "next": after.number, "cursor": cursor, "hash": digest}
     yield from know_names(context, context.cache, [context.service])
-    yield context.short()
-    rows = yield Query("keep_poll", {**mine, **moved, "patience": patience.total_seconds()})
-    if not rows:
-        yield ROLLBACK
-        (state,) = yield from once(context, Query("poll_state", mine))
-        # A commit whose answer was lost leaves the number that it wrote.
-        return after if state == [(after.number,)] else None
-    if is_news:
-        # What is read here may be rolled back, so nothing of it is remembered.
-        yield from inside(receive(context, Cache(context.cache.catalog), [delivery]))
-    yield COMMIT
-    return after
+    cursor, number = payload.encode_text(answer.cursor), context.cache.catalog.names[turn.source]
+    moved = KeepPoll(number, turn.token, turn.number, after.number, cursor, digest, patience.total_seconds())
+    # What is read there may be rolled back, so nothing of it is remembered.
+    stored = receive(context, Cache(context.cache.catalog), [delivery]) if is_news else None
+    kept = yield from context.moves.polls.keep_poll(moved, stored)
+    return after if kept else None
 
 
 def end(context: Context, turn: Turn, wait: timedelta, error: str | None = None) -> Flow[None]:
     """Give the turn back; the next one is due after a wait. With an error, one more has failed in a row."""
-    mine = {"source": context.cache.catalog.names[turn.source], "token": turn.token}
     failures = 0 if error is None else turn.failures + 1
-    ended = {"wait": wait.total_seconds(), "failures": failures, "error": error}
-    yield from once(context, Query("end_poll", {**mine, **ended}))
-
-
-def inside(flow: Flow[T]) -> Flow[T]:
-    """Run a step inside the transaction that is open: where it would begin or commit its own, nothing happens."""
-    try:
-        request = next(flow)
-        while True:
-            parts = request if isinstance(request, tuple) else (request,)
-            kept = tuple(part for part in parts if not isinstance(part, Begin | Commit))
-            try:
-                answers = iter((yield kept) if kept else ())
-            except BaseException as error:  # noqa: BLE001 - it belongs to the step that asked
-                request = flow.throw(error)
-                continue
-            answer = tuple(None if isinstance(part, Begin | Commit) else next(answers) for part in parts)
-            request = flow.send(answer if isinstance(request, tuple) else answer[0])
-    except StopIteration as stop:
-        return stop.value  # type: ignore[no-any-return] # StopIteration cannot carry the type
+    number = context.cache.catalog.names[turn.source]
+    yield from context.moves.polls.end_poll(EndPoll(number, turn.token, wait.total_seconds(), failures, error))

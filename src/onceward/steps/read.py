@@ -11,7 +11,7 @@ from typing import Any
 
 from onceward.domain import identity, payload
 from onceward.errors import HandlerNotFound
-from onceward.message import Delivery, Draft, Message, moment
+from onceward.message import Delivery, Message, Outgoing, moment
 from onceward.registry import Handler, Subscription, Upcaster, key_at
 from onceward.steps.context import Context
 
@@ -31,7 +31,7 @@ def value_at(path: str, delivery: Delivery, upcasters: Sequence[Upcaster]) -> An
     if path.startswith("header:"):
         return key_at(path, None, delivery.headers)
     try:
-        return key_at(path, upcast(payload.decode(delivery.body), upcasters), delivery.headers)
+        return key_at(path, plain_data(delivery.body, upcasters), delivery.headers)
     except Exception:  # noqa: BLE001 - the worker does the same and records what it raises
         return None
 
@@ -110,7 +110,7 @@ def message_of(  # noqa: PLR0913 - what a message is made of
         received_at=moment(received_at),
         consumer=handler.consumer,
         to=delivery.destination,
-        draft=Draft(service, handler.outlets),
+        outbox=Outgoing(service, handler.outlets),
         effects=effects,
     )
 
@@ -118,7 +118,17 @@ def message_of(  # noqa: PLR0913 - what a message is made of
 def data_of(handler: Handler, body: bytes, upcasters: Sequence[Upcaster]) -> Any:
     """A body as its handler gets it; raises `InvalidMessage` when it cannot be read."""
     data = None if handler.raw else payload.decode(body)
-    return upcast(data, upcasters) if upcasters else data
+    if upcasters:
+        data = upcast(data, upcasters)
+    if handler.model is None or handler.raw:  # the usual case
+        return data
+    return handler.model.read(data, None if upcasters else body)
+
+
+def plain_data(body: bytes, upcasters: Sequence[Upcaster]) -> Any:
+    """A body of an older version as data of its handler's, where keys and numbers are looked for: never a model."""
+    data = payload.decode(body)
+    return payload.decode(payload.encode(upcast(data, upcasters))) if upcasters else data
 
 
 def upcast(data: Any, upcasters: Sequence[Upcaster]) -> Any:

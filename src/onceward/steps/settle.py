@@ -1,6 +1,6 @@
-"""Settle: what becomes of a message whose attempt failed, written under its note, with the attempt's story.
+"""Settle: what becomes of a message whose attempt failed, written under its claim, with the row of the attempt.
 
-Invariant: the decision is pure (`retry.decide`) and its writing is guarded: when the note is gone, another
+Invariant: the decision is pure (`retry.decide`) and its writing is guarded: when the claim is gone, another
 worker has the message and nothing is written.
 """
 
@@ -9,28 +9,27 @@ from __future__ import annotations
 import logging
 import os
 import random
-import traceback as tracebacks
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import Literal, TypeVar
 
-from onceward.domain.fingerprint import fingerprint, kind_of
+from onceward.domain.activity import Series
+from onceward.domain.fingerprint import kind_of
 from onceward.errors import BlobsUnavailable, RightsMissing, StoreConflict, StoreError, StoreUnavailable
-from onceward.flow import COMMIT, ROLLBACK, Flow, Query
+from onceward.flow import ROLLBACK, Flow
 from onceward.message import Delivery, Message
 from onceward.registry import Handler
-from onceward.retry import Again, Dead, RetryPolicy, text_of
-from onceward.steps.context import Context, once
+from onceward.retry import Again, Dead, RetryPolicy
+from onceward.steps.context import Context
 from onceward.steps.group import Failure, failure_of
 from onceward.steps.lane import About, Claimed, Lane
-from onceward.steps.read import KEY_FUNCTION
+from onceward.steps.rows import attempt_row, without_text
+from onceward.stores.moves.queue import AttemptRow, Hasten, Postpone, Relocate, Settle
 
 log = logging.getLogger("onceward")
 T = TypeVar("T")
 
-MAX_ERROR = 2_000
-MAX_TRACEBACK = 8_000
 UNCHARGED = timedelta(days=3)
 """For how long errors of the database are not charged to a message whose policy has no maximum age."""
 MOST_UNCHARGED = 10
@@ -51,54 +50,47 @@ def settle(lane: Lane, failure: Failure) -> Flow[None]:
     """
     message = failure.message
     try:
-        yield from written(story_of(lane, failure), partial(_settle, lane, failure))
+        yield from written(failed_attempt(lane, failure), partial(_settle, lane, failure))
     except (StoreUnavailable, StoreConflict, RightsMissing):
         raise
     except StoreError as error:
         yield ROLLBACK
         yield from put_off(lane, [message], LONGEST_UNCHARGED)
         message.failed = failure.error, Again(timedelta(seconds=LONGEST_UNCHARGED))
-        what = "message #%d failed, and the database refuses to store that; it is tried again: %s"
+        what = "message #%d failed, and the database refuses to record that; the message is tried again: %s"
         log.error(what, message.seq, error)  # noqa: TRY400 - the traceback says nothing
 
 
-def written(story: dict[str, Any], write: Callable[[dict[str, Any]], Flow[T]]) -> Flow[T]:
-    """Write the story of a failed attempt; where the database refuses it, without its text."""
+def written(row: AttemptRow, write: Callable[[AttemptRow], Flow[T]]) -> Flow[T]:
+    """Write the row of a failed attempt; where the database refuses it, without its text."""
     try:
-        return (yield from write(story))
+        return (yield from write(row))
     except (StoreUnavailable, StoreConflict, RightsMissing):
         raise
     except StoreError:
         yield ROLLBACK
-        return (yield from write(_without_text(story)))
+        return (yield from write(without_text(row)))
 
 
-def _settle(lane: Lane, failure: Failure, story: dict[str, Any]) -> Flow[None]:
+def _settle(lane: Lane, failure: Failure, row: AttemptRow) -> Flow[None]:
+    settled = yield from lane.context.moves.queue.settle(settle_of(failure, row))
+    if settled:  # else another worker has it: nothing of this is true any more
+        tell(lane, failure, row)
+
+
+def settle_of(failure: Failure, row: AttemptRow) -> Settle:
+    """What becomes of a message that failed, as a move."""
     message = failure.message
-    keys = [message.key_hash] if failure.leaves_key else []
-    yield lane.context.short()
-    if keys:
-        yield Query("lock_keys", {"key_hashes": keys})
-        yield Query("advance", {"seqs": [message.seq]})
-    rows = yield settle_query(failure)
-    if not rows:  # another worker has it: nothing of this is true any more
-        yield ROLLBACK
-        return
-    if keys:
-        yield Query("promote", {"key_hashes": keys})
-    yield Query("add_attempt", story)
-    yield COMMIT
-    tell(lane, failure, story)
+    leaves = message.key_hash if failure.leaves_key else None
+    return Settle(message.seq, message.worker, message.token, *state_of(failure.decision), row, leaves)
 
 
-def settle_query(failure: Failure) -> Query:
-    """The statement that charges a message; where its key goes on without it, the key lock is held."""
-    message = failure.message
-    note = {"seq": message.seq, "worker": message.worker, "token": message.token}
-    return Query("settle", {**note, **columns(failure.decision), "detach": failure.leaves_key})
+def state_of(decision: Again | Dead) -> tuple[Literal["retry", "dead"], float | None]:
+    """A decision as the state of a message, and in how many seconds it is tried again."""
+    return ("retry", decision.delay.total_seconds()) if isinstance(decision, Again) else ("dead", None)
 
 
-def story_of(lane: Lane, failure: Failure) -> dict[str, Any]:
+def failed_attempt(lane: Lane, failure: Failure) -> AttemptRow:
     """The row of its failed attempt."""
     message, error, decision = failure
     attempt = message.attempts + 1
@@ -107,12 +99,16 @@ def story_of(lane: Lane, failure: Failure) -> dict[str, Any]:
     )
 
 
-def tell(lane: Lane, failure: Failure, story: dict[str, Any]) -> None:
-    """A failure is committed: the log says so, and whoever waits for the message may know."""
+def tell(lane: Lane, failure: Failure, row: AttemptRow) -> None:
+    """A failure is committed: the log says so, and the caller that waits for the message may know."""
     message = failure.message
     message.failed = failure.error, failure.decision
     about = message.call.message if message.call else message.about
-    log_failure(lane.context, about, story, failure.decision, message.policy)
+    if about is not None and message.handler is not None:
+        handler, is_dead = message.handler, isinstance(failure.decision, Dead)
+        series = Series(handler.consumer, about.source, handler.type if handler.external else about.type)
+        lane.context.activity.count("dead" if is_dead else "failed", series)
+    log_failure(lane.context, about, row, failure.decision, message.policy)
 
 
 def postpone(lane: Lane, message: Claimed, error: BaseException) -> Flow[None]:
@@ -122,96 +118,87 @@ def postpone(lane: Lane, message: Claimed, error: BaseException) -> Flow[None]:
         return
     # What the blob store's absence does to one message it does to all; other errors may come with this one alone.
     most = None if isinstance(error, BlobsUnavailable) else MOST_UNCHARGED
-    delay = {"delay": random.uniform(0.05, 1.0), "longest": LONGEST_UNCHARGED, "most": most}  # noqa: S311 - no secret
-    note = {"seq": message.seq, "worker": message.worker, "token": message.token}
-    (rows,) = yield from once(lane.context, Query("postpone", {**note, **delay}))
-    if rows:
-        message.failed = error, Again(timedelta(seconds=rows[0][1]))
+    delay = random.uniform(0.05, 1.0)  # noqa: S311 - no secret
+    claim = message.seq, message.worker, message.token
+    waits = yield from lane.context.moves.queue.postpone(Postpone(*claim, delay, LONGEST_UNCHARGED, most))
+    if waits is not None:
+        message.failed = error, Again(timedelta(seconds=waits))
     else:
         yield from settle(lane, failure_of(message, error))
 
 
 def put_off(lane: Lane, messages: Sequence[Claimed], delay: float) -> Flow[None]:
     """Give messages back, uncharged, not to be claimed for so many seconds."""
-    note = {"worker": messages[0].worker, "token": messages[0].token}
-    yield from once(lane.context, Query("put_off", {"seqs": [m.seq for m in messages], **note, "delay": delay}))
+    first, seqs = messages[0], [message.seq for message in messages]
+    yield from lane.context.moves.queue.put_off(first.worker, first.token, seqs, delay)
 
 
 def move(lane: Lane, message: Claimed) -> Flow[None]:
     """Put a message where its handler says it belongs in the order; it is claimed anew, by the rules of its key."""
     place = message.elsewhere
     assert place is not None  # noqa: S101 - the caller has looked
-    keys = sorted({key for key in (message.key_hash, place.key_hash) if key is not None})
-    note = {"seq": message.seq, "worker": message.worker, "token": message.token}
-    yield lane.context.short()
-    yield Query("lock_keys", {"key_hashes": keys})
-    if not (yield Query("move", {**note, "key_hash": place.key_hash, "sequence": place.sequence})):
-        yield ROLLBACK  # another worker has it
-        return
-    named = {"key": place.key, "aggregate": place.aggregate, "key_from": "worker"}
-    yield Query("set_body_key", {"seq": message.seq, **named})
-    yield Query("promote", {"key_hashes": keys})
     reason = "its handler finds another key or number than the program that received it; others may have run before it"
-    yield Query("add_audit", {"action": "move", "seq": message.seq, "actor": "onceward", "reason": reason})
-    yield COMMIT
-    log.warning("message %d was moved to its place in its key: %s", message.seq, reason)
+    request = Relocate(
+        seq=message.seq,
+        worker=message.worker,
+        token=message.token,
+        leaves=message.key_hash,
+        key_hash=place.key_hash,
+        key=place.key,
+        aggregate=place.aggregate,
+        sequence=place.sequence,
+        reason=reason,
+    )
+    moved = yield from lane.context.moves.queue.relocate(request)
+    if moved:
+        log.warning("message #%d was moved to its place in its key: %s", message.seq, reason)
 
 
-def release(lane: Lane, messages: Sequence[Claimed]) -> Flow[None]:
+def unclaim(lane: Lane, messages: Sequence[Claimed]) -> Flow[None]:
     """Give messages back, uncharged."""
     if messages:
-        yield from once(lane.context, release_query(messages))
+        first, seqs = messages[0], [message.seq for message in messages]
+        yield from lane.context.moves.claims.unclaim(first.worker, first.token, seqs)
 
 
 def hasten(lane: Lane, handler: Handler) -> Flow[None]:
     """What a handler depends on is back: messages that failed meanwhile do not wait for the end of their delays."""
     mine = [one for one in lane.subscriptions if one.consumer == handler.consumer]
-    which = {
-        "subscriptions": [one.id for one in mine if lane.outgoing or one.type == handler.type],
-        "outgoing": lane.outgoing,
-        "destination": lane.destination,
-        "limit": MOST_HASTENED,
-    }
+    subscriptions = [one.id for one in mine if lane.outgoing or one.type == handler.type]
     hastened = MOST_HASTENED
     while hastened == MOST_HASTENED:
-        (rows,) = yield from once(lane.context, Query("hasten", which))
-        hastened = len(rows)
-    lane.ring()
-
-
-def release_query(messages: Sequence[Claimed]) -> Query:
-    """The statement that gives messages back."""
-    note = {"worker": messages[0].worker, "token": messages[0].token}
-    return Query("release_some", {"seqs": [message.seq for message in messages], **note})
+        hastened = yield from lane.context.moves.queue.hasten(Hasten(subscriptions, lane.destination, MOST_HASTENED))
+    lane.notify()
 
 
 def log_failure(
     context: Context,
     message: Message | Delivery | About | None,
-    story: dict[str, Any],
+    row: AttemptRow,
     decision: Again | Dead,
     policy: RetryPolicy,
 ) -> None:
-    """Say in the log what became of a message that failed, and where to read more.
+    """Log what became of a message that failed, and the command that shows more.
 
     Not the error's text, which may quote what is in the message; in development there is nothing to hide.
     """
-    facts = {name: story[name] for name in ("seq", "attempt", "worker", "fingerprint")}
-    facts["error"] = kind_of(story["error"])
-    which = f"message #{story['seq']}"
+    developing = os.environ.get("ONCEWARD_ENV") == "development"
+    facts = {name: row[name] for name in ("seq", "attempt", "worker", "fingerprint")}
+    facts["error"] = kind_of(row["error"])
+    which = f"message #{row['seq']}"
     if message is not None:
         facts |= {"message_id": message.id, "source": message.source, "type": message.type}
-        which = f"{message.type} #{story['seq']} ({message.id} from {message.source})"
+        which = f"{message.type} #{row['seq']} ({message.id} from {message.source})"
     log.log(
-        logging.ERROR if isinstance(decision, Dead) or story["attempt"] >= OFTEN else logging.WARNING,
-        "%s failed: %s, attempt %d of %d, %s. Details: onceward explain %s %d",
+        logging.ERROR if isinstance(decision, Dead) or row["attempt"] >= OFTEN else logging.WARNING,
+        "%s failed: %s, attempt %d of %d, %s. Details: %s%s",
         which,
-        story["error"] if os.environ.get("ONCEWARD_ENV") == "development" else facts["error"],
-        story["attempt"],
+        row["error"] if developing else facts["error"],
+        row["attempt"],
         policy.attempts,
         "it is dead" if isinstance(decision, Dead) else f"next try in {_duration(decision.delay)}",
-        context.program,
-        story["seq"],
+        context.hint("explain", row["seq"]),
+        f"\n{row['traceback'].rstrip()}" if developing and row["traceback"] else "",
         extra={"onceward": facts},
     )
 
@@ -222,45 +209,3 @@ def _duration(time: timedelta) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}".replace(".0 ", " ")
     return f"{seconds:.1f} s".replace(".0 ", " ")
-
-
-def columns(decision: Again | Dead) -> dict[str, Any]:
-    """A decision as the columns of a queue row."""
-    if isinstance(decision, Again):
-        return {"state": "retry", "delay": decision.delay.total_seconds()}
-    return {"state": "dead", "delay": None}
-
-
-def attempt_row(  # noqa: PLR0913 - the columns of the row
-    context: Context, seq: int, *, attempt: int, error: BaseException, decision: Again | Dead, worker: int
-) -> dict[str, Any]:
-    """The story of a failed attempt; short enough to keep, without local variables, which may hold secrets."""
-    text = f"{type(error).__name__}: {text_of(error)}"
-    if isinstance(decision, Dead) and decision.reason not in text:
-        text = f"{text} ({decision.reason})"
-    told = [note for note in getattr(error, "__notes__", ()) if note.startswith(KEY_FUNCTION)]
-    text = storable("; ".join([text, *told]))[:MAX_ERROR]
-    trace = "".join(tracebacks.format_exception(error))
-    return {
-        "seq": seq,
-        "attempt": attempt,
-        "kind": "error",
-        "charged": True,
-        "error": text,
-        "traceback": storable(trace)[-MAX_TRACEBACK:],
-        "worker": worker,
-        "code_version": context.code_version,
-        "fingerprint": fingerprint(text),
-    }
-
-
-def _without_text(story: dict[str, Any]) -> dict[str, Any]:
-    """The story of an attempt whose text the database refuses."""
-    kind = ascii(kind_of(story["error"])).strip("'")
-    text = f"{kind}: its text could not be stored"
-    return {**story, "error": text, "traceback": "", "fingerprint": fingerprint(text)}
-
-
-def storable(text: str) -> str:
-    """Text that every database can keep: no NUL, no half characters."""
-    return text.replace("\x00", "\\x00").encode(errors="backslashreplace").decode()

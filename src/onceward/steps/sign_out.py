@@ -6,17 +6,15 @@ cookie would be good.
 
 from __future__ import annotations
 
-from onceward.flow import Flow, Query
-from onceward.steps.context import Context, once
+from onceward.flow import Flow
+from onceward.steps.context import Context
 
 
 def sign_out(context: Context, session: str, seconds: float) -> Flow[None]:
     """End a session whose cookie is good for so many seconds at most."""
-    ended = Query("sign_out", {"session": session, "seconds": seconds})
-    yield from once(context, ended, Query("forget_sessions"))
+    yield from context.moves.operations.sign_out(session, seconds)
 
 
 def is_signed_out(context: Context, session: str) -> Flow[bool]:
     """Whether a session has ended."""
-    (rows,) = yield from once(context, Query("signed_out", {"session": session}))
-    return bool(rows)
+    return (yield from context.moves.operations.is_signed_out(session))

@@ -7,75 +7,56 @@ catalog before may still store a message for it, which is found and can be disca
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
 
+from onceward.domain.text import count
 from onceward.errors import ConfigurationError, StoreUnavailable
-from onceward.flow import COMMIT, ROLLBACK, Flow, Query
+from onceward.flow import Flow
 from onceward.registry import OUTBOX
-from onceward.steps.context import Context, Introduction, load_catalog, look, once
-from onceward.steps.introduce import in_the_way, lock_catalog
+from onceward.steps.context import Context, load_catalog
+from onceward.steps.introduce import catalog_wait, in_the_way
 from onceward.steps.operate import discard
+from onceward.stores.moves.catalog import Retire, Subscribed
 
 SOME = 500
-PATIENT = Introduction(tries=10)
-"""Waits for callers' transactions as long as `lock_wait` allows, once."""
-
-
-class Subscribed(NamedTuple):
-    """A type that a consumer is subscribed to, or was."""
-
-    type: str
-    unfinished: int
-    """Its messages that are not finished, whatever their state."""
-    retired: bool
-    id: int
+PATIENT = 10
+"""As after so many tries: waits for callers' transactions as long as `lock_wait` allows."""
 
 
 def subscribed(context: Context, consumer: str, kind: str | None) -> Flow[list[Subscribed]]:
     """What a consumer is subscribed to; what it was, only while unfinished messages are left of it."""
-    (rows,) = yield from look(context, Query("subscribed", {"consumer": consumer, "type": kind}))
-    found = [Subscribed(name, number, bool(retired), key) for name, number, retired, key in rows]
+    found = yield from context.moves.catalog.subscribed(consumer, kind)
     return [one for one in found if one.unfinished or not one.retired]
 
 
 def unsubscribe(  # noqa: PLR0913 - what an operator decides
     context: Context, consumer: str, kind: str | None, *, discard_unfinished: bool, actor: str, reason: str
 ) -> Flow[int]:
-    """Retire a consumer, or its subscription to a type; answers how many messages were discarded."""
+    """Retire a consumer, or its subscription to a type; returns how many messages were discarded."""
     if consumer == OUTBOX:
         raise ConfigurationError("the relay of outgoing messages cannot be unsubscribed; remove its sinks instead")
-    state = Introduction(tries=PATIENT.tries)
-    if not (yield from lock_catalog(context, state)):
+    wait = catalog_wait(context, PATIENT)
+    request = Retire(consumer, kind, discard_unfinished, wait, actor, reason)
+    ended = yield from context.moves.catalog.retire(request)
+    if ended is None:
         raise StoreUnavailable(f"{consumer!r} cannot be unsubscribed now. {(yield from in_the_way(context))}")
-    rows: list[Any] = yield Query("subscribed", {"consumer": consumer, "type": kind})
-    unfinished = sum(row[1] for row in rows)
-    if unfinished and not discard_unfinished:
-        yield ROLLBACK
+    if ended.unfinished and not discard_unfinished:
+        words = [consumer, kind] if kind else [consumer]
         raise ConfigurationError(
-            f"consumer {consumer!r} has {unfinished} unfinished messages. Run its program until they are finished, or "
-            "discard them with it: onceward unsubscribe ... --discard"
+            f"consumer {consumer!r} has {count(ended.unfinished, 'unfinished message')}. Run its program until none is "
+            f"left, or discard them with it: {context.hint('unsubscribe', *words, '--discard --reason TEXT')}"
         )
-    ids = [row[3] for row in rows]
-    retired = yield Query("retire", {"subscriptions": ids})
-    if retired:
-        names = ", ".join(sorted(row[0] for row in rows if not row[2]))
-        note = f"{consumer}: {names}. {reason}"
-        yield Query("add_audit", {"action": "unsubscribe", "seq": 0, "actor": actor, "reason": note})
-        yield Query("touch_catalog", {"crash": False})
-    yield COMMIT
     yield from load_catalog(context, context.cache)
-    return (yield from _discard_all(context, ids, actor=actor, reason=reason)) if unfinished else 0
+    if not ended.unfinished:
+        return 0
+    return (yield from _discard_all(context, ended.subscriptions, actor=actor, reason=reason))
 
 
-def _discard_all(context: Context, ids: list[int], *, actor: str, reason: str) -> Flow[int]:
+def _discard_all(context: Context, subscriptions: Sequence[int], *, actor: str, reason: str) -> Flow[int]:
     """Discard what is unfinished, one by one and in order; what is running, or waits behind such, is left."""
     discarded = after = 0
-    while True:
-        (rows,) = yield from once(
-            context, Query("unfinished_of", {"subscriptions": ids, "after": after, "limit": SOME})
-        )
-        if not rows:
-            return discarded
-        for (seq,) in rows:
+    while seqs := (yield from context.moves.catalog.unfinished_of(subscriptions, after, SOME)):
+        for seq in seqs:
             discarded += yield from discard(context, seq, actor=actor, reason=reason)
-        after = rows[-1][0]
+        after = seqs[-1]
+    return discarded

@@ -13,7 +13,7 @@ from onceward.steps.lane import Lane
 log = logging.getLogger("onceward")
 
 
-def note_use(lane: Lane, handler: Handler, outcome: Outcome, messages: Sequence[Message], *, sent: bool) -> None:
+def record_use(lane: Lane, handler: Handler, outcome: Outcome, messages: Sequence[Message], *, sent: bool) -> None:
     """Notice whether a handler that has done its work did any of it where it is applied exactly once."""
     use = handler.use
     if outcome.error is not None or handler.external or use.through_tx:
@@ -23,8 +23,8 @@ def note_use(lane: Lane, handler: Handler, outcome: Outcome, messages: Sequence[
         return
     if use.is_apart is None and use.add(messages) and handler.guarantee in (None, "exactly-once"):
         log.warning(
-            "%s has finished %d messages of %s without a statement through tx, a send or message.once: effects "
-            'that it has elsewhere are at-least-once. Write them through tx, or declare guarantee="at-least-once"',
+            "%s has finished %d messages of %s without a statement through tx, a send or message.once: its effects are "
+            'not in the transaction, so at-least-once. Write them through tx, or declare guarantee="at-least-once"',
             handler.name,
             len(use.apart),
             handler.type,

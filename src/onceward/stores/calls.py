@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import ContextVar, Token
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -13,12 +14,13 @@ from onceward.errors import ContractViolation, HandlerTimeout
 from onceward.flow import Call, Outcome
 
 T = TypeVar("T")
-Judge = Callable[[BaseException], bool]
+IsInfrastructure = Callable[[BaseException], bool]
 LONG = 1000
 """From how many characters on SQL is long."""
 
-_calls: ContextVar[tuple[_HandlerCall, ...]] = ContextVar("onceward_calls", default=())
-"""The calls of handlers that this thread or task belongs to; a handler may call another through a second inbox."""
+running: ContextVar[tuple[_HandlerCall, ...]] = ContextVar("oncewardrunning", default=())
+"""The calls of handlers that this thread or task belongs to, or did when it was begun; a handler may call another
+through a second inbox. Each has a connection, so how many they are decides which connections are used further in."""
 
 
 class _HandlerCall:
@@ -28,20 +30,15 @@ class _HandlerCall:
         self.connection = connection
 
 
-def handed_over() -> list[Owned]:
+def lent() -> list[Owned]:
     """The connections of the running handlers that this thread or task belongs to."""
-    return [call.connection for call in _calls.get() if call.connection.call is call]
-
-
-def depth() -> int:
-    """How many calls of handlers this thread or task is inside of, or was when it was begun: each has a connection."""
-    return len(_calls.get())
+    return [call.connection for call in running.get() if call.connection.call is call]
 
 
 class Owned:
     """A connection that belongs, while a handler has it, to that one call.
 
-    That is: to its thread or task, and to those that were given its context. Whoever outlives the call would write into
+    That is: to its thread or task, and to those that were given its context. What outlives the call would write into
     the transaction of another message.
     """
 
@@ -57,17 +54,17 @@ class Owned:
     """How many it has made."""
     _before: Token[tuple[_HandlerCall, ...]]
 
-    def hand_over(self) -> None:
+    def lend(self) -> None:
         """A handler gets the connection."""
         call = _HandlerCall(self)
-        before = _calls.set((*_calls.get(), call))
+        before = running.set((*running.get(), call))
         # Past the `__setattr__` of a connection that looks at what its handler sets.
         self.__dict__.update(call=call, _before=before, overrun=False, inside=0.0, statements=0, savepoints=0)
 
-    def take_back(self) -> None:
+    def reclaim(self) -> None:
         """The handler has ended."""
         self.__dict__["call"] = None
-        _calls.reset(self._before)
+        running.reset(self._before)
 
     def sends(self, sql: str) -> None:
         """The call sends a statement."""
@@ -81,10 +78,10 @@ class Owned:
         return self.call is not None
 
     def check_owner(self) -> None:
-        """Refuse whoever does not belong to the call that has the connection."""
+        """Refuse a thread or task that does not belong to the call that has the connection."""
         if self.call is None:
             raise ContractViolation("tx was used outside of its handler; its transaction is over")
-        if self.call not in _calls.get():
+        if self.call not in running.get():
             raise ContractViolation(
                 "tx was used by a thread or task that does not belong to the running handler, or that has outlived its "
                 "own. Use tx only until the handler returns, in its own thread or task; a helper thread needs the "
@@ -92,29 +89,31 @@ class Owned:
             )
 
 
-def outcome(call: Call, tx: Any, is_infrastructure: Judge) -> Outcome:
+def outcome(call: Call, tx: Any, is_infrastructure: IsInfrastructure) -> Outcome:
     """Call a `def` handler."""
     handler, message = call.handler, call.message
     try:
-        if not handler.watchers:  # the usual case
-            return Outcome(value=handler.function(message, tx))
-        with handler.watched(message):
-            return Outcome(value=handler.function(message, tx))
+        if not handler.hooks:  # the usual case
+            return Outcome(value=handler.call(message, tx))
+        with handler.hooked(message):
+            return Outcome(value=handler.call(message, tx))
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
-        return Outcome(error=error, infrastructure=is_infrastructure(error))
+        return Outcome(error=error, infrastructure=is_infrastructure(call.handler.cause(error)))
 
 
-async def awaited_outcome(call: Call, tx: Any, is_infrastructure: Judge) -> Outcome:
+async def awaited_outcome(call: Call, tx: Any, is_infrastructure: IsInfrastructure) -> Outcome:
     """Await an `async def` handler; a cancellation of its own is an outcome, one of ours is passed on."""
     task = asyncio.current_task()
     limit = call.handler.timeout.total_seconds()
     scope = asyncio.timeout(limit)
     try:
         async with scope:
-            with call.handler.watched(call.message):
-                value = await call.handler.function(call.message, tx)
+            loop = asyncio.get_running_loop()
+            call.interrupt = lambda: loop.call_soon_threadsafe(_end, scope)
+            with call.handler.hooked(call.message):
+                value = await call.handler.call(call.message, tx)
         # A handler that overran has failed, also when it caught its cancellation and returned.
         return Outcome(error=overrun(limit)) if scope.expired() else Outcome(value=value)
     except TimeoutError as error:
@@ -126,7 +125,13 @@ async def awaited_outcome(call: Call, tx: Any, is_infrastructure: Judge) -> Outc
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
-        return Outcome(error=error, infrastructure=is_infrastructure(error))
+        return Outcome(error=error, infrastructure=is_infrastructure(call.handler.cause(error)))
+
+
+def _end(scope: asyncio.Timeout) -> None:
+    """A handler's time is over now, if it still runs."""
+    with suppress(RuntimeError):  # it has ended
+        scope.reschedule(0)
 
 
 def overrun(seconds: float) -> HandlerTimeout:

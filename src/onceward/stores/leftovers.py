@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Left(IntEnum):
-    """How far what was left reaches; whoever meets more than nothing ends the transaction before the next message."""
+    """How far what was left reaches; anything but nothing ends the transaction before the next message."""
 
     NOTHING = 0
     TRANSACTION = 1

@@ -18,6 +18,8 @@ from onceward.stores.statements import Migration, migrations
 log = logging.getLogger("onceward")
 
 DEFAULT_PREFIX = "onceward_"
+COMMITS_DDL = frozenset(["mysql"])
+"""The dialects in which tables cannot be made in a transaction: each statement of theirs may be repeated."""
 _PASSWORD = re.compile(r"((?:password|sslpassword)=)[^&\s]*", re.IGNORECASE)
 
 Execute = Callable[[str], list[Any]]
@@ -35,20 +37,21 @@ def _bookkeeping(prefix: str) -> str:
     )
 
 
-def _record(prefix: str, one: Migration) -> str:
-    return f"INSERT INTO {prefix}migration (version, name, deploy) VALUES ({one.version}, '{one.name}', '{one.deploy}')"
+def _record(dialect: str, prefix: str, one: Migration) -> str:
+    again = f" ON DUPLICATE KEY UPDATE name = {prefix}migration.name" if dialect in COMMITS_DDL else ""
+    row = f"({one.version}, '{one.name}', '{one.deploy}')"
+    return f"INSERT INTO {prefix}migration (version, name, deploy) VALUES {row}{again}"
 
 
-def apply(dialect: str, prefix: str, url: str, execute: Execute) -> list[str]:
-    """Apply what is missing; the caller has begun a transaction and holds the lock."""
+def apply(dialect: str, prefix: str, url: str, execute: Execute, *, up_to: int | None = None) -> list[str]:
+    """Apply what is missing, up to a version if wanted; the caller has begun a transaction and holds the lock."""
     execute(_bookkeeping(prefix))
     found = execute(applied_query(prefix))
     _newer(dialect, prefix, url, found)
     applied = []
     for one in migrations(dialect, prefix):
-        if one.version > _version(found):
-            execute(_record(prefix, one))
-            for statement in one.statements:
+        if _version(found) < one.version <= (up_to or one.version):
+            for statement in _in_order(dialect, prefix, one):
                 execute(statement)
             applied.append(_full_name(one.version, one.name))
     return applied
@@ -56,11 +59,27 @@ def apply(dialect: str, prefix: str, url: str, execute: Execute) -> list[str]:
 
 def as_text(dialect: str, prefix: str) -> str:
     """Every migration as SQL text, the same statements `apply` runs."""
-    lines = [f"-- onceward tables for {dialect}; run in one transaction", _bookkeeping(prefix) + ";"]
+    how = "may be run again" if dialect in COMMITS_DDL else "run in one transaction"
+    lines = [f"-- onceward tables for {dialect}; {how}", _bookkeeping(prefix) + ";"]
     for one in migrations(dialect, prefix):
-        lines += ["", f"-- {_full_name(one.version, one.name)}", _record(prefix, one) + ";"]
-        lines += [statement + ";" for statement in one.statements]
+        lines += ["", f"-- {_full_name(one.version, one.name)}"]
+        lines += [statement + ";" for statement in _in_order(dialect, prefix, one)]
     return "\n".join(lines) + "\n"
+
+
+def every_statement(dialect: str, prefix: str, *, of: int | None = None) -> list[str]:
+    """Every migration as statements, or one of them: the same that `apply` runs on a database without tables."""
+    made = [one for one in migrations(dialect, prefix) if of in (None, one.version)]
+    return [_bookkeeping(prefix), *(each for one in made for each in _in_order(dialect, prefix, one))]
+
+
+def _in_order(dialect: str, prefix: str, one: Migration) -> tuple[str, ...]:
+    """The statements of a migration with its record: in one transaction first, so that only one migrator goes on.
+
+    Where DDL commits by itself it comes last: what was interrupted, or is done by two at once, is done again.
+    """
+    record = _record(dialect, prefix, one)
+    return (*one.statements, record) if dialect in COMMITS_DDL else (record, *one.statements)
 
 
 def newest(dialect: str, prefix: str) -> int:
@@ -79,22 +98,25 @@ def _full_name(version: int, name: str) -> str:
 def missing(url: str, prefix: str) -> SchemaMissing:
     """The error for a database without tables."""
     return SchemaMissing(
-        f"{masked(url)} has no onceward tables (prefix {prefix!r}); create them with: {_command(url, prefix)}"
+        f"{masked(url)} has no onceward tables (prefix {prefix!r}); create them with: {command(url, prefix)}"
         "  (or inbox.migrate())"
     )
 
 
-def _command(url: str, prefix: str) -> str:
+def command(url: str, prefix: str) -> str:
+    """The command that makes the tables."""
     return f"onceward migrate --store '{masked(url)}'" + ("" if prefix == DEFAULT_PREFIX else f" --prefix {prefix}")
 
 
 def check(dialect: str, prefix: str, url: str, applied: Sequence[tuple[int, str, str]]) -> list[str]:
-    """Refuse tables that this code cannot work with; answers the migrations that it does not know and can live with."""
+    """Refuse tables that this code cannot work with; returns the migrations that it does not know and can live with."""
+    if not applied and dialect in COMMITS_DDL:  # a migrator that died has left some of them
+        raise missing(url, prefix)
     version, wanted = _version(applied), newest(dialect, prefix)
     if version < wanted:
         raise SchemaOutdated(
             f"the onceward tables in {masked(url)} have version {version}, this onceward needs {wanted}; "
-            f"update them with: {_command(url, prefix)}"
+            f"update them with: {command(url, prefix)}"
         )
     newer = _newer(dialect, prefix, url, applied)
     if newer:

@@ -1,6 +1,6 @@
 """A clock that stands still until it is moved, for due times and leases on SQLite.
 
-PostgreSQL uses the server's own clock, which nobody can stop: there a test makes rows due instead, or waits.
+PostgreSQL uses the server's own clock, which cannot be stopped: there a test makes rows due instead, or waits.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class FixedClock:
     def __init__(self, inbox: Inbox) -> None:
         store: Any = inbox.store
         if store.dialect != "sqlite":
-            raise ConfigurationError("only SQLite takes its time from this process; PostgreSQL has the server's clock")
+            raise ConfigurationError("only SQLite takes its time from this process, others from the server's clock")
         self._inbox, self._store = inbox, store
         self._microseconds = time.time_ns() // 1000
         self._before = inbox.context.clock

@@ -1,5 +1,7 @@
 """Fixtures for pytest, there when onceward is installed: `inbox`, `fixed_clock`, `drain`, `deliver_twice`, `prove`.
 
+For SQLAlchemy `inbox_engine`; for Django `django_inbox`, which is the project's, and `prove_django` on it.
+
 Invariant: no two tests share an inbox. Override `inbox` in your conftest.py to use your own; the others follow it.
 """
 
@@ -15,18 +17,24 @@ from typing import Any, Protocol, Unpack
 import pytest
 
 from onceward.domain import identity
+from onceward.errors import SchemaMissing
 from onceward.inbox import Inbox
 from onceward.message import Arguments, Receipt
+from onceward.runtime.runner import perform
 from onceward.testing.clock import FixedClock
 from onceward.testing.proof import prove_exactly_once
 from onceward.testing.report import Report
+from onceward.testing.restore import keeper_of
+
+_DRIVERS = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql"}
+"""What SQLAlchemy calls the drivers that onceward uses where a URL names none."""
 
 
 class DeliverTwice(Protocol):
     """What `deliver_twice` is."""
 
     def __call__(self, **message: Unpack[Arguments]) -> tuple[Receipt, Receipt]:
-        """Deliver a message, and the same again; answers both receipts."""
+        """Deliver a message, and the same again; returns both receipts."""
 
 
 class Prove(Protocol):
@@ -60,21 +68,15 @@ def inbox(pytestconfig: pytest.Config, tmp_path: Path) -> Iterator[Inbox]:
 
 
 def _drop_tables(inbox: Inbox) -> None:
-    catalog = (
-        "SELECT name FROM sqlite_master WHERE type = 'table'"
-        if inbox.store.dialect == "sqlite"
-        else "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()"
-    )
-    cascade = "" if inbox.store.dialect == "sqlite" else " CASCADE"
+    try:
+        commands = perform(inbox.store, inbox.context.moves.reports.debris)
+    except SchemaMissing:  # the test has removed them itself
+        commands = []
+    finally:
+        inbox.store.close()
     with inbox.transaction() as connection:
-        names = [name for (name,) in connection.execute(catalog).fetchall()]
-        for name in names:
-            if name.startswith(inbox.context.prefix):
-                # A page of bodies is gone with the table it belongs to.
-                connection.execute(f'DROP TABLE IF EXISTS "{name}"{cascade}')
-        if inbox.store.dialect == "postgres":
-            functions = ", ".join(f"{inbox.context.prefix}{name}" for name in ("add_page", "turn_page", "drop_page"))
-            connection.execute(f"DROP FUNCTION IF EXISTS {functions}")
+        for command in commands:
+            connection.execute(command)
 
 
 @pytest.fixture
@@ -87,7 +89,7 @@ def fixed_clock(inbox: Inbox) -> Iterator[FixedClock]:
 
 @pytest.fixture
 def drain(inbox: Inbox) -> Callable[..., Any]:
-    """Run what is due; in an async test it is awaited. Answers how many messages were finished."""
+    """Run what is due; in an async test it is awaited. Returns how many messages were finished."""
 
     def drained(*, concurrency: int = 1) -> Any:
         try:
@@ -115,7 +117,46 @@ def deliver_twice(inbox: Inbox) -> DeliverTwice:
 @pytest.fixture
 def prove(inbox: Inbox) -> Prove:
     """`prove_exactly_once` on the inbox of this test, which fails with the report where it is not exactly once."""
+    return _proving(inbox)
 
+
+@pytest.fixture
+def inbox_engine(inbox: Inbox) -> Iterator[Any]:
+    """An engine of SQLAlchemy on the database of `inbox`, to make tables and to look at them."""
+    from sqlalchemy import create_engine  # noqa: PLC0415 - for those who have it
+
+    scheme, _, rest = inbox.url.partition("://")
+    engine = create_engine(f"{_DRIVERS.get(scheme, scheme)}://{rest}")
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def django_inbox(transactional_db: None) -> Iterator[Inbox]:  # noqa: ARG001 - pytest-django's
+    """The inbox of the Django project in its test database, which is put back afterwards, our tables included.
+
+    Needs pytest-django. Of a `TestCase`, and without it of `django_db`, the transaction is never committed.
+    """
+    from onceward.integrations.django.project import project_inbox  # noqa: PLC0415 - for those who have it
+
+    found = project_inbox()
+    with found.transaction() as connection:
+        keeper = keeper_of(found.store, connection)
+    found.context.forget()
+    yield found
+    found.close()
+    with found.transaction() as connection:
+        keeper.restore(connection)
+    found.context.forget()
+
+
+@pytest.fixture
+def prove_django(django_inbox: Inbox) -> Prove:
+    """As `prove`, on the inbox of the Django project; `check` has no arguments, and asks the ORM."""
+    return _proving(django_inbox)
+
+
+def _proving(inbox: Inbox) -> Prove:
     def proven(message: Mapping[str, Any], **options: Any) -> Report:
         report = partial(prove_exactly_once, inbox)(message, **options)
         if not report.ok:

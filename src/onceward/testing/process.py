@@ -1,7 +1,7 @@
 """A process of the service, played inside this one: it receives, works or handles inline, and may die at any point.
 
 Invariant: it is made of the very steps that a real worker runs, on a connection of its own, in a thread of its own.
-When it dies it says nothing: its connection goes, its note stays, and somebody has to take it over.
+When it dies it says nothing: its connection goes, its claim stays, and another process has to take it over.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ from onceward.message import Delivery, Receipt
 from onceward.registry import Handler, Registry
 from onceward.retry import RetryPolicy
 from onceward.runtime.effects import async_effects, sync_effects
-from onceward.steps import presence
+from onceward.runtime.runner import OUTSIDE, OUTSIDE_ASYNC
+from onceward.steps import membership
 from onceward.steps.context import load_catalog
-from onceward.steps.gate import Gate
 from onceward.steps.handle import work
 from onceward.steps.introduce import subscribe
+from onceward.steps.isolation import Isolation
 from onceward.steps.lane import Lane
 from onceward.steps.process import process
 from onceward.steps.receive import receive
 from onceward.steps.subscribe import fan_out
 from onceward.stores.protocol import Session, Store
-from onceward.testing.disturbance import Crash, Disturbed, Watch, disturbed
+from onceward.testing.fault import Crash, InjectedError, Watch, with_faults
 from onceward.testing.outside import listening
-from onceward.testing.taps import tapped
+from onceward.testing.recorder import recorded
 
 T = TypeVar("T")
 
@@ -98,7 +99,7 @@ class Process:
         self._worker = 0
 
     def receive(self, *messages: Mapping[str, Any]) -> list[Receipt]:
-        """Store messages; nobody has run yet. Empty where it died."""
+        """Store messages; no handler has run yet. Empty where it died."""
         deliveries = [Delivery.of(**message) for message in messages]
         return apart(lambda: self._living(lambda: self._receive(deliveries))) or []
 
@@ -119,7 +120,7 @@ class Process:
     def take_over(self, process_name: str) -> None:
         """Do what a supervisor does when it has seen a process die."""
         with self._store.session() as session:
-            step = presence.take_over_process(self._context, process_name, "killed by onceward.testing")
+            step = membership.take_over_process(self._context, process_name, "killed by onceward.testing")
             run_sync(step, session.perform)
 
     def _living(self, life: Callable[[], T]) -> T | None:
@@ -134,13 +135,13 @@ class Process:
             answer = None
         if self._worker:
             with self._store.session() as session:
-                run_sync(presence.say_goodbye(self._context, self._worker), session.perform)
+                run_sync(membership.deregister(self._context, self._worker), session.perform)
         return answer
 
     def _enter(self, *, inline: bool) -> None:
         with self._store.session() as session:
             run_sync(load_catalog(self._context, self._context.cache), session.perform)
-            step = presence.register(
+            step = membership.register(
                 self._context, process=self.name, host=socket.gethostname(), pid=os.getpid(), inline=inline
             )
             self._worker = run_sync(step, session.perform)
@@ -169,14 +170,14 @@ class Process:
         with self._sessions.one() as session:
             self.watch.sever = lambda: None if self._store.single_writer else session.connection.force_close()
             lane.effects = self.watch.once(sync_effects(lane, self._store, lambda: bool(session.idle)), is_async=False)
-            return run_sync(disturbed(step(lane), self.watch), session.perform)
+            return run_sync(with_faults(step(lane), self.watch), session.perform, OUTSIDE)
 
     async def _run_async(self, step: Callable[[Lane], Flow[T]], lane: Lane) -> T:
         session: Any = await self._store.async_connect()
         self.watch.sever = lambda: None if self._store.single_writer else session.connection.force_close()
         lane.effects = self.watch.once(async_effects(lane, self._store, lambda: bool(session.idle)), is_async=True)
         try:
-            return await run_async(disturbed(step(lane), self.watch), session.perform)
+            return await run_async(with_faults(step(lane), self.watch), session.perform, OUTSIDE_ASYNC)
         finally:
             await session.close()
             await self._store.async_close()
@@ -193,12 +194,12 @@ class Process:
             new_token=lambda: next(self._tokens),
             subscriptions=served,
             stopping=lambda: False,
-            gate=Gate(),
+            isolation=Isolation(),
         )
 
 
 def in_real_process(life: Callable[[], object]) -> bool:
-    """Run something in a forked child, which may be killed; answers whether it was."""
+    """Run something in a forked child, which may be killed; returns whether it was."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of threads; ours are idle
         child = os.fork()
@@ -222,7 +223,7 @@ def apart(call: Callable[[], T]) -> T:
 
 
 def together(*calls: Callable[[], T]) -> list[T]:
-    """Run calls at the same time, each in a thread; their answers in order, or the first error."""
+    """Run calls at the same time, each in a thread; what they return, in order, or the first error."""
     answers: dict[int, T] = {}
     errors: list[BaseException] = []
 
@@ -247,13 +248,17 @@ def _registry(inbox: Inbox, target: Handler, watch: Watch) -> Registry:
     registry = Registry()
     for handler in inbox.context.registry:
         if not handler.external:
-            registry.add(replace(handler, function=_watched(handler, watch), retry=_LATER, breaker=None))
+            watched = replace(
+                handler, function=_watched(handler, watch), retry=_LATER, breaker=None, stands_for=handler
+            )
+            registry.add(watched)
+            watched.surround(handler.outside, ())  # what is inside is in the call of the one that it stands for
     for (kind, version), upcaster in inbox.context.registry._upcasters.items():  # noqa: SLF001 - a copy of all
         registry.add_upcaster(kind, version, upcaster)
 
     def fail(message: Any, _tx: Any) -> None:
         if watch.failing and message.type == FAILING:
-            raise Disturbed("this neighbour fails (onceward.testing)")
+            raise InjectedError("this neighbour fails (onceward.testing)")
 
     async def fail_async(message: Any, tx: Any) -> None:
         fail(message, tx)
@@ -266,24 +271,24 @@ def _registry(inbox: Inbox, target: Handler, watch: Watch) -> Registry:
 
 
 def _watched(handler: Handler, watch: Watch) -> Callable[[Any, Any], Any]:
-    """The handler's function; for the message of the proof with a tap on its tx."""
+    """The handler's function; for the message of the proof with a recorder on its tx."""
 
     def is_watched(given: Any) -> bool:
         return any(watch.concerns(message) for message in (given if isinstance(given, list) else [given]))
 
     def call(given: Any, tx: Any) -> Any:
         if not is_watched(given):
-            return handler.function(given, tx)
-        with tapped(tx, watch), listening(watch.outside):
-            value = handler.function(given, tx)
+            return handler.call(given, tx)
+        with recorded(tx, watch), listening(watch.outside):
+            value = handler.call(given, tx)
         watch.end()
         return value
 
     async def call_async(given: Any, tx: Any) -> Any:
         if not is_watched(given):
-            return await handler.function(given, tx)
-        with tapped(tx, watch), listening(watch.outside):
-            value = await handler.function(given, tx)
+            return await handler.call(given, tx)
+        with recorded(tx, watch), listening(watch.outside):
+            value = await handler.call(given, tx)
         watch.end()
         return value
 

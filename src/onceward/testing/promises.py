@@ -1,4 +1,4 @@
-"""A promise that a store or a sink makes, as something that can be run.
+"""A promise that a sink makes, as something that can be run.
 
 The sentence is the docstring of its function, so what is promised and what is checked stand in one place.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class PromiseBroken(AssertionError):
-    """A store or a sink does not do what it must."""
+    """A sink does not do what it must."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,12 @@ def expect(kept: object, otherwise: str) -> None:
 
 
 def keep_all(promises: Sequence[Promise], *given: Any) -> list[str]:
-    """Check every promise; answers the sentences, or raises `PromiseBroken` with all that were broken."""
+    """Check every promise; returns the sentences, or raises `PromiseBroken` with all that were broken."""
     broken = []
     for promise in promises:
         try:
             promise.check(*given)
-        except Exception as error:  # noqa: BLE001 - whatever a store raises here, its promise is broken
+        except Exception as error:  # noqa: BLE001 - whatever it raises here, its promise is broken
             broken.append(f"{promise.sentence}\n    {type(error).__name__}: {error}")
     if broken:
         raise PromiseBroken(f"{len(broken)} of {len(promises)} promises are broken:\n" + "\n".join(broken))

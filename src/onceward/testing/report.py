@@ -6,13 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from onceward.domain.text import count
+
 Kind = Literal["", "lost", "doubled", "escaped", "changed", "unfinished", "unrepeatable", "uncounted"]
 """What went wrong: nothing; an effect is missing; there more than once; permanent before its transaction was; another
 one; the message never finished; the same message from the same start has another effect each time; or it called the
 outside, and nothing counts those calls."""
 
-SHOWN = 5
-"""How many failures are told in full; the others are named."""
+SHOWN = 4
+"""How many further cases of a cause are named; the others are counted."""
 MAX_VALUE = 300
 
 
@@ -36,13 +38,15 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One disturbance, and what became of the effect."""
+    """One fault, and what became of the effect."""
 
     name: str
     """What was done, in plain words."""
     mode: str
     kind: Kind = ""
     detail: tuple[str, ...] = ()
+    why: str = ""
+    """What in the handler leads to it, and what to do instead; the same text in each case of the same cause."""
     statement: Statement | None = None
     external_calls: int | None = None
     """How often the external effect happened, where `external=` shows it."""
@@ -54,7 +58,31 @@ class Case:
 
     def __str__(self) -> str:
         lines = [f"{(self.kind or 'exactly once').upper()} when {self.name} [{self.mode}]"]
-        return "\n".join([*lines, *(f"    {line}" for line in self.detail)])
+        why = [f"why: {self.why}"] if self.why else []
+        return "\n".join([*lines, *(f"    {line}" for line in (*self.detail, *why))])
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a handler is not exactly once, and the cases that have shown it, the first one first."""
+
+    why: str
+    cases: tuple[Case, ...]
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """What it leads to."""
+        return tuple(dict.fromkeys(case.kind for case in self.cases))
+
+    def lines(self) -> Iterator[str]:
+        """As the report shows it: one case in full, and the names of some others."""
+        first, *others = self.cases
+        yield f"{', '.join(self.kinds).upper()} in {count(len(self.cases), 'case')}: {self.why}"
+        yield f"    when {first.name} [{first.mode}]"
+        yield from (f"      {line}" for line in first.detail)
+        yield from (f"    when {case.name} [{case.mode}]" for case in others[:SHOWN])
+        if others[SHOWN:]:
+            yield f"    and in {count(len(others) - SHOWN, 'other case')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +94,21 @@ class Report:
     statements: tuple[Statement, ...] = ()
     notes: tuple[str, ...] = ()
     """What was left out, and external calls that were made more than once as declared."""
+    unseen: tuple[str, ...] = ()
+    """What the proof did not look at."""
 
     @property
     def failures(self) -> tuple[Case, ...]:
         """The cases in which something was lost or doubled."""
         return tuple(case for case in self.cases if not case.ok)
+
+    @property
+    def causes(self) -> tuple[Cause, ...]:
+        """The failures by what leads to them, in the order in which they were found."""
+        found: dict[str, list[Case]] = {}
+        for case in self.failures:
+            found.setdefault(case.why or "; ".join(case.detail) or case.name, []).append(case)
+        return tuple(Cause(why, tuple(cases)) for why, cases in found.items())
 
     @property
     def ok(self) -> bool:
@@ -86,9 +124,10 @@ class Report:
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
-        failures = self.failures
+        failures, causes = self.failures, self.causes
         if failures:
-            yield f"{self.handler}: NOT exactly once; {len(failures)} of {len(self.cases)} cases went wrong"
+            wrong = f"{len(failures)} of {count(len(self.cases), 'case')} went wrong"
+            yield f"{self.handler}: NOT exactly once; {wrong}, for {count(len(causes), 'reason')}"
         else:
             yield f"{self.handler}: exactly once in all {len(self.cases)} cases"
         for statement in self.statements:
@@ -96,13 +135,11 @@ class Report:
         if not self.statements:
             yield "  no statement goes through tx"
         yield from (f"  note: {note}" for note in self.notes)
-        for number, case in enumerate(failures[:SHOWN], start=1):
-            first, *rest = str(case).split("\n")
+        yield from (f"  not looked at: {what}" for what in self.unseen)
+        for number, cause in enumerate(causes, start=1):
+            first, *rest = cause.lines()
             yield f"  {number}. {first}"
-            yield from (f"   {line}" for line in rest)
-        if failures[SHOWN:]:
-            yield f"  and {len(failures) - SHOWN} more:"
-            yield from (f"    {case.kind} when {case.name} [{case.mode}]" for case in failures[SHOWN:])
+            yield from (f" {line}" for line in rest)
 
 
 def brief(value: Any) -> str:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import graphlib
 import sqlite3
+import weakref
+from contextlib import suppress
 from typing import Any, Protocol
 
 from onceward.errors import ConfigurationError
@@ -27,6 +29,8 @@ def keeper_of(store: Store, connection: Any) -> Keeper:
         return SqliteKeeper(connection)
     if store.dialect == "postgres":
         return PostgresKeeper(connection)
+    if store.dialect == "mysql":
+        return MysqlKeeper(connection)
     raise ConfigurationError(f"the kit cannot put a {store.dialect} database back; pass reset=, a function that does")
 
 
@@ -35,6 +39,7 @@ class SqliteKeeper:
 
     def __init__(self, connection: Any) -> None:
         self._copy = sqlite3.connect(":memory:", check_same_thread=False)
+        weakref.finalize(self, self._copy.close)
         connection.execute("COMMIT")  # a backup cannot read from inside a transaction that writes
         connection.backup(self._copy)
         connection.execute("BEGIN")
@@ -124,3 +129,75 @@ def _sequences(connection: Any) -> list[str]:
         last, called = connection.execute(f"SELECT last_value, is_called FROM {name}".encode()).fetchone()
         statements.append(f"SELECT setval($onceward${name}$onceward$::regclass, {last}, {called})")
     return statements
+
+
+_MYSQL_COLUMNS = """
+SELECT t.table_name, c.column_name, c.extra = 'auto_increment', t.auto_increment
+FROM information_schema.tables t
+JOIN information_schema.columns c ON c.table_schema = t.table_schema AND c.table_name = t.table_name
+WHERE t.table_schema = database() AND t.table_type = 'BASE TABLE' AND coalesce(c.generation_expression, '') = ''
+ORDER BY t.table_name, c.ordinal_position
+"""
+_MYSQL_LEFTOVERS = """
+SELECT p.id FROM information_schema.processlist p JOIN information_schema.innodb_trx x ON x.trx_mysql_thread_id = p.id
+WHERE p.db = database() AND p.id <> connection_id() AND p.command = 'Sleep'
+"""
+# What is read is written again as it was: times in one zone, and also what a strict mode would refuse today. The next
+# numbers are those of now, which MySQL 8 would otherwise remember for a day.
+_AS_IT_IS = (
+    "SET SESSION time_zone = '+00:00', sql_mode = 'NO_AUTO_VALUE_ON_ZERO', foreign_key_checks = 0, "
+    "lock_wait_timeout = 5, innodb_lock_wait_timeout = 5 /*!80000 , information_schema_stats_expiry = 0 */"
+)
+_AS_USUAL = "SET SESSION time_zone = DEFAULT, sql_mode = DEFAULT, foreign_key_checks = DEFAULT"
+
+
+class MysqlKeeper:
+    """Keeps the rows of every table and its next number, in memory: made for small test databases."""
+
+    def __init__(self, connection: Any) -> None:
+        triggers = "SELECT trigger_name FROM information_schema.triggers WHERE trigger_schema = database()"
+        for (name,) in connection.execute(triggers).fetchall():
+            raise ConfigurationError(f"MySQL cannot turn off the trigger {name}; pass reset= to prove on its table")
+        connection.execute(_AS_IT_IS)
+        self._columns: dict[str, list[str]] = {}
+        self._next: dict[str, int] = {}
+        for table, column, is_numbered, following in _columns(connection):
+            self._columns.setdefault(table, []).append(_name(column))
+            if is_numbered:
+                self._next[table] = following or 1
+        self._rows = {
+            table: connection.execute(f"SELECT {', '.join(columns)} FROM {_name(table)}").fetchall()
+            for table, columns in self._columns.items()
+        }
+        connection.execute(_AS_USUAL)
+
+    def restore(self, connection: Any) -> None:
+        from onceward.stores.mysql.failures import DRIVER  # noqa: PLC0415 - the driver loads on demand
+
+        connection.commit()  # what it has read before is no view of now
+        with suppress(*DRIVER):  # not everybody may see what others do
+            for (other,) in connection.execute(_MYSQL_LEFTOVERS).fetchall():
+                connection.execute(f"KILL {other}")
+        connection.execute(_AS_IT_IS)
+        now = {table for table, *_ in _columns(connection)}
+        for table in now - self._columns.keys():  # by a handler of the last case
+            connection.execute(f"DROP TABLE {_name(table)}")
+        for table, columns in self._columns.items():
+            connection.execute(f"DELETE FROM {_name(table)}")
+            if rows := self._rows[table]:
+                into = f"INSERT INTO {_name(table)} ({', '.join(columns)})".replace("%", "%%")
+                connection.cursor().executemany(f"{into} VALUES ({', '.join(['%s'] * len(columns))})", rows)
+        connection.commit()
+        used = {table: following for table, _, is_numbered, following in _columns(connection) if is_numbered}
+        for table, following in self._next.items():
+            if used.get(table) != following:
+                connection.execute(f"ALTER TABLE {_name(table)} AUTO_INCREMENT = {following}")
+        connection.execute(_AS_USUAL)
+
+
+def _columns(connection: Any) -> list[tuple[Any, ...]]:
+    return list(connection.execute(_MYSQL_COLUMNS).fetchall())
+
+
+def _name(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

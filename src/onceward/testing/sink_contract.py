@@ -1,8 +1,8 @@
-"""What `sinks/protocol.py` asks of a sink, as checks for whoever writes one.
+"""The obligations of a sink (`brokers/protocol.py`) as checks, for authors of one.
 
     sink_contract(MySink(...), received=lambda: my_broker.messages())
 
-`received()` answers what the other side has, as (id, type, body) each, in the order of its arrival.
+`received()` returns what the other side has, as (id, type, body) each, in the order of its arrival.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from onceward.brokers.protocol import Sink
 from onceward.domain import identity, payload
 from onceward.message import Message
-from onceward.sinks.protocol import Sink
 from onceward.testing.process import apart, together
 from onceward.testing.promises import Promise, PromiseBroken, expect, keep_all
 
@@ -40,7 +40,7 @@ class OtherSide:
 def sink_contract(
     sink: Sink, *, received: Callable[[], Arrived], away: Callable[[], AbstractContextManager[object]] | None = None
 ) -> list[str]:
-    """Check every promise of a sink; answers the sentences, or raises `PromiseBroken` with what was broken."""
+    """Check every promise of a sink; returns the sentences, or raises `PromiseBroken` with what was broken."""
     return keep_all(PROMISES, OtherSide(sink, received, away))
 
 

@@ -1,11 +1,11 @@
-"""Webhooks in: signatures verified over the raw bytes, stored and committed, then answered.
+"""Webhooks in: signatures verified over the raw bytes, stored and committed, then acknowledged.
 
 `inbox.webhooks({"/stripe": Stripe(secret)})` is an ASGI application.
 """
 
 from typing import TYPE_CHECKING, Any
 
-from onceward.steps.sight import ECHO
+from onceward.steps.first_seen import ECHO
 from onceward.webhooks.asgi import Webhooks
 from onceward.webhooks.generic import Hmac
 from onceward.webhooks.hooks import UNSIGNED, Hooks, Limits, check_sources

@@ -1,18 +1,19 @@
 """Webhooks as an ASGI application: mount it in FastAPI or Starlette, or serve it alone.
 
-Invariant: a body is counted while it comes, whatever its length was said to be, and reading stops at the first byte too
-many. Storing happens in a thread: a sender that hangs up does not interrupt a commit, and needs no second pool.
+Invariant: a body is counted while it comes (`runtime/asgi.py`), by itself and together with all others in hand. Storing
+happens in a thread: a sender that hangs up does not interrupt a commit, and needs no second pool.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from onceward.runtime.asgi import Body, HungUp, Receive, Scope, Send, lifespan, path_of, respond
 from onceward.webhooks.hooks import Answer, Hooks
 from onceward.webhooks.request import Ambiguous, Headers, Refusal, Request, TryLater
 from onceward.webhooks.wsgi import Wsgi
@@ -20,21 +21,12 @@ from onceward.webhooks.wsgi import Wsgi
 if TYPE_CHECKING:
     from onceward.webhooks.verifier import Event, Verifier
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-
 THREADS = 8
 """How many webhooks are stored at a time; a database takes no more from one process."""
-
 
 DISCARDED_BYTES = 4 * 1024 * 1024
 DISCARD_SECONDS = 1.0
 """How much of a refused body is read on: a sender that is still writing would not see the answer otherwise."""
-
-
-class _HungUp(Exception):
-    """The sender is gone; nobody waits for an answer."""
 
 
 class Webhooks:
@@ -48,53 +40,45 @@ class Webhooks:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await _lifespan(receive, send)
+            await lifespan(receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
         else:
             await self._answer(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        source, read, unclear = "", _Reading(), False
+        source, read, unclear = "", _Reading(receive), False
         try:
             pairs = [(bytes(name), bytes(value)) for name, value in scope["headers"]]
             headers = Headers(pairs)
             size = sum(len(name) + len(value) for name, value in pairs)
-            verifier = self.hooks.admit(scope["method"], _path(scope), headers, count=len(pairs), size=size)
+            verifier = self.hooks.admit(scope["method"], path_of(scope), headers, count=len(pairs), size=size)
             source = verifier.source
-            body = await self._body(headers, receive, read)
+            body = await self._body(headers, read)
             answer = await self._take(verifier, Request(headers, body), read)
         except Refusal as refusal:
             answer, unclear = self.hooks.refused(refusal, source), isinstance(refusal, Ambiguous)
-        except _HungUp:
+        except HungUp:
             return
         except Exception as error:  # noqa: BLE001 - a stranger's bytes must not decide what a server does about a bug
             answer = self.hooks.failed(error)
         finally:
             if not read.handed_over:
                 self._held -= read.held
-        if not read.complete and not unclear and not _waits_for_continue(scope):
-            await _discard(receive, read)
-        await _send(send, answer, close=not read.complete)
+        if not read.body.complete and not unclear and not _waits_for_continue(scope):
+            await _discard(read.body)
+        await _send(send, answer, close=not read.body.complete)
 
-    async def _body(self, headers: Headers, receive: Receive, read: _Reading) -> bytes:
+    async def _body(self, headers: Headers, read: _Reading) -> bytes:
         announced = self.hooks.announced(headers)
-        parts: list[bytes] = []
         try:
             async with asyncio.timeout(self.hooks.limits.read.total_seconds()):
-                while not read.complete:
-                    event = await receive()
-                    if event["type"] == "http.disconnect":
-                        raise _HungUp
-                    part = event.get("body", b"")
-                    self._hold(len(part), read)
-                    parts.append(part)
-                    read.complete = not event.get("more_body", False)
+                body = await read.body.read(lambda size: self._hold(size, read))
         except TimeoutError:
             raise Refusal(HTTPStatus.REQUEST_TIMEOUT, "sending the body took too long") from None
         if announced is not None and announced != read.held:
             raise Refusal(HTTPStatus.BAD_REQUEST, "the body is not as long as was said")
-        return b"".join(parts)
+        return body
 
     def _hold(self, size: int, read: _Reading) -> None:
         if read.held + size > self.hooks.limits.body:
@@ -142,25 +126,21 @@ class Webhooks:
 
 
 class _Reading:
-    """How far a request has come."""
+    """A request's body, and how much of the common memory it holds."""
 
-    __slots__ = ("complete", "handed_over", "held")
+    __slots__ = ("body", "handed_over", "held")
 
-    def __init__(self) -> None:
-        self.held, self.complete, self.handed_over = 0, False, False
+    def __init__(self, receive: Receive) -> None:
+        self.body, self.held, self.handed_over = Body(receive), 0, False
 
 
-async def _discard(receive: Receive, read: _Reading) -> None:
-    left = DISCARDED_BYTES
+async def _discard(body: Body) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(DISCARD_SECONDS):
-            while left > 0 and not read.complete:
-                event = await receive()
-                left -= len(event.get("body", b""))
-                read.complete = event["type"] == "http.disconnect" or not event.get("more_body", False)
+            await body.discard(DISCARDED_BYTES)
 
 
-def _waits_for_continue(scope: Mapping[str, Any]) -> bool:
+def _waits_for_continue(scope: Scope) -> bool:
     """Whether the sender has not begun with the body, and need not."""
     return any(name == b"expect" for name, _ in scope["headers"])
 
@@ -172,24 +152,8 @@ def _in_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
         call()
 
 
-def _path(scope: Mapping[str, Any]) -> str:
-    """The path below the place where the application is mounted."""
-    path, root = str(scope["path"]), str(scope.get("root_path", ""))
-    return path.removeprefix(root) if root and path.startswith(f"{root}/") else path
-
-
 async def _send(send: Send, answer: Answer, *, close: bool) -> None:
     headers = [(name.encode(), value.encode()) for name, value in answer.headers.items()]
-    headers.append((b"content-length", str(len(answer.body)).encode()))
-    if close:  # the rest of the body is still coming; nobody will read it
+    if close:  # the rest of the body is still coming, and is not read
         headers.append((b"connection", b"close"))
-    await send({"type": "http.response.start", "status": int(answer.status), "headers": headers})
-    await send({"type": "http.response.body", "body": answer.body})
-
-
-async def _lifespan(receive: Receive, send: Send) -> None:
-    while True:
-        event = await receive()
-        await send({"type": f"{event['type']}.complete"})
-        if event["type"] == "lifespan.shutdown":
-            return
+    await respond(send, answer.status, headers, answer.body)

@@ -1,6 +1,6 @@
 """Certificates by address, for senders that sign with one: fetched over TLS from allowed hosts alone, checked, kept.
 
-Invariant: a stranger who chooses the address can make us do no more than a few requests a minute, to a host that is
+Invariant: a sender who chooses the address can make us do no more than a few requests a minute, to a host that is
 allowed. No redirect is followed, nothing but the expected path is asked for, and no more than 64 KiB is read.
 """
 
@@ -101,9 +101,9 @@ def fetched(host: str, path: str) -> bytes:
     finally:
         connection.close()
     if response.status >= http.HTTPStatus.INTERNAL_SERVER_ERROR:
-        raise ConnectionError(f"the answer was {response.status}")
+        raise ConnectionError(f"the response was {response.status}")
     if response.status != http.HTTPStatus.OK or len(content) > MAX_BYTES:
-        raise NotAuthentic(f"the certificate's address answered {response.status} with {len(content)} bytes")
+        raise NotAuthentic(f"the certificate's address responded with {response.status} and {len(content)} bytes")
     return content
 
 
@@ -111,7 +111,7 @@ def _read(pem: bytes) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(pem)
     except ValueError:
-        raise NotAuthentic("what the certificate's address holds is not a certificate") from None
+        raise NotAuthentic("what the certificate's address returns is not a certificate") from None
 
 
 def system_roots() -> list[x509.Certificate]:

@@ -1,4 +1,4 @@
-"""HMAC for senders without a verifier of their own: say which header, what is signed, and where the id is."""
+"""HMAC for senders without a verifier of their own: name the header, what is signed, and where the id is."""
 
 from __future__ import annotations
 

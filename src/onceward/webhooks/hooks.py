@@ -1,4 +1,4 @@
-"""The way of a webhook, without a server: admit, authenticate, store, answer. The shells (ASGI, WSGI, Django) drive it.
+"""The way of a webhook, without a server: admit, authenticate, store, respond. ASGI, WSGI and Django drive it.
 
 Invariant: nothing is written before the signature has been verified over the bytes that came, and no 2xx is answered
 before the database has committed (or was found to have). Answers hold no secret, no payload, and for a bad signature
@@ -20,7 +20,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Protocol
 
 from onceward.domain import checks, identity
-from onceward.domain.rate_limit import Pace
+from onceward.domain.rate_limit import RateLimit
 from onceward.errors import ConfigurationError, OncewardError, StoreError
 from onceward.message import Delivery, Receipt
 from onceward.webhooks.naming import named
@@ -40,7 +40,7 @@ _LENGTH = re.compile(r"[0-9]{1,15}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a stranger may cost before the signature is verified."""
+    """What an unauthenticated request may cost before the signature is verified."""
 
     body: int = 1024 * 1024
     """Bytes of a body."""
@@ -49,9 +49,9 @@ class Limits:
     read: timedelta = timedelta(seconds=10)
     """How long sending the body may take."""
     store: timedelta = timedelta(seconds=5)
-    """How long storing may take before the sender is told to come again."""
+    """How long storing may take before the sender gets 503 and sends again."""
     memory: int = 64 * 1024 * 1024
-    """Bytes of all bodies in hand; beyond it, the next sender is told to come again."""
+    """Bytes of all bodies in hand; beyond it, the next request gets 503."""
     rate: float | None = None
     """Requests a second that an endpoint looks at, in this process, authentic or not; the others get 429."""
 
@@ -121,7 +121,7 @@ class Hooks:
         self._receiver, self._endpoints, self._clock = receiver, dict(endpoints), clock
         self.limits = limits or Limits()
         rate = self.limits.rate
-        self._paces = {} if rate is None else {path: Pace(rate) for path in endpoints}
+        self._rate_limits = {} if rate is None else {path: RateLimit(rate) for path in endpoints}
 
     @property
     def endpoints(self) -> Mapping[str, Verifier]:
@@ -135,9 +135,9 @@ class Hooks:
             raise Refusal(HTTPStatus.NOT_FOUND, "there is no webhook here")
         if method != "POST":
             raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, "webhooks are sent with POST", headers={"allow": "POST"})
-        pace = self._paces.get(path)
-        if pace is not None and not pace.take():
-            after = {"retry-after": str(math.ceil(pace.seconds_left))}
+        rate_limit = self._rate_limits.get(path)
+        if rate_limit is not None and not rate_limit.take():
+            after = {"retry-after": str(math.ceil(rate_limit.seconds_left))}
             raise Refusal(HTTPStatus.TOO_MANY_REQUESTS, "too many requests; send this again later", headers=after)
         if count > self.limits.headers or size > self.limits.header_bytes:
             raise Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "there are too many or too large headers")
@@ -163,7 +163,7 @@ class Hooks:
         return int(length)
 
     def too_large(self) -> Refusal:
-        """The answer to a body beyond the limit."""
+        """The response to a body beyond the limit."""
         return Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body has more than {self.limits.body} bytes")
 
     def authenticate(self, verifier: Verifier, request: Request) -> Event:
@@ -171,12 +171,12 @@ class Hooks:
         return verifier.verify(request, self._clock())
 
     def store(self, verifier: Verifier, event: Event, request: Request) -> Answer:
-        """Store an authentic event and answer when that is committed."""
+        """Store an authentic event, and return the response when that is committed."""
         if event.challenge is not None:
             return Answer.text(event.challenge)
         names = named(event, request.body)
         if names.reason:
-            log.warning("webhook of %s: an authentic event is stored as %s %s", verifier.source, names.type, names.id)
+            log.warning("webhook of %s: stored as %s %s: %s", verifier.source, names.type, names.id, names.reason)
         try:
             delivery = Delivery.of(
                 source=verifier.source,
@@ -194,22 +194,24 @@ class Hooks:
         log.debug("webhook of %s, signed with %s: %s as %d", verifier.source, event.signer, receipt.status, receipt.seq)
         if receipt.status == "mismatch":
             log.warning(
-                "webhook of %s: a known id with other bytes or another type is in quarantine (message %d)",
+                "webhook of %s: %s %s (message #%d) came again with other bytes or another type, and is in quarantine",
                 verifier.source,
+                names.type,
+                names.id,
                 receipt.seq,
             )
         return Answer.of(HTTPStatus.OK, {"status": receipt.status})
 
     def refused(self, refusal: Refusal, source: str = "") -> Answer:
-        """The answer to a request that was not taken."""
+        """The response to a request that was refused."""
         level = logging.WARNING if refusal.status >= HTTPStatus.INTERNAL_SERVER_ERROR else logging.INFO
         log.log(level, "webhook%s refused with %d: %s", f" of {source}" if source else "", refusal.status, refusal)
         return Answer.of(refusal.status, {"error": refusal.text}, refusal.headers)
 
     def failed(self, error: Exception) -> Answer:
-        """The answer when we made a mistake; the log says where. Its text may quote the request, and is left out."""
+        """The response after an unexpected error. The log has where, and not the text, which may quote the request."""
         where = "".join(traceback.format_tb(error.__traceback__))
-        log.error("a webhook could not be taken, for a reason nobody foresaw: %s\n%s", type(error).__name__, where)
+        log.error("a webhook could not be stored, unexpected error: %s\n%s", type(error).__name__, where)
         return Answer.of(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": "the receiver failed"}, {"retry-after": "60"})
 
 

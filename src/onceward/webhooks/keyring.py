@@ -50,7 +50,7 @@ class Keyring:
         self._source = source
         listed = [secrets] if isinstance(secrets, str | Secret) else list(secrets or ())
         if not listed:
-            raise ConfigurationError(f"webhook {source!r} has no secret; without one anybody could send it events")
+            raise ConfigurationError(f"webhook {source!r} has no secret; without one, forged events would be accepted")
         self._keys = [self._key(number, secret, read) for number, secret in enumerate(listed, start=1)]
         if not self._active(time.time()):
             raise ConfigurationError(f"every secret of webhook {source!r} has ended; add the one that is in use now")
@@ -78,6 +78,15 @@ class Keyring:
 
     def _active(self, now: float) -> list[Key]:
         return [key for key in self._keys if not key.secret.ended(now)]
+
+    def sign(self, text: bytes, now: float, digest: Digest = "sha256") -> bytes:
+        """A signature by the newest secret that is in use, for test messages."""
+        active = self._active(now)
+        if not active:
+            raise ConfigurationError(
+                f"every secret of webhook {self._source!r} has ended; add the one that is in use now"
+            )
+        return hmac.digest(active[-1].value, text, digest)
 
     def match(self, signed: bytes, signatures: Iterable[bytes], now: float, digest: Digest = "sha256") -> str:
         """The name of the secret that made one of the signatures; every one is compared, in constant time."""

@@ -1,6 +1,6 @@
 """PayPal: RSA over `transmission id|time|webhook id|CRC-32 of the body`, with a certificate by address.
 
-The trap: a CRC is no hash. Whoever has one genuine signature can build another body with the same CRC, so a verified
+The trap: a CRC is no hash. An attacker with a genuine signature can build another body with the same CRC, so a verified
 event proves only that PayPal sent *something*. Every event is therefore marked `onceward-unsigned: body`: take the
 resource's id from it, and ask PayPal's API for the resource before acting.
 """

@@ -5,6 +5,8 @@ Invariant: the signature is checked over the bytes that came, before anything in
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 from collections.abc import Sequence
 from datetime import timedelta
@@ -21,7 +23,7 @@ from onceward.webhooks.request import (
     seconds,
     text_of,
 )
-from onceward.webhooks.verifier import TOLERANCE, Event, checked_tolerance, digest_id
+from onceward.webhooks.verifier import TOLERANCE, Event, Sample, Signed, checked_tolerance, digest_id
 
 DIGEST_BYTES = 32
 _SCHEME = re.compile(r"[a-z][a-z0-9]{0,7}")
@@ -48,6 +50,13 @@ class Stripe:
         event = fields_of(request.body)
         return Event(text_of(event.get("id")), text_of(event.get("type")), secret)
 
+    def sign(self, sample: Sample, now: float) -> Signed:
+        """As Stripe would send it: the data becomes the event's `data.object`."""
+        content = {"id": sample.id, "object": "event", "type": sample.type, "created": int(now)}
+        body = json.dumps({**content, "data": {"object": sample.data}}).encode()
+        signature = self._keys.sign(f"{int(now)}.".encode() + body, now).hex()
+        return Signed({"stripe-signature": f"t={int(now)},v1={signature}"}, body)
+
     @staticmethod
     def _read(header: str) -> tuple[str, list[bytes]]:
         stamps, signatures = [], []
@@ -67,7 +76,7 @@ class Stripe:
 class GitHub:
     """`X-Hub-Signature-256: sha256=...` over the body alone: delivery id and event name are not signed.
 
-    `by_body=True` takes the body's hash as the id: no replay under a new id, but equal genuine events are one.
+    `by_body=True` makes the body's hash the id: no replay under a new id, but equal genuine events are one.
     """
 
     redelivery = timedelta(days=3)
@@ -89,9 +98,16 @@ class GitHub:
             return Event(digest_id(request.body), kind, secret, ("type",))
         return Event(request.headers.get("x-github-delivery"), kind, secret, ("id", "type"))
 
+    def sign(self, sample: Sample, now: float) -> Signed:
+        """As GitHub would send it: the data is the body."""
+        body = json.dumps(sample.data).encode()
+        signature = f"sha256={self._keys.sign(body, now).hex()}"
+        named = {"x-github-delivery": sample.id, "x-github-event": sample.type}
+        return Signed({"x-hub-signature-256": signature, **named}, body)
+
 
 class Slack:
-    """`X-Slack-Signature: v0=...` over time and body; the Events API. Answers the URL handshake by itself."""
+    """`X-Slack-Signature: v0=...` over time and body; the Events API. Responds to the URL handshake by itself."""
 
     redelivery = timedelta(hours=2)
     waits = False
@@ -118,6 +134,14 @@ class Slack:
             kind = text_of(inner.get("type"))
         return Event(text_of(event.get("event_id")), kind, secret)
 
+    def sign(self, sample: Sample, now: float) -> Signed:
+        """As Slack's Events API would send it: the data becomes the inner event."""
+        inner = {**(sample.data if isinstance(sample.data, dict) else {}), "type": sample.type}
+        body = json.dumps({"type": "event_callback", "event_id": sample.id, "event": inner}).encode()
+        stamp = str(int(now))
+        signature = f"v0={self._keys.sign(f'v0:{stamp}:'.encode() + body, now).hex()}"
+        return Signed({"x-slack-signature": signature, "x-slack-request-timestamp": stamp}, body)
+
 
 def _may_be_echoed(challenge: object) -> bool:
     """Whether a challenge is short, and without anything that a browser could run."""
@@ -143,3 +167,10 @@ class Shopify:
         if self._by_body:
             return Event(digest_id(request.body), topic, secret, ("type",))
         return Event(request.headers.get("x-shopify-webhook-id"), topic, secret, ("id", "type"))
+
+    def sign(self, sample: Sample, now: float) -> Signed:
+        """As Shopify would send it: the data is the body."""
+        body = json.dumps(sample.data).encode()
+        signature = base64.b64encode(self._keys.sign(body, now)).decode()
+        named = {"x-shopify-webhook-id": sample.id, "x-shopify-topic": sample.type}
+        return Signed({"x-shopify-hmac-sha256": signature, **named}, body)

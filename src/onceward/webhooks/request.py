@@ -1,4 +1,4 @@
-"""A request as a stranger sent it, and the strict ways to read it.
+"""A request that is not authenticated yet, and the strict ways to read it.
 
 Invariant: nothing here trusts, folds or repairs. A header that is missing, repeated, too long or holds an odd character
 is refused, numbers are ASCII digits, encodings have one spelling. Every refusal is a `Refusal` with an answer that says
@@ -26,7 +26,7 @@ MAX_SIGNATURES = 16
 
 
 class Refusal(Exception):
-    """The request is not taken; `status` and `text` are the answer, `reason` is for the log."""
+    """The request is refused; `status` and `text` are the response, `reason` is for the log."""
 
     def __init__(
         self, status: HTTPStatus, text: str, *, reason: str = "", headers: Mapping[str, str] | None = None
@@ -36,14 +36,14 @@ class Refusal(Exception):
 
 
 class NotAuthentic(Refusal):
-    """The signature does not prove who sent this. The answer is the same whatever was wrong."""
+    """The signature does not prove who sent this. The response is the same whatever was wrong."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(HTTPStatus.UNAUTHORIZED, "the signature is missing, wrong or too old", reason=reason)
 
 
 class TryLater(Refusal):
-    """Nothing is wrong with the request; we cannot take it now."""
+    """Nothing is wrong with the request; it cannot be stored now."""
 
     def __init__(self, text: str, *, reason: str = "", seconds: int = 5) -> None:
         headers = {"retry-after": str(seconds)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -12,7 +13,7 @@ from onceward.domain.standard_webhooks import secret_bytes, signed_text
 from onceward.errors import ConfigurationError
 from onceward.webhooks.keyring import Keyring, Secret, Secrets
 from onceward.webhooks.request import MAX_SIGNATURES, NotAuthentic, Request, base64_bytes, check_time, seconds
-from onceward.webhooks.verifier import TOLERANCE, Event, Path, Reader, checked_tolerance
+from onceward.webhooks.verifier import TOLERANCE, Event, Path, Reader, Sample, Signed, checked_tolerance
 
 _VERSION = re.compile(r"v[0-9]{1,3}[a-z]{0,3}")
 _SIZES = {"v1": 32, "v1a": 64}
@@ -22,7 +23,7 @@ PUBLIC = "whpk_"
 class StandardWebhooks:
     """Secrets are `whsec_...` (shared) or `whpk_...` (the sender's public key), also mixed.
 
-    The id is the signed `webhook-id`. `type` says where the event's name is: a field of the body, `header:NAME` (not
+    The id is the signed `webhook-id`. `type` is the place of the event's name: a field of the body, `header:NAME` (not
     signed; `header:webhook-type` for what onceward itself sends), or a function of the data. `prefix="svix"` reads
     Svix's own header names.
     """
@@ -59,6 +60,16 @@ class StandardWebhooks:
         signed = signed_text(message_id, stamp, request.body)
         secret = self._match(signed, signatures, now)
         return Event(message_id, self._type.read(request), secret, self._unsigned)
+
+    def sign(self, sample: Sample, now: float) -> Signed:
+        """As the standard has it: the data becomes the event's `data`. A public key (`whpk_...`) cannot sign."""
+        if self._shared is None:
+            raise ConfigurationError(f"webhook {self.source!r} has public keys only; signing needs a whsec_... secret")
+        stamp, body = str(int(now)), json.dumps({"type": sample.type, "data": sample.data}).encode()
+        signature = self._shared.sign(signed_text(sample.id, stamp, body), now)
+        named = {"id": sample.id, "timestamp": stamp, "signature": f"v1,{base64.b64encode(signature).decode()}"}
+        # `webhook-type` is where the type is when it is not read from the body.
+        return Signed({f"{self._prefix}-{name}": value for name, value in {**named, "type": sample.type}.items()}, body)
 
     def _match(self, signed: bytes, signatures: dict[str, list[bytes]], now: float) -> str:
         if self._shared and signatures["v1"]:

@@ -1,13 +1,13 @@
-"""What a verifier is: it says whether a request is authentic, and which event it brings."""
+"""What a verifier is: it decides whether a request is authentic, and returns the event in it."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from onceward.errors import ConfigurationError
 from onceward.registry import key_at
@@ -35,7 +35,30 @@ class Event:
     unsigned: tuple[str, ...] = ()
     """What the signature does not cover: "id", "type", "body" (where only a checksum is signed)."""
     challenge: str | None = None
-    """A handshake: the text to answer with. Nothing is stored."""
+    """A handshake: the text to respond with. Nothing is stored."""
+
+
+class Sample(NamedTuple):
+    """A message to be sent for a test."""
+
+    id: str
+    type: str
+    data: Any
+
+
+class Signed(NamedTuple):
+    """A test message as its provider would send it."""
+
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@runtime_checkable
+class Signing(Protocol):
+    """A verifier that can also make what it verifies (`onceward send --as`)."""
+
+    def sign(self, sample: Sample, now: float) -> Signed:
+        """The headers and the body that its provider would send."""
 
 
 class Verifier(Protocol):
@@ -55,14 +78,14 @@ class Verifier(Protocol):
 
     @property
     def waits(self) -> bool:
-        """Whether verifying may wait for somebody else, such as a certificate's server."""
+        """Whether verifying may wait for another party, such as a certificate's server."""
 
     @property
     def keeps(self) -> Sequence[str]:
         """Headers that are stored beside the usual ones, in lower case."""
 
     def verify(self, request: Request, now: float) -> Event:
-        """Answer the event, or raise `NotAuthentic`; an authentic request is stored, whatever it holds."""
+        """Return the event, or raise `NotAuthentic`; an authentic request is stored, whatever it holds."""
 
 
 def checked_tolerance(tolerance: timedelta) -> float:

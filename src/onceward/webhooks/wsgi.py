@@ -29,7 +29,11 @@ class Wsgi:
         return [answer.body]
 
     def django(self, path: str) -> Callable[..., Any]:
-        """A Django view for the endpoint at `path`, free of CSRF checks: the signature is the proof of origin."""
+        """A Django view for the endpoint at `path`, free of CSRF checks: the signature is the proof of origin.
+
+        And outside of ATOMIC_REQUESTS: what the sender gets a response for is committed by the inbox itself.
+        """
+        from django.db import connections  # noqa: PLC0415 - only where Django is
 
         def view(request: Any) -> Any:
             from django.http import HttpResponse  # noqa: PLC0415 - only where Django is
@@ -37,11 +41,13 @@ class Wsgi:
             answer = self.answer(request.META, path, request.read)
             return HttpResponse(answer.body, status=int(answer.status), headers=dict(answer.headers))
 
-        view.csrf_exempt = True  # type: ignore[attr-defined] # what Django's own decorator sets
+        # What Django's own decorators set.
+        view.csrf_exempt = True  # type: ignore[attr-defined] # as above
+        view._non_atomic_requests = set(connections)  # type: ignore[attr-defined] # noqa: SLF001 - as above
         return view
 
     def answer(self, environ: Environment, path: str, read: Callable[[int], bytes]) -> Answer:
-        """Take a request, and answer it."""
+        """Handle a request, and return the response."""
         source = ""
         try:
             pairs = _headers(environ)

@@ -16,20 +16,20 @@ from onceward.errors import (
     HandlerTimeout,
 )
 from onceward.stores.calls import Owned, refuse_transaction_control, remembered
+from onceward.stores.dry_run import Statement
 from onceward.stores.leftovers import Left
 from onceward.stores.postgres.leftovers import left_by
 from onceward.stores.postgres.script import statements
 from onceward.stores.postgres.statement import Asked
 from onceward.stores.postgres.wire import IMMEDIATE, OWN_ROLE, OWN_SETTINGS, OWN_USER, send, send_async
-from onceward.stores.rehearsal import Statement
 
 _REPORTED = (b"client_encoding", b"DateStyle", b"IntervalStyle", b"TimeZone", b"session_authorization", b"is_superuser")
-"""Settings that the server tells of whenever they change, whoever has set them; to ask for them costs nothing."""
+"""Settings that the server tells of whenever they change, also by other means; to ask for them costs nothing."""
 
 
 @remembered
 def _check(script: str, setters: frozenset[str]) -> Left:
-    """Refuse what ends the transaction; answers what the statements leave behind."""
+    """Refuse what ends the transaction; returns what the statements leave behind."""
     left = Left.NOTHING
     for statement in statements(script):
         refuse_transaction_control(statement)
@@ -40,7 +40,7 @@ def _check(script: str, setters: frozenset[str]) -> Left:
 class Guard(Owned):
     """What both worlds check before a handler's statement."""
 
-    armed: list[Asked] | None = None
+    pending_begin: list[Asked] | None = None
     handled: bool = False
     """A handler has had it since our last statement."""
     left: Left = Left.NOTHING
@@ -51,8 +51,8 @@ class Guard(Owned):
     """The names of the functions that set something."""
     reported: tuple[bytes | None, ...] = ()
     """The settings that the server tells of, as they were."""
-    notes: list[Statement] | None = None
-    """Where the handler's statements are noted, in a rehearsal."""
+    recorded: list[Statement] | None = None
+    """Where the handler's statements are recorded, in a dry run."""
     pgconn: Any
     row_factory: Any
     prepare_threshold: int | None
@@ -60,14 +60,16 @@ class Guard(Owned):
     cursor_factory: Any
     server_cursor_factory: Any
     _habits: tuple[Any, ...] = ()
+    pipelined: bool = True
+    """Whether statements of ours travel together."""
     prepared: set[str]
     """The names of our own statements that the server has prepared."""
 
     def check(self, query: Any, params: Any = None) -> None:
         """Keep the handler inside its one transaction."""
         self.check_owner()
-        if self.notes is not None and query:
-            self.notes.append(Statement.of(_text(query), params))
+        if self.recorded is not None and query:
+            self.recorded.append(Statement.of(_text(query), params))
         if self.overrun:
             raise HandlerTimeout("the handler has run longer than its timeout")
         text = query if type(query) is str else _text(query)
@@ -75,7 +77,7 @@ class Guard(Owned):
         if left:
             self.leave(left)
         self.sends(text)
-        if self.armed is None and self.pgconn.transaction_status == TransactionStatus.IDLE:
+        if self.pending_begin is None and self.pgconn.transaction_status == TransactionStatus.IDLE:
             raise ContractViolation("the transaction has ended before the handler did")
 
     def refuse(self, what: str) -> None:
@@ -90,8 +92,9 @@ class Guard(Owned):
         if what:
             self.left, self.is_foreign = max(self.left, what), True
 
-    def settle_in(self, setters: Iterable[str]) -> None:
+    def settle_in(self, setters: Iterable[str], *, pipelined: bool) -> None:
         """Remember how a new connection is, and which functions would change that."""
+        self.pipelined = pipelined
         self.setters = frozenset(setters)
         self.reported = self._reported()
 
@@ -108,18 +111,18 @@ class Guard(Owned):
     @property
     def is_spent(self) -> bool:
         """Whether no transaction is under way, and the connection is not as it was: the next one needs another."""
-        is_idle = self.armed is None and self.pgconn.transaction_status == TransactionStatus.IDLE
+        is_idle = self.pending_begin is None and self.pgconn.transaction_status == TransactionStatus.IDLE
         return self.left == Left.CONNECTION and is_idle
 
     def begin(self, opening: list[Asked]) -> None:
         """A transaction begins with these, at its first statement; handlers get the connection as it is now."""
-        self.armed, self.handled = opening, False
+        self.pending_begin, self.handled = opening, False
         self.left, self.is_foreign = Left.NOTHING, False
         self._habits = self._own_habits()
 
-    def take_back(self) -> None:
+    def reclaim(self) -> None:
         """The handler has ended; what it set for itself is forgotten."""
-        super().take_back()
+        super().reclaim()
         self.handled = True
         if self._habits != self._own_habits():
             self.row_factory, self.prepare_threshold, self.cursor_factory, self.server_cursor_factory = self._habits
@@ -140,10 +143,15 @@ class Guard(Owned):
         self.leave(Left.CONNECTION if self.in_handler else Left.NOTHING)
         super().add_notify_handler(callback)  # type: ignore[misc] # mixed into a connection
 
-    def take_armed(self) -> list[Asked]:
+    def take_pending_begin(self) -> list[Asked]:
         """The statements that begin the transaction, once."""
-        armed, self.armed = self.armed, None
-        return armed or []
+        pending, self.pending_begin = self.pending_begin, None
+        return pending or []
+
+    def _start_query(self) -> Any:
+        # Cursors that a handler makes by itself, past `tx.cursor()`, begin here too: they have used the transaction.
+        self.statements += 1
+        return super()._start_query()  # type: ignore[misc] # mixed into a connection
 
     def _deallocate(self, name: bytes | None) -> Any:
         """As psycopg's; when it discards all that it has prepared, the server discards ours too."""
@@ -213,8 +221,8 @@ class HandlerConnection(Guard, psycopg.Connection[Any]):
     def start(self, query: Any = "", params: Any = None) -> None:
         """Begin the transaction if it has not begun."""
         self.check(query, params)
-        if self.armed is not None:
-            send(self, self.take_armed())
+        if self.pending_begin is not None:
+            send(self, self.take_pending_begin())
 
     @contextmanager
     def pipeline(self) -> Iterator[psycopg.Pipeline]:
@@ -245,7 +253,7 @@ class HandlerConnection(Guard, psycopg.Connection[Any]):
         super().set_autocommit(value)
 
     def force_close(self) -> None:
-        """Close, whoever is using it."""
+        """Close, also while it is in use."""
         super().close()
 
     def __enter__(self) -> Any:
@@ -301,8 +309,8 @@ class AsyncHandlerConnection(Guard, psycopg.AsyncConnection[Any]):
     async def start(self, query: Any = "", params: Any = None) -> None:
         """Begin the transaction if it has not begun."""
         self.check(query, params)
-        if self.armed is not None:
-            await send_async(self, self.take_armed())
+        if self.pending_begin is not None:
+            await send_async(self, self.take_pending_begin())
 
     @asynccontextmanager
     async def pipeline(self) -> AsyncIterator[psycopg.AsyncPipeline]:
@@ -333,7 +341,7 @@ class AsyncHandlerConnection(Guard, psycopg.AsyncConnection[Any]):
         await super().set_autocommit(value)
 
     def force_close(self) -> None:
-        """Close at once, whoever is using it and without waiting: the socket goes, the server rolls back."""
+        """Close at once, also while it is in use, without waiting: the socket goes, the server rolls back."""
         self.pgconn.finish()
 
     async def __aenter__(self) -> Any:

@@ -17,7 +17,7 @@ import psycopg
 from psycopg.pq import Format
 
 # The number PostgreSQL has given to the type of an element, for good.
-_OIDS = {"integer": 23, "bigint": 20, "text": 25, "bytea": 17}
+_OIDS = {"smallint": 21, "integer": 23, "bigint": 20, "text": 25, "bytea": 17}
 _PARAMETER = re.compile(r"%\((\w+)\)(?:s|b::(\w+)\[\])|%%")
 _COLUMN = re.compile(r"%\((\w+)\)b::(\w+)\[\]")
 _RECORDS = re.compile(r"unnest\(((?:\s*%\(\w+\)b::\w+\[\],?)+\s*)\)(?=\s+AS \w+ \()")
@@ -71,37 +71,33 @@ class Statement:
 
     def encoded(self, params: Mapping[str, Any]) -> Encoded:
         """The values as they travel, and in which format each."""
-        values: list[bytes | None] = []
-        formats: list[int] = []
-        for name, kind in self.slots:
-            value = params[name]
-            if kind:
-                values.append(_array(kind, value))
-                formats.append(_BINARY)
-            elif isinstance(value, bytes):
-                values.append(value)
-                formats.append(_BINARY)
-            else:
-                values.append(None if value is None else _text(value))
-                formats.append(_TEXT)
+        given = [(params[name], kind) for name, kind in self.slots]
+        values = [_array(kind, value) if kind else None if value is None else _scalar(value) for value, kind in given]
+        formats = [_BINARY if kind or value.__class__ is bytes else _TEXT for value, kind in given]
         return values, formats
 
 
-def _text(value: Any) -> bytes:
+def _scalar(value: Any) -> bytes:
+    if value.__class__ is bytes:
+        return bytes(value)
     if isinstance(value, str):
         if "\0" in value:  # libpq would take it for the end
             raise psycopg.DataError("PostgreSQL text cannot contain NUL (0x00)")
         return value.encode()
-    if isinstance(value, bool):
+    if value is True or value is False:
         return b"t" if value else b"f"
-    if isinstance(value, int | float):
+    if isinstance(value, int):
+        return b"%d" % value
+    if isinstance(value, float):
         return repr(value).encode()
     raise TypeError(f"a statement of ours cannot take {value!r}")
 
 
 def _array(kind: str, values: Sequence[Any]) -> bytes:
-    head = _HEAD.pack(1 if values else 0, None in values, _OIDS[kind], len(values), 1)
-    return (head if values else head[:12]) + _WRITERS[kind](values)
+    nulls = values.count(None)
+    head = _HEAD.pack(1 if values else 0, nulls > 0, _OIDS[kind], len(values), 1)
+    written = _NULL * nulls if nulls == len(values) else _WRITERS[kind](values)  # of many features none is used
+    return (head if values else head[:12]) + written
 
 
 def _integers(code: str) -> Callable[[Sequence[int | None]], bytes]:
@@ -127,6 +123,7 @@ def _texts(values: Sequence[str | None]) -> bytes:
 
 
 _WRITERS: dict[str, Callable[[Sequence[Any]], bytes]] = {
+    "smallint": _integers("h"),
     "integer": _integers("i"),
     "bigint": _integers("q"),
     "text": _texts,

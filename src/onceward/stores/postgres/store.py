@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 import traceback
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
@@ -17,18 +17,23 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg_pool import PoolClosed, PoolTimeout
 
 from onceward.errors import ConfigurationError
+from onceward.flow import Query
 from onceward.stores import migrate
 from onceward.stores.leftovers import Left
-from onceward.stores.postgres.bell import PostgresBell, Ringer
+from onceward.stores.postgres import migrating
 from onceward.stores.postgres.failures import refused, unreachable
 from onceward.stores.postgres.guard import AsyncHandlerConnection, Guard, HandlerConnection
+from onceward.stores.postgres.lent import AsyncLentSession, LentSession, begins, over
+from onceward.stores.postgres.notifier import Notifier, PostgresListener
 from onceward.stores.postgres.pools import POOL_WAIT, AsyncPool, Pools, inner_size, settle_in, settle_in_async
 from onceward.stores.postgres.session import AsyncPostgresSession, PostgresSession
 from onceward.stores.postgres.statement import Statement
+from onceward.stores.protocol import EVERYTHING, TimeLimits
+from onceward.stores.relational import RelationalMoves
 from onceward.stores.statements import load
 
 _BESIDE_POOL = 4
-"""Of a process with one lane: the lane's, the lease's, and two to ring and to hear the bell."""
+"""Of a process with one lane: the lane's, the lease's, and two to notify and to listen."""
 # Find a peer that has vanished without a word; values a user puts into the URL win.
 _DEAD_PEER = {
     "connect_timeout": "10",
@@ -41,6 +46,8 @@ _DEAD_PEER = {
 }
 
 
+_BEGINNING = Query("begin_inside"), Query("commit_inside")
+"""Begins a transaction, and leaves nothing in it."""
 _SCHEMA = "SELECT relnamespace::regnamespace::text FROM pg_class WHERE oid = %s::regclass"
 
 
@@ -48,10 +55,12 @@ class PostgresStore:
     """An inbox in a PostgreSQL database."""
 
     dialect = "postgres"
+    connections = ("psycopg.Connection", "psycopg.AsyncConnection")
     single_writer = False
+    capabilities = EVERYTHING
 
-    def __init__(self, url: str, prefix: str, pool: int = 16) -> None:
-        self.url, self.prefix, self._pool_size = url, prefix, pool
+    def __init__(self, url: str, prefix: str, pool: int = 16, *, pipelining: bool = True) -> None:
+        self.url, self.prefix, self._pool_size, self._pipelined = url, prefix, pool, pipelining
         try:
             self._conninfo = make_conninfo(url, **{**_DEAD_PEER, **conninfo_to_dict(url)})
         except psycopg.ProgrammingError as error:
@@ -68,16 +77,20 @@ class PostgresStore:
     def _forget(self) -> None:
         """Start without connections: at first, and in a forked child, where the parent's are not ours."""
         self._pid = os.getpid()
-        self._pools = Pools(self._conninfo, self._options, self._pool_size)
-        self._ringer: Ringer | None = None
+        self._pools = Pools(self._conninfo, self._options, self._pool_size, pipelined=self._pipelined)
+        self._notifier: Notifier | None = None
         self._wakes: set[Callable[[], None]] = set()
+
+    def moves(self, limits: TimeLimits) -> RelationalMoves:
+        """What steps may ask of it."""
+        return RelationalMoves(limits)
 
     def open_connection(self) -> HandlerConnection:
         """A new guarded connection."""
         connection = None
         try:
             connection = HandlerConnection.connect(self._conninfo, **self._options)
-            settle_in(connection)
+            settle_in(connection, pipelined=self._pipelined)
         except BaseException as error:
             if connection is not None:
                 connection.force_close()
@@ -91,7 +104,7 @@ class PostgresStore:
         connection = None
         try:
             connection = await AsyncHandlerConnection.connect(self._conninfo, **self._options)
-            await settle_in_async(connection)
+            await settle_in_async(connection, pipelined=self._pipelined)
         except BaseException as error:  # also a cancellation: nobody else knows the connection yet
             if connection is not None:
                 connection.force_close()
@@ -117,6 +130,11 @@ class PostgresStore:
             self._statements, await self.open_async_connection(), reopen=self.open_async_connection
         )
 
+    def statements(self) -> Mapping[str, Statement]:
+        """Its own statements, for sessions on other drivers."""
+        self.check_schema()
+        return self._statements
+
     def check_caller(self) -> None:
         """Nothing waits for a transaction as such: there are many writers."""
 
@@ -132,7 +150,7 @@ class PostgresStore:
         try:
             yield session
         finally:
-            connection.armed = None
+            connection.pending_begin = None
             if session.connection is not connection or not session.idle or connection.left == Left.CONNECTION:
                 session.close()  # the pool wants back the one it gave, which a reconnect has closed
             pool.putconn(connection)
@@ -157,7 +175,7 @@ class PostgresStore:
         try:
             yield session
         finally:
-            connection.armed = None
+            connection.pending_begin = None
             if session.connection is not connection or not session.idle or connection.left == Left.CONNECTION:
                 session.abandon()
             await asyncio.shield(self._give_back(pool, connection))
@@ -170,17 +188,34 @@ class PostgresStore:
 
     def join(self, tx: Any) -> PostgresSession:
         if not isinstance(tx, psycopg.Connection):
-            raise ConfigurationError(f"tx= must be a psycopg.Connection, not {type(tx).__name__}")
+            raise ConfigurationError(
+                f"tx= must be a psycopg.Connection, or SQLAlchemy's Session or Connection, not {type(tx).__name__}"
+            )
         self._check_open(tx)
         self.check_schema()
         return PostgresSession(self._statements, tx)
 
     def async_join(self, tx: Any) -> AsyncPostgresSession:
         if not isinstance(tx, psycopg.AsyncConnection):
-            raise ConfigurationError(f"tx= must be a psycopg.AsyncConnection, not {type(tx).__name__}")
+            raise ConfigurationError(
+                "tx= must be a psycopg.AsyncConnection, or SQLAlchemy's AsyncSession or AsyncConnection, not "
+                f"{type(tx).__name__}"
+            )
         self._check_open(tx)
         self.check_schema()
         return AsyncPostgresSession(self._statements, tx)
+
+    def lend(self, tx: Any) -> LentSession:
+        joined = self.join(tx)
+        if begins(tx):
+            joined.perform(_BEGINNING)
+        return LentSession(self._statements, over(tx, HandlerConnection, pipelined=self._pipelined))
+
+    async def async_lend(self, tx: Any) -> AsyncLentSession:
+        joined = self.async_join(tx)
+        if begins(tx):
+            await joined.perform(_BEGINNING)
+        return AsyncLentSession(self._statements, over(tx, AsyncHandlerConnection, pipelined=self._pipelined))
 
     @staticmethod
     def _check_open(tx: Any) -> None:
@@ -208,33 +243,30 @@ class PostgresStore:
         with psycopg.connect(self._conninfo, prepare_threshold=None) as connection:
             yield connection
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         for wake in list(self._wakes):
             wake()
         with self._lock:
             if self._pid != os.getpid():
                 self._forget()
-            if self._ringer is None:
-                self._ringer = Ringer(self._plain, f"{self.prefix}bell")
-        self._ringer.ring()
+            if self._notifier is None:
+                self._notifier = Notifier(self._plain, f"{self.prefix}notify")
+        self._notifier.notify()
 
-    def watch(self, wake: Callable[[], None]) -> PostgresBell:
+    def watch(self, wake: Callable[[], None]) -> PostgresListener:
         self._wakes.add(wake)
-        return PostgresBell(self._plain, f"{self.prefix}bell", wake, lambda: self._wakes.discard(wake))
+        return PostgresListener(self._plain, f"{self.prefix}notify", wake, lambda: self._wakes.discard(wake))
 
     def migrate(self) -> list[str]:
         try:
-            with psycopg.connect(self._conninfo, prepare_threshold=None) as connection:
-                migrate.check_encoding(self.url, connection.info.parameter_status("server_encoding"))
-                connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # to see what the one before did
-                connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"{self.prefix}migration"])
-                return migrate.apply(
-                    self.dialect, self.prefix, self.url, lambda sql: _rows(connection.execute(sql.encode()))
-                )
+            return migrating.apply(self._conninfo, self.prefix, self.url)
         except psycopg.OperationalError as error:
             unreachable(error, migrate.masked(self.url))
         except psycopg.Error as error:
             raise refused(error) from error
+
+    def make_missing(self) -> None:
+        """A server is shared: its tables are made by command."""
 
     def migration_sql(self) -> str:
         return migrate.as_text(self.dialect, self.prefix)
@@ -266,9 +298,9 @@ class PostgresStore:
                 pid = connection.info.backend_pid
         except psycopg.OperationalError as error:
             unreachable(error, migrate.masked(self.url))
-        version, fsync, synchronous, full_pages, isolation, recovery, answering, *connections = row
+        version, fsync, synchronous, full_page_writes, isolation, recovery, answering, *connections = row
         found = [("ok", f"PostgreSQL {version}, fsync {fsync}, synchronous_commit {synchronous}", "")]
-        if fsync != "on" or full_pages != "on":
+        if fsync != "on" or full_page_writes != "on":
             found.append(
                 ("error", "fsync or full_page_writes is off: a crash of the server can lose everything", "turn both on")
             )
@@ -287,10 +319,10 @@ class PostgresStore:
         return found
 
     def close(self) -> None:
-        ringer, self._ringer = self._ringer, None
+        notifier, self._notifier = self._notifier, None
         self._pools.close()
-        if ringer:
-            ringer.close()
+        if notifier:
+            notifier.close()
 
     async def async_close(self) -> None:
         """Close the pools of the running event loop."""
@@ -314,7 +346,3 @@ def _room(each: int, allowed: int, others: int, processes: int) -> tuple[str, st
         "through a PgBouncer"
     )
     return "warning", f"{what}: under load connections will be refused", advice
-
-
-def _rows(cursor: psycopg.Cursor[tuple[Any, ...]]) -> list[Any]:
-    return cursor.fetchall() if cursor.description else []

@@ -1,9 +1,12 @@
 """Statements that travel together: one write and one wait, however many they are.
 
+Where the connection is not `pipelined` they go one by one instead (`cursors.py`): what this module needs of psycopg
+beyond its documented cursors is behind that switch.
+
 psycopg's own pipeline waits for the answer to BEGIN and writes every statement by itself, which costs client and server
 more than the statements do. This one is made of the same parts (`psycopg.pq`), for our own statements only.
 
-Invariant: whoever does not read every answer closes the connection, for the next one would get what is left. Which
+Invariant: what does not read every answer closes the connection, for the next one would get what is left. Which
 statements the server has prepared is remembered with the connection, and a statement counts only when it said so.
 """
 
@@ -14,17 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg import errors as pg
 from psycopg import generators
-from psycopg.adapt import Transformer
 from psycopg.pq import ExecStatus, Format
 
+from onceward.stores.postgres import cursors
 from onceward.stores.postgres.statement import Asked, Encoded, Statement
 
 if TYPE_CHECKING:
     from psycopg.abc import PQGen
     from psycopg.pq.abc import PGresult
 
-BEGIN = Statement.of("begin", "BEGIN ISOLATION LEVEL READ COMMITTED")
-COMMIT = Statement.of("commit", "COMMIT")
 # After a handler that has set something, before our own statements: what it deferred is checked under its settings.
 IMMEDIATE = Statement.of("immediate", "SET CONSTRAINTS ALL IMMEDIATE")
 OWN_USER = Statement.of("own_user", "RESET SESSION AUTHORIZATION")
@@ -63,8 +64,8 @@ BY_RANGE = Statement.of("by_range", "SET LOCAL enable_bitmapscan = on")
 
 def send(connection: Any, plan: Sequence[Asked]) -> list[list[Any]]:
     """Send statements over a connection of ours; the rows of each."""
-    if not plan:
-        return []
+    if not plan or not connection.pipelined:
+        return cursors.send(connection, plan, joined=False)
     exchange = Exchange(connection, plan)
     with connection.lock:
         try:
@@ -77,8 +78,8 @@ def send(connection: Any, plan: Sequence[Asked]) -> list[list[Any]]:
 
 async def send_async(connection: Any, plan: Sequence[Asked]) -> list[list[Any]]:
     """As `send`, awaited."""
-    if not plan:
-        return []
+    if not plan or not connection.pipelined:
+        return await cursors.send_async(connection, plan, joined=False)
     exchange = Exchange(connection, plan)
     async with connection.lock:
         try:
@@ -141,14 +142,6 @@ class Exchange:
                 raise pg.error_from_result(answer, self.connection.info.encoding)
         found = []
         for (what, _), answer in zip(self._encoded, answers, strict=True):
-            if what is COMMIT and answer.command_status != b"COMMIT":
-                raise pg.InFailedSqlTransaction(f"COMMIT was answered with {answer.command_status!r}")
-            found.append(_loaded(answer) if answer.ntuples else [])
+            cursors.check_committed(what, answer)
+            found.append(cursors.loaded(answer) if answer.ntuples else [])
         return found
-
-
-def _loaded(answer: PGresult) -> list[Any]:
-    """As psycopg reads rows by default: what a handler has registered on its connection is for its own statements."""
-    loader = Transformer()
-    loader.set_pgresult(answer)
-    return loader.load_rows(0, answer.ntuples, tuple)

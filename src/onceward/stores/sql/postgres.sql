@@ -1,5 +1,5 @@
--- Every statement onceward sends to PostgreSQL. Each section says which guard it carries and which index it relies on.
--- {prefix} is the only substitution; everything else is a parameter. sqlite.sql has the same names.
+-- What onceward says to PostgreSQL in its own words; portable.sql has what all databases share. Each section says which guard it carries
+-- and which index it relies on. {prefix} is the only substitution; everything else is a parameter. sqlite.sql has the same names.
 --
 -- Whatever the statistics say, a statement that does work (rather than report) reads what it came for: see Plans in docs/architecture.md.
 -- So nothing is joined to a table that grows: its rows are found by seq = ANY(ARRAY(SELECT ...)), by LATERAL (... LIMIT 1) or by
@@ -7,13 +7,13 @@
 -- indexes of what is due are on such an expression, so that no other one has their order.
 
 -- name: begin_limits
--- Local to the transaction, so transaction pooling keeps working. The mark disappears when the transaction ends. The plans
+-- Local to the transaction, so transaction pooling keeps working. The fence disappears when the transaction ends. The plans
 -- are ours (OWN_PLANS in wire.py) where neither handlers nor reports follow; null means the server's own.
 SELECT FROM (
     SELECT set_config('statement_timeout', %(statement_limit)s, true),
            set_config('lock_timeout', %(lock_limit)s, true),
            set_config('idle_in_transaction_session_timeout', %(idle_limit)s, true),
-           set_config('onceward.mark', %(mark)s, true),
+           set_config('onceward.fence', %(fence)s, true),
            set_config('enable_seqscan', %(plans)s, true),
            set_config('enable_bitmapscan', %(plans)s, true),
            set_config('max_parallel_workers_per_gather', %(plans)s, true),
@@ -21,32 +21,18 @@ SELECT FROM (
            set_config('synchronous_commit', CASE WHEN %(durable)s THEN current_setting('synchronous_commit') ELSE 'off' END, true)
 ) AS settings
 
--- name: make_point
--- Between two handlers of a group: what was done until here stays when a later one fails.
-SAVEPOINT onceward_point
-
--- name: back_to_point
--- Also after an error. What it undoes runs again in a later transaction, without the one that failed.
-ROLLBACK TO SAVEPOINT onceward_point
-
--- name: catalog
--- One row; the version changes whenever names a receiver relies on have changed.
-SELECT version,
-       coalesce(extract(epoch FROM clock_timestamp() - last_crash_at), 1e9)::float8
-FROM {prefix}catalog
-
 -- name: touch_catalog
 -- Tells every receiver to read the catalog again before it stores anything. The version is random: a counter that a restore or a
 -- failover takes back would come to a number that receivers know, for another catalog.
 UPDATE {prefix}catalog
 SET version = floor(random() * 9007199254740992)::bigint,
-    last_crash_at = CASE WHEN %(crash)s::boolean THEN clock_timestamp() ELSE last_crash_at END
+    last_crash_at = CASE WHEN %(crash)s::boolean THEN {clock} ELSE last_crash_at END
 
 -- name: hold_catalog
 -- For a receive inside the caller's transaction, in a statement before it: who wants what stays as it is until that ends, for
--- lock_catalog waits. Rings as well, for when that commits. Answers whether the transaction keeps to a view of its own, which may be older.
+-- lock_catalog waits. Notifies as well, for when that commits. Answers whether the transaction keeps to a view of its own, which may be older.
 SELECT current_setting('transaction_isolation') <> 'read committed'
-FROM (SELECT pg_advisory_xact_lock_shared(hashtext('{prefix}catalog'), 0), pg_notify('{prefix}bell', '')) AS held
+FROM (SELECT pg_advisory_xact_lock_shared(hashtext('{prefix}catalog'), 0), pg_notify('{prefix}notify', '')) AS held
 
 -- name: lock_catalog
 -- Before who wants what is changed: waits for callers' transactions that have received under hold_catalog. Its own two-part space of
@@ -62,20 +48,6 @@ WHERE l.locktype = 'advisory' AND l.granted AND l.mode = 'ShareLock' AND l.objsu
   AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
 ORDER BY a.xact_start LIMIT 3
 
--- name: names
--- Small numbers for consumers and sources; read as a whole, it is a short list.
-SELECT id, name FROM {prefix}name
-
--- name: add_name
--- Guard: unique (name). Two processes adding the same name get the same number when they read it again.
-INSERT INTO {prefix}name (name) VALUES (%(name)s) ON CONFLICT (name) DO NOTHING
-
--- name: subscriptions
--- Who wants what; read by processes that have no handlers.
-SELECT s.id, n.name, s.consumer, s.type, s.key_path, s.key_function, s.sequence, s.on_dead, s.aggregate, s.retired
-FROM {prefix}subscription s JOIN {prefix}name n ON n.id = s.consumer
-ORDER BY s.id
-
 -- name: subscribe
 -- Guard: unique (consumer, type). Returns nothing when the subscription is already there and unchanged.
 INSERT INTO {prefix}subscription AS s (consumer, type, key_path, key_function, sequence, on_dead, aggregate)
@@ -87,32 +59,6 @@ WHERE s.retired OR (s.key_path, s.key_function, s.sequence, s.on_dead, s.aggrega
       IS DISTINCT FROM (excluded.key_path, excluded.key_function, excluded.sequence, excluded.on_dead, excluded.aggregate)
 RETURNING id
 
--- name: subscribed
--- What a consumer is or was subscribed to, and how much of it is unfinished. Reads the whole queue, for an operator.
-SELECT s.type, (SELECT count(*) FROM {prefix}queue q WHERE q.subscription = s.id), s.retired, s.id
-FROM {prefix}subscription s JOIN {prefix}name n ON n.id = s.consumer
-WHERE n.name = %(consumer)s AND (%(type)s::text IS NULL OR s.type = %(type)s)
-ORDER BY s.type
-
--- name: retire
--- Under lock_catalog. The row stays, for messages that were stored for it by receives that are under way.
-UPDATE {prefix}subscription SET retired = true WHERE id = ANY(%(subscriptions)b::integer[]) AND NOT retired RETURNING id
-
--- name: unfinished_of
--- What is unfinished of some subscriptions, in order. Walks the primary key.
-SELECT seq FROM {prefix}queue
-WHERE subscription = ANY(%(subscriptions)b::integer[]) AND seq > %(after)s ORDER BY seq LIMIT %(limit)s
-
--- name: note_use
--- Whether the handler of a type has its effects elsewhere, for people. That it uses its transaction is never taken back. A handful of rows.
-UPDATE {prefix}subscription SET apart = %(apart)s::boolean
-WHERE type = %(type)s AND consumer = (SELECT id FROM {prefix}name WHERE name = %(consumer)s)
-  AND (apart IS NULL OR (apart AND NOT %(apart)s::boolean))
-
--- name: apart
--- Whose handlers have their effects elsewhere. A handful of rows.
-SELECT n.name, s.type FROM {prefix}subscription s JOIN {prefix}name n ON n.id = s.consumer WHERE s.apart
-
 -- name: receive
 -- Guard: unique (consumer, source, id); a duplicate is an insert that changed nothing. Numbers are drawn in arrival order,
 -- rows are inserted in id order, so that batches which overlap cannot deadlock. Inserts nothing under an outdated catalog (outgoing
@@ -121,140 +67,155 @@ WITH input AS MATERIALIZED (
     SELECT nextval('{prefix}seq') AS seq, i.*
     FROM unnest(
         %(ordinal)b::integer[], %(consumer)b::integer[], %(source)b::integer[], %(stored_id)b::bytea[],
-        %(hash)b::bytea[], %(type_hash)b::bigint[], %(subscription)b::integer[], %(key_hash)b::bigint[], %(id)b::text[], %(type)b::text[],
+        %(hash)b::bytea[], %(type_hash)b::bigint[], %(subscription)b::integer[], %(key_hash)b::bigint[], %(slot)b::smallint[], %(id)b::text[], %(type)b::text[],
         %(version)b::integer[], %(key)b::text[], %(key_from)b::text[], %(aggregate)b::text[], %(position)b::bigint[], %(headers)b::text[], %(body)b::bytea[], %(place)b::bigint[],
-        %(sequence)b::bigint[], %(destination)b::text[], %(cause)b::bigint[], %(unplaced)b::text[]
-    ) AS i (ordinal, consumer, source, stored_id, hash, type_hash, subscription, key_hash, id, type, version, key,
-            key_from, aggregate, position, headers, body, place, sequence, destination, cause, unplaced)
+        %(sequence)b::bigint[], %(destination)b::text[], %(cause)b::bigint[], %(unplaced)b::text[], %(due_at)b::bigint[], %(due_in)b::bigint[]
+    ) AS i (ordinal, consumer, source, stored_id, hash, type_hash, subscription, key_hash, slot, id, type, version,
+            key, key_from, aggregate, position, headers, body, place, sequence, destination, cause, unplaced, due_at, due_in)
     WHERE coalesce((SELECT version FROM {prefix}catalog WHERE one) = %(catalog)s::bigint, true)
       AND (%(worker)s::bigint IS NULL OR EXISTS (SELECT FROM {prefix}worker w WHERE w.id = %(worker)s FOR KEY SHARE))
 ), fresh AS (
-    INSERT INTO {prefix}ledger (seq, consumer, source, type_hash, id, hash, received_at)
-    SELECT seq, consumer, source, type_hash, stored_id, hash, clock_timestamp()
+    INSERT INTO {prefix}ledger (seq, consumer, source, slot, type_hash, id, hash, received_at)
+    SELECT seq, consumer, source, slot, type_hash, stored_id, hash, {clock}
     FROM input ORDER BY consumer, source, stored_id
     ON CONFLICT (consumer, source, id) DO NOTHING
     RETURNING seq, received_at
 ), stored AS (
     INSERT INTO {prefix}body (seq, source, id, type, version, key, key_from, aggregate, position, headers, body, destination, cause,
-                      received_at)
-    SELECT seq, source, id, type, version, key, key_from, aggregate, position, headers, body, destination, cause, received_at
+                      received_at, due_at)
+    SELECT seq, source, id, type, version, key, key_from, aggregate, position, headers, body, destination, cause, received_at,
+           coalesce(due_at, received_at + due_in)
     FROM input JOIN fresh USING (seq)
 ), queued AS (
-    INSERT INTO {prefix}queue (seq, subscription, key_hash, place, sequence, outgoing, destination, state, due_at, worker,
-                               token, attempts, suspect, type)
-    SELECT seq, subscription, key_hash, coalesce(place, seq), sequence, %(outgoing)s::boolean,
+    INSERT INTO {prefix}queue (seq, subscription, key_hash, slot, place, sequence, outgoing, destination, state, due_at, worker,
+                               token, attempts, isolation, type)
+    SELECT seq, subscription, key_hash, slot, coalesce(place, seq), sequence, %(outgoing)s::boolean,
            CASE WHEN %(outgoing)s::boolean THEN coalesce(destination, 'default') END,
-           CASE WHEN unplaced IS NULL THEN %(state)s::text ELSE 'unhandled' END,
-           clock_timestamp() + make_interval(secs => %(delay)s::float8),
-           %(worker)s::bigint, %(token)s::bigint, %(attempts)s::integer, %(suspect)s::integer,
+           CASE WHEN unplaced IS NOT NULL THEN 'unhandled' WHEN due_at IS NULL AND due_in IS NULL THEN %(state)s::text ELSE 'scheduled' END,
+           CASE WHEN unplaced IS NULL THEN coalesce(due_at, received_at + due_in, {clock} + {microseconds delay}) END,
+           %(worker)s::bigint, %(token)s::bigint, %(attempts)s::integer, %(isolation)s::integer,
            unplaced
     FROM input JOIN fresh USING (seq)
 )
-SELECT ordinal, seq, (extract(epoch FROM received_at) * 1000000)::bigint FROM input JOIN fresh USING (seq)
+SELECT ordinal, seq, received_at FROM input JOIN fresh USING (seq)
 
--- name: receive_inline
--- Guard: unique (consumer, source, id), as for receive. One message that this very transaction handles, so it has no row in the queue.
--- Inserts nothing under an outdated catalog. It waits for the transaction of a copy as long as lock_timeout says, a short time;
--- what comes after it is the handler's, and may wait as long as that may run.
-WITH fresh AS (
-    INSERT INTO {prefix}ledger (seq, consumer, source, type_hash, id, hash, received_at)
-    SELECT nextval('{prefix}seq'), %(consumer)s::integer, %(source)s::integer, %(type_hash)s::bigint, %(stored_id)s::bytea,
-           %(hash)s::bytea, clock_timestamp()
-    FROM {prefix}catalog WHERE one AND version = %(catalog)s::bigint
+-- name: receive_direct
+-- Guard: unique (consumer, source, id), as for receive, and in the same order. Messages that this very transaction handles, or queues when
+-- it is known which. Inserts nothing under an outdated catalog. It waits for the transaction of a copy as long as lock_timeout says, a short
+-- time; what comes after it is the handlers', and may wait as long as they may run.
+WITH input AS MATERIALIZED (
+    SELECT nextval('{prefix}seq') AS seq, i.*
+    FROM unnest(
+        %(ordinal)b::integer[], %(consumer)b::integer[], %(source)b::integer[], %(stored_id)b::bytea[],
+        %(hash)b::bytea[], %(type_hash)b::bigint[], %(slot)b::smallint[], %(id)b::text[], %(type)b::text[],
+        %(version)b::integer[], %(key)b::text[], %(key_from)b::text[], %(aggregate)b::text[], %(position)b::bigint[], %(headers)b::text[], %(body)b::bytea[],
+        %(destination)b::text[], %(cause)b::bigint[], %(due_at)b::bigint[], %(due_in)b::bigint[]
+    ) AS i (ordinal, consumer, source, stored_id, hash, type_hash, slot, id, type, version, key, key_from, aggregate, position, headers,
+            body, destination, cause, due_at, due_in)
+    WHERE (SELECT version FROM {prefix}catalog WHERE one) = %(catalog)s::bigint
+), fresh AS (
+    INSERT INTO {prefix}ledger (seq, consumer, source, slot, type_hash, id, hash, received_at)
+    SELECT seq, consumer, source, slot, type_hash, stored_id, hash, {clock}
+    FROM input ORDER BY consumer, source, stored_id
     ON CONFLICT (consumer, source, id) DO NOTHING
     RETURNING seq, received_at
 ), stored AS (
     INSERT INTO {prefix}body (seq, source, id, type, version, key, key_from, aggregate, position, headers, body, destination, cause,
-                      received_at)
-    SELECT seq, %(source)s::integer, %(id)s::text, %(type)s::text, %(version)s::integer, %(key)s::text,
-           %(key_from)s::text, %(aggregate)s::text, %(position)s::bigint, %(headers)s::text,
-           %(body)s::bytea, %(destination)s::text, %(cause)s::bigint, received_at
-    FROM fresh
+                      received_at, due_at)
+    SELECT seq, source, id, type, version, key, key_from, aggregate, position, headers, body, destination, cause, received_at,
+           coalesce(due_at, received_at + due_in)
+    FROM input JOIN fresh USING (seq)
 )
-SELECT seq, (extract(epoch FROM received_at) * 1000000)::bigint
-FROM fresh WHERE set_config('lock_timeout', current_setting('statement_timeout'), true) IS NOT NULL
+SELECT ordinal, seq, received_at FROM input JOIN fresh USING (seq)
+WHERE set_config('lock_timeout', current_setting('statement_timeout'), true) IS NOT NULL
+
+-- name: enqueue
+-- In the transaction that has received them, and has found that they do not run in it, or saw them fail.
+INSERT INTO {prefix}queue (seq, subscription, key_hash, slot, place, sequence, state, due_at, attempts, type)
+SELECT seq, subscription, key_hash, slot, place, sequence, CASE WHEN unplaced IS NULL THEN state ELSE 'unhandled' END, {clock} + after,
+       attempts, unplaced
+FROM unnest(
+    %(seq)b::bigint[], %(subscription)b::integer[], %(key_hash)b::bigint[], %(slot)b::smallint[], %(place)b::bigint[], %(sequence)b::bigint[],
+    %(state)b::text[], %(after)b::bigint[], %(attempts)b::integer[], %(unplaced)b::text[]
+) AS i (seq, subscription, key_hash, slot, place, sequence, state, after, attempts, unplaced)
 
 -- name: known
 -- What is known of messages that were not inserted. Relies on the unique key of the ledger.
 SELECT i.ordinal, l.seq, l.hash, l.type_hash,
        NOT EXISTS (SELECT FROM {prefix}queue q WHERE q.seq = l.seq OFFSET 0)
            AND NOT EXISTS (SELECT FROM {prefix}audit a WHERE a.seq = l.seq AND a.action = 'discard' OFFSET 0),
-       (SELECT r.result FROM {prefix}result r WHERE r.seq = l.seq)
+       (SELECT r.result FROM {prefix}result r WHERE r.seq = l.seq), ({now} - l.received_at) / {second}
 FROM unnest(%(ordinal)b::integer[], %(consumer)b::integer[], %(source)b::integer[], %(stored_id)b::bytea[])
          AS i (ordinal, consumer, source, stored_id)
 CROSS JOIN LATERAL (
-    SELECT seq, hash, type_hash FROM {prefix}ledger
+    SELECT seq, hash, type_hash, received_at FROM {prefix}ledger
     WHERE (consumer, source, id) = (i.consumer, i.source, i.stored_id) LIMIT 1
 ) AS l
 
 -- name: known_unplaced
 -- As known, of what came under this id and type when nobody had subscribed, and is not placed yet: the first of it, whoever stored it.
 -- Relies on the unique key of the ledger, from one name to the next, and on the primary key of queue.
-SELECT i.ordinal, f.seq, f.hash, f.type_hash, false, NULL::text
+SELECT i.ordinal, f.seq, f.hash, f.type_hash, false, NULL::text, ({now} - f.received_at) / {second}
 FROM unnest(%(ordinal)b::integer[], %(source)b::integer[], %(stored_id)b::bytea[], %(type)b::text[])
          AS i (ordinal, source, stored_id, type)
 CROSS JOIN LATERAL (
-    SELECT l.seq, l.hash, l.type_hash
+    SELECT l.seq, l.hash, l.type_hash, l.received_at
     FROM {prefix}name c CROSS JOIN LATERAL (
-        SELECT seq, hash, type_hash FROM {prefix}ledger
+        SELECT seq, hash, type_hash, received_at FROM {prefix}ledger
         WHERE (consumer, source, id) = (c.id, i.source, i.stored_id) LIMIT 1
     ) AS l CROSS JOIN LATERAL (SELECT state, type, subscription FROM {prefix}queue WHERE seq = l.seq LIMIT 1) AS w
     WHERE w.state = 'unhandled' AND w.type = i.type AND w.subscription IS NULL
     ORDER BY l.seq LIMIT 1
 ) AS f
 
--- name: ages
--- How many seconds ago these were stored: a receive that is repeated, for its answer was lost, finds its own rows so.
--- Relies on the primary key of the ledger.
-SELECT seq, extract(epoch FROM clock_timestamp() - received_at)::float8 FROM {prefix}ledger WHERE seq = ANY(%(seqs)b::bigint[])
-
--- name: outcome
--- Whether the effects of a message are committed, and what its handler returned.
-SELECT q.seq IS NULL AND NOT EXISTS (SELECT FROM {prefix}audit a WHERE a.seq = l.seq AND a.action = 'discard'), r.result
-FROM {prefix}ledger l
-LEFT JOIN {prefix}queue q ON q.seq = l.seq
-LEFT JOIN {prefix}result r ON r.seq = l.seq
-WHERE l.seq = %(seq)s
+-- name: import_ids
+-- Guard: unique (consumer, source, id): what is known stays as it is. An id that was handled elsewhere is a finished message without a body:
+-- it gets no row in the queue, and of its bytes and its type nothing is known. Rows are inserted in id order, as receive does.
+WITH input AS MATERIALIZED (
+    SELECT i.*
+    FROM unnest(
+        %(ordinal)b::integer[], %(consumer)b::integer[], %(source)b::integer[], %(stored_id)b::bytea[], %(slot)b::smallint[],
+        %(age)b::bigint[]
+    ) AS i (ordinal, consumer, source, stored_id, slot, age)
+    ORDER BY consumer, source, stored_id
+)
+INSERT INTO {prefix}ledger (seq, consumer, source, type_hash, slot, id, hash, received_at)
+SELECT nextval('{prefix}seq'), consumer, source, 0, slot, stored_id, decode(repeat('00', 32), 'hex'), {clock} - age
+FROM input
+ON CONFLICT (consumer, source, id) DO NOTHING
+RETURNING seq
 
 -- name: count_duplicates
 -- One row per message however many copies came; records arrive sorted by seq, so that batches cannot deadlock.
 INSERT INTO {prefix}duplicate AS d (seq, copies, first_at, last_at)
-SELECT i.seq, i.copies, clock_timestamp(), clock_timestamp()
+SELECT i.seq, i.copies, {clock}, {clock}
 FROM unnest(%(seq)b::bigint[], %(copies)b::bigint[]) AS i (seq, copies)
 ON CONFLICT (seq) DO UPDATE SET copies = d.copies + excluded.copies, last_at = excluded.last_at
 
 -- name: quarantine
 -- Guards: unique (seq, hash, type_hash), and the ledger row is there and stays until the commit: a fan-out may have replaced it, and a
 -- case without one is out of reach. Never touches the first body; answers what an operator decided about these bytes under this type.
-INSERT INTO {prefix}quarantine AS x (seq, hash, type_hash, type, version, key, position, headers, body, copies, first_at, last_at)
-SELECT l.seq, %(hash)s, %(type_hash)s, %(type)s, %(version)s, %(key)s, %(position)s, %(headers)s, %(body)s, 1, clock_timestamp(), clock_timestamp()
+INSERT INTO {prefix}quarantine AS x (seq, hash, type_hash, type, version, key, position, due_at, headers, body, copies, first_at, last_at)
+SELECT l.seq, %(hash)s, %(type_hash)s, %(type)s, %(version)s, %(key)s, %(position)s, coalesce(%(due_at)s::bigint, {clock} + %(due_in)s::bigint), %(headers)s, %(body)s, 1, {clock}, {clock}
 FROM {prefix}ledger l WHERE l.seq = %(seq)s FOR KEY SHARE
 ON CONFLICT (seq, hash, type_hash) DO UPDATE SET copies = x.copies + 1, last_at = excluded.last_at
 RETURNING resolution, accepted_seq
 
--- name: sight
--- Guard: the key (source, hash). The first id keeps a body until the window is over; answers whose body it is.
-INSERT INTO {prefix}sighting AS s (source, hash, id, seen_at) VALUES (%(source)s, %(hash)s, %(id)s, clock_timestamp())
-ON CONFLICT (source, hash) DO UPDATE SET
-    id = CASE WHEN s.seen_at < clock_timestamp() - make_interval(secs => %(window)s::float8) THEN excluded.id ELSE s.id END,
-    seen_at = CASE WHEN s.seen_at < clock_timestamp() - make_interval(secs => %(window)s::float8) THEN excluded.seen_at
-                   ELSE s.seen_at END
-RETURNING id
-
--- name: forget_sightings
--- Some of those whose window is over, beside each new one, so that the table stays as large as its window. Relies on sighting_seen;
+-- name: forget_first_seen
+-- Some of those whose window is over, beside each new one, so that the table stays as large as its window. Relies on first_seen_at;
 -- skips what others hold, so that no two wait for each other.
-DELETE FROM {prefix}sighting WHERE ctid = ANY(ARRAY(
-    SELECT ctid FROM {prefix}sighting
-    WHERE source + 0 = %(source)s AND seen_at < clock_timestamp() - make_interval(secs => %(window)s::float8)
+DELETE FROM {prefix}first_seen WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM {prefix}first_seen
+    WHERE source + 0 = %(source)s AND seen_at < {now} - {microseconds window}
     ORDER BY seen_at LIMIT 10 FOR UPDATE SKIP LOCKED))
 
 -- name: requeue_own
 -- Guards: the ledger row is this very message under this very number, no queue row is there, no run has finished it, and nobody has
--- discarded it. Used when a handler committed on its own in inline mode.
-INSERT INTO {prefix}queue (seq, subscription, key_hash, place, sequence, state, due_at, attempts)
-SELECT l.seq, %(subscription)s::integer, %(key_hash)s::bigint, coalesce(%(place)s::bigint, l.seq), %(sequence)s::bigint,
-       %(state)s::text, clock_timestamp() + make_interval(secs => %(delay)s::float8), %(attempts)s
+-- discarded it. Used when a handler that runs as messages come has committed on its own.
+INSERT INTO {prefix}queue (seq, subscription, key_hash, slot, place, sequence, state, due_at, attempts, type)
+SELECT l.seq, %(subscription)s::integer, %(key_hash)s::bigint, l.slot, coalesce(%(place)s::bigint, l.seq), %(sequence)s::bigint,
+       CASE WHEN %(unplaced)s::text IS NULL THEN %(state)s::text ELSE 'unhandled' END, {clock} + %(after)s::bigint, %(attempts)s::integer,
+       %(unplaced)s::text
 FROM {prefix}ledger l
 WHERE (l.consumer, l.source, l.id) = (%(consumer)s, %(source)s, %(stored_id)s) AND l.seq = %(seq)s
   AND NOT EXISTS (SELECT FROM {prefix}queue q WHERE q.seq = l.seq OFFSET 0)
@@ -263,48 +224,70 @@ WHERE (l.consumer, l.source, l.id) = (%(consumer)s, %(source)s, %(stored_id)s) A
 FOR KEY SHARE OF l
 RETURNING seq
 
--- name: key_is_free
--- Guard of inline work with a key: the key lock (tried) is held. Look for unfinished rows in the next statement.
-SELECT pg_try_advisory_xact_lock(%(key_hash)s::bigint)
+-- name: lock_free_keys
+-- Guard of inline work with keys: the locks of those that are answered are held (tried). Of a key that has unfinished messages the lock is not
+-- even tried: whoever finishes one waits for it. Relies on queue_key. busy_keys looks again, in a statement after this one.
+SELECT i.key_hash
+FROM unnest(%(key_hash)b::bigint[]) AS i (key_hash)
+WHERE CASE WHEN (SELECT true FROM {prefix}queue q WHERE q.key_hash = i.key_hash AND q.place < 9223372036854775807 ORDER BY q.place, q.seq LIMIT 1) IS NULL
+           THEN pg_try_advisory_xact_lock(i.key_hash) ELSE false END
 
--- name: key_has_rows
--- A new statement, so that it sees what was committed before the key lock was taken. Relies on queue_key, as park does, and on
--- queue_unhandled: a message that is not placed yet may be one of the key.
-SELECT (SELECT true FROM {prefix}queue WHERE key_hash = %(key_hash)s ORDER BY place, seq LIMIT 1) IS NOT NULL
+-- name: busy_keys
+-- A new statement, so that it sees what was committed before the key locks were taken: the keys that have something unfinished. Relies on
+-- queue_key, as park does, and on queue_unhandled: a message that is not placed yet may be one of the key. What is scheduled holds nothing.
+SELECT i.key_hash
+FROM unnest(%(key_hash)b::bigint[], %(consumer)b::integer[]) AS i (key_hash, consumer)
+WHERE (SELECT true FROM {prefix}queue q WHERE q.key_hash = i.key_hash AND q.place < 9223372036854775807 ORDER BY q.place, q.seq LIMIT 1) IS NOT NULL
     OR (EXISTS (SELECT FROM {prefix}queue WHERE state = 'unhandled' OFFSET 0) AND EXISTS (
-        SELECT FROM {prefix}subscription s WHERE s.consumer = %(consumer)s AND NOT s.retired AND (
+        SELECT FROM {prefix}subscription s WHERE s.consumer = i.consumer AND NOT s.retired AND (
             EXISTS (SELECT FROM {prefix}queue u WHERE u.state = 'unhandled' AND u.type = s.type AND u.subscription IS NULL AND u.postponed = 0 OFFSET 0)
             OR EXISTS (SELECT FROM {prefix}queue u WHERE u.state = 'unhandled' AND u.type = s.type AND u.subscription = s.id AND u.postponed = 0 OFFSET 0))))
 
 -- name: claim
--- Guards: no note yet, row locked (locked ones are skipped), the worker's own row still there and kept from take-over until commit,
--- key lock tried; the rows of keys that were just found held are passed over. A larger body stays behind, to be fetched by itself (body_of). MATERIALIZED, so that no plan can lock more than the limit. Relies on queue_ready and queue_due.
+-- Guards: not claimed yet, row locked (locked ones are skipped), the worker's own row still there and kept from take-over until commit,
+-- key lock tried; the rows of keys that were just found held are passed over. What was scheduled joins its key, under the key lock: behind
+-- all that came before, in the order of the times; behind one that another lane has locked, and could not claim, it is left for the next
+-- claim. A larger body stays behind, to be fetched by itself (body_of). MATERIALIZED, so that no plan can lock more than the limit.
+-- Relies on queue_ready, queue_due and queue_key.
 WITH me AS MATERIALIZED (
     SELECT id FROM {prefix}worker WHERE id = %(worker)s FOR KEY SHARE
 ), due AS MATERIALIZED (
-    SELECT seq, key_hash FROM {prefix}queue
-    WHERE due_at IS NOT NULL AND token IS NULL AND suspect = 0 AND NOT outgoing AND due_at <= statement_timestamp()
+    SELECT seq, key_hash, place, due_at FROM {prefix}queue
+    WHERE due_at IS NOT NULL AND token IS NULL AND isolation = 0 AND NOT outgoing AND due_at <= {now}
       AND subscription = ANY(%(subscriptions)b::integer[])
       AND (key_hash IS NULL OR key_hash <> ALL(%(held)b::bigint[]))
-    ORDER BY due_at LIMIT %(again)s FOR UPDATE SKIP LOCKED
+    ORDER BY due_at LIMIT %(retries)s FOR UPDATE SKIP LOCKED
 ), fresh AS MATERIALIZED (
-    SELECT seq, key_hash FROM {prefix}queue
-    WHERE state = 'ready' AND token IS NULL AND suspect = 0 AND NOT outgoing AND seq + 0 >= %(floor)s
+    SELECT seq, key_hash, place, due_at FROM {prefix}queue
+    WHERE state = 'ready' AND token IS NULL AND isolation = 0 AND NOT outgoing AND seq + 0 >= %(cursor)s
       AND subscription = ANY(%(subscriptions)b::integer[])
       AND (key_hash IS NULL OR key_hash <> ALL(%(held)b::bigint[]))
     ORDER BY seq + 0 LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 ), picked AS MATERIALIZED (
     SELECT * FROM due UNION ALL SELECT * FROM fresh LIMIT %(limit)s
 ), mine AS MATERIALIZED (
-    SELECT seq FROM picked, me WHERE key_hash IS NULL OR pg_try_advisory_xact_lock(key_hash)
-), noted AS (
-    UPDATE {prefix}queue SET worker = %(worker)s, token = %(token)s, state = CASE state WHEN 'waiting' THEN 'retry' ELSE state END
-    WHERE seq = ANY(ARRAY(SELECT seq FROM mine))
+    SELECT seq, key_hash, place, due_at FROM picked, me WHERE key_hash IS NULL OR pg_try_advisory_xact_lock(key_hash)
+), before AS MATERIALIZED (
+    SELECT key_hash, (
+        SELECT min(e.due_at) FROM {prefix}queue e
+        WHERE e.key_hash = keys.key_hash AND e.place = 9223372036854775807 AND e.seq <> ALL(ARRAY(SELECT seq FROM mine))
+    ) AS due_at
+    FROM (SELECT DISTINCT key_hash FROM mine WHERE place = 9223372036854775807) AS keys
+), joining AS MATERIALIZED (
+    SELECT seq, nextval('{prefix}seq') AS place FROM (
+        SELECT m.seq FROM mine m LEFT JOIN before b ON b.key_hash = m.key_hash
+        WHERE m.place = 9223372036854775807 AND m.due_at <= coalesce(b.due_at, m.due_at) ORDER BY m.due_at, m.seq
+    ) AS scheduled
+), claimed AS (
+    UPDATE {prefix}queue q
+    SET worker = %(worker)s, token = %(token)s, state = CASE WHEN state IN ('waiting', 'scheduled') THEN 'retry' ELSE state END,
+        place = CASE place WHEN 9223372036854775807 THEN (SELECT j.place FROM joining j WHERE j.seq = q.seq) ELSE place END
+    WHERE seq = ANY(ARRAY(SELECT seq FROM mine WHERE place < 9223372036854775807 UNION ALL SELECT seq FROM joining))
     RETURNING seq, subscription, key_hash, place, sequence, attempts
 )
 SELECT q.*, b.source, b.id, b.type, b.version, b.key, b.headers, CASE WHEN octet_length(b.body) <= 262144 THEN b.body END, b.destination,
-       b.key_from, (extract(epoch FROM b.received_at) * 1000000)::bigint, extract(epoch FROM clock_timestamp() - b.received_at)::float8
-FROM noted q CROSS JOIN LATERAL (SELECT * FROM {prefix}body WHERE seq = q.seq LIMIT 1) AS b
+       b.key_from, b.received_at, ({clock} - coalesce(b.due_at, b.received_at)) / {second}
+FROM claimed q CROSS JOIN LATERAL (SELECT * FROM {prefix}body WHERE seq = q.seq LIMIT 1) AS b
 
 -- name: claim_outgoing
 -- As claim, for the messages to one destination: their indexes begin with it, so that no backlog of another one, or of incoming
@@ -312,99 +295,108 @@ FROM noted q CROSS JOIN LATERAL (SELECT * FROM {prefix}body WHERE seq = q.seq LI
 WITH me AS MATERIALIZED (
     SELECT id FROM {prefix}worker WHERE id = %(worker)s FOR KEY SHARE
 ), due AS MATERIALIZED (
-    SELECT seq, key_hash, due_at FROM {prefix}queue
-    WHERE due_at IS NOT NULL AND token IS NULL AND suspect = 0 AND outgoing AND due_at <= statement_timestamp()
+    SELECT seq, key_hash, place, due_at FROM {prefix}queue
+    WHERE due_at IS NOT NULL AND token IS NULL AND isolation = 0 AND outgoing AND due_at <= {now}
       AND destination = %(destination)s AND subscription = ANY(%(subscriptions)b::integer[])
     ORDER BY due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 ), fresh AS MATERIALIZED (
-    SELECT seq, key_hash FROM {prefix}queue
-    WHERE state = 'ready' AND token IS NULL AND suspect = 0 AND outgoing AND seq + 0 >= %(floor)s
+    SELECT seq, key_hash, place, due_at FROM {prefix}queue
+    WHERE state = 'ready' AND token IS NULL AND isolation = 0 AND outgoing AND seq + 0 >= %(cursor)s
       AND destination = %(destination)s AND subscription = ANY(%(subscriptions)b::integer[])
     ORDER BY seq + 0 LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 ), picked AS MATERIALIZED (
-    SELECT seq, key_hash FROM (
-        SELECT seq, key_hash, row_number() OVER (ORDER BY due_at) AS turn FROM due
-        UNION ALL SELECT seq, key_hash, row_number() OVER (ORDER BY seq) FROM fresh
+    SELECT seq, key_hash, place, due_at FROM (
+        SELECT *, row_number() OVER (ORDER BY due_at) AS turn FROM due
+        UNION ALL SELECT *, row_number() OVER (ORDER BY seq) FROM fresh
     ) AS both_kinds ORDER BY turn LIMIT %(limit)s
 ), mine AS MATERIALIZED (
-    SELECT seq FROM picked, me WHERE key_hash IS NULL OR pg_try_advisory_xact_lock(key_hash)
-), noted AS (
-    UPDATE {prefix}queue SET worker = %(worker)s, token = %(token)s, state = CASE state WHEN 'waiting' THEN 'retry' ELSE state END
-    WHERE seq = ANY(ARRAY(SELECT seq FROM mine))
+    SELECT seq, key_hash, place, due_at FROM picked, me WHERE key_hash IS NULL OR pg_try_advisory_xact_lock(key_hash)
+), before AS MATERIALIZED (
+    SELECT key_hash, (
+        SELECT min(e.due_at) FROM {prefix}queue e
+        WHERE e.key_hash = keys.key_hash AND e.place = 9223372036854775807 AND e.seq <> ALL(ARRAY(SELECT seq FROM mine))
+    ) AS due_at
+    FROM (SELECT DISTINCT key_hash FROM mine WHERE place = 9223372036854775807) AS keys
+), joining AS MATERIALIZED (
+    SELECT seq, nextval('{prefix}seq') AS place FROM (
+        SELECT m.seq FROM mine m LEFT JOIN before b ON b.key_hash = m.key_hash
+        WHERE m.place = 9223372036854775807 AND m.due_at <= coalesce(b.due_at, m.due_at) ORDER BY m.due_at, m.seq
+    ) AS scheduled
+), claimed AS (
+    UPDATE {prefix}queue q
+    SET worker = %(worker)s, token = %(token)s, state = CASE WHEN state IN ('waiting', 'scheduled') THEN 'retry' ELSE state END,
+        place = CASE place WHEN 9223372036854775807 THEN (SELECT j.place FROM joining j WHERE j.seq = q.seq) ELSE place END
+    WHERE seq = ANY(ARRAY(SELECT seq FROM mine WHERE place < 9223372036854775807 UNION ALL SELECT seq FROM joining))
     RETURNING seq, subscription, key_hash, place, sequence, attempts
 )
 SELECT q.*, b.source, b.id, b.type, b.version, b.key, b.headers, CASE WHEN octet_length(b.body) <= 262144 THEN b.body END, b.destination,
-       b.key_from, (extract(epoch FROM b.received_at) * 1000000)::bigint, extract(epoch FROM clock_timestamp() - b.received_at)::float8
-FROM noted q CROSS JOIN LATERAL (SELECT * FROM {prefix}body WHERE seq = q.seq LIMIT 1) AS b
+       b.key_from, b.received_at, ({clock} - coalesce(b.due_at, b.received_at)) / {second}
+FROM claimed q CROSS JOIN LATERAL (SELECT * FROM {prefix}body WHERE seq = q.seq LIMIT 1) AS b
 
 -- name: awaiting
--- Which of these destinations have a message that may be published now. Relies on queue_outgoing, queue_outgoing_due and queue_suspect.
+-- Which of these destinations have a message that may be published now. Relies on queue_outgoing, queue_outgoing_due and queue_isolated.
 SELECT place.name FROM unnest(%(destinations)b::text[]) AS place (name)
-WHERE EXISTS (SELECT FROM {prefix}queue WHERE state = 'ready' AND token IS NULL AND suspect = 0 AND outgoing AND destination = place.name OFFSET 0)
-   OR EXISTS (SELECT FROM {prefix}queue WHERE due_at IS NOT NULL AND token IS NULL AND suspect = 0 AND outgoing
-                AND destination = place.name AND due_at <= statement_timestamp() OFFSET 0)
-   OR EXISTS (SELECT FROM {prefix}queue WHERE suspect > 0 AND token IS NULL AND destination = place.name
-                AND (state = 'ready' OR due_at <= statement_timestamp()) OFFSET 0)
+WHERE EXISTS (SELECT FROM {prefix}queue WHERE state = 'ready' AND token IS NULL AND isolation = 0 AND outgoing AND destination = place.name OFFSET 0)
+   OR EXISTS (SELECT FROM {prefix}queue WHERE due_at IS NOT NULL AND token IS NULL AND isolation = 0 AND outgoing
+                AND destination = place.name AND due_at <= {now} OFFSET 0)
+   OR EXISTS (SELECT FROM {prefix}queue WHERE isolation > 0 AND token IS NULL AND destination = place.name
+                AND (state = 'ready' OR due_at <= {now}) OFFSET 0)
 
 -- name: hasten
--- Guard: still due later and not noted; locked ones are skipped. What failed while its destination, or what its handler calls, was away
+-- Guard: still due later and not claimed; locked ones are skipped. What failed while its destination, or what its handler calls, was away
 -- is due at once when that is back; what was told when to come again (`Retry`) keeps its time. Relies on queue_due or
 -- queue_outgoing_due, and on attempt_seq.
 WITH incoming AS MATERIALIZED (
     SELECT q.seq FROM {prefix}queue q
-    WHERE q.due_at IS NOT NULL AND q.token IS NULL AND q.suspect = 0 AND NOT q.outgoing AND NOT %(outgoing)s::boolean
-      AND q.due_at > statement_timestamp() AND q.state = 'retry' AND q.subscription = ANY(%(subscriptions)b::integer[])
+    WHERE q.due_at IS NOT NULL AND q.token IS NULL AND q.isolation = 0 AND NOT q.outgoing AND NOT %(outgoing)s::boolean
+      AND q.due_at > {now} AND q.state = 'retry' AND q.subscription = ANY(%(subscriptions)b::integer[])
       AND (SELECT a.error NOT LIKE 'Retry:%%' FROM {prefix}attempt a WHERE a.seq = q.seq ORDER BY a.id + 0 DESC LIMIT 1)
     ORDER BY q.due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 ), outgoing AS MATERIALIZED (
     SELECT q.seq FROM {prefix}queue q
-    WHERE q.due_at IS NOT NULL AND q.token IS NULL AND q.suspect = 0 AND q.outgoing AND %(outgoing)s::boolean AND q.destination = %(destination)s::text
-      AND q.due_at > statement_timestamp() AND q.state = 'retry' AND q.subscription = ANY(%(subscriptions)b::integer[])
+    WHERE q.due_at IS NOT NULL AND q.token IS NULL AND q.isolation = 0 AND q.outgoing AND %(outgoing)s::boolean AND q.destination = %(destination)s::text
+      AND q.due_at > {now} AND q.state = 'retry' AND q.subscription = ANY(%(subscriptions)b::integer[])
       AND (SELECT a.error NOT LIKE 'Retry:%%' FROM {prefix}attempt a WHERE a.seq = q.seq ORDER BY a.id + 0 DESC LIMIT 1)
     ORDER BY q.due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 )
-UPDATE {prefix}queue SET due_at = clock_timestamp()
+UPDATE {prefix}queue SET due_at = {clock}
 WHERE seq = ANY(ARRAY(SELECT seq FROM incoming UNION ALL SELECT seq FROM outgoing))
 RETURNING seq
 
--- name: claim_suspects
+-- name: claim_isolated
 -- As claim, for messages of one level that were in flight when a process died. Those whose key is locked are passed by: OFFSET keeps the lock of
--- the key behind that of the row, so that no more are tried than are needed. Relies on queue_suspect.
+-- the key behind that of the row, so that no more are tried than are needed. Relies on queue_isolated.
 WITH me AS MATERIALIZED (
     SELECT id FROM {prefix}worker WHERE id = %(worker)s FOR KEY SHARE
 ), mine AS MATERIALIZED (
     SELECT seq FROM (
         SELECT seq, key_hash FROM {prefix}queue
-        WHERE suspect = %(level)s AND suspect > 0 AND token IS NULL
-          AND (state = 'ready' OR due_at <= statement_timestamp())
+        WHERE isolation = %(level)s AND isolation > 0 AND token IS NULL
+          AND (state = 'ready' OR due_at <= {now})
           AND subscription = ANY(%(subscriptions)b::integer[]) AND destination IS NOT DISTINCT FROM %(destination)s::text
           AND (key_hash IS NULL OR key_hash <> ALL(%(held)b::bigint[]))
         ORDER BY seq + 0 OFFSET 0 FOR UPDATE SKIP LOCKED
     ) AS waiting
     WHERE EXISTS (SELECT FROM me) AND (key_hash IS NULL OR pg_try_advisory_xact_lock(key_hash)) LIMIT %(limit)s
-), noted AS (
+), claimed AS (
     UPDATE {prefix}queue SET worker = %(worker)s, token = %(token)s, state = CASE state WHEN 'waiting' THEN 'retry' ELSE state END
     WHERE seq = ANY(ARRAY(SELECT seq FROM mine))
     RETURNING seq, subscription, key_hash, place, sequence, attempts
 )
 SELECT q.*, b.source, b.id, b.type, b.version, b.key, b.headers, CASE WHEN octet_length(b.body) <= 262144 THEN b.body END, b.destination,
-       b.key_from, (extract(epoch FROM b.received_at) * 1000000)::bigint, extract(epoch FROM clock_timestamp() - b.received_at)::float8
-FROM noted q CROSS JOIN LATERAL (SELECT * FROM {prefix}body WHERE seq = q.seq LIMIT 1) AS b
-
--- name: body_of
--- The large body of a message, when its turn has come to run or to be placed. By the primary key.
-SELECT body FROM {prefix}body WHERE seq = %(seq)s
+       b.key_from, b.received_at, ({clock} - coalesce(b.due_at, b.received_at)) / {second}
+FROM claimed q CROSS JOIN LATERAL (SELECT * FROM {prefix}body WHERE seq = q.seq LIMIT 1) AS b
 
 -- name: first_due
 -- The subscriptions, of these, of the first new message that may be claimed now and of the first one that may be tried again.
 -- Relies on queue_ready and queue_due.
 (SELECT subscription FROM {prefix}queue
- WHERE state = 'ready' AND token IS NULL AND suspect = 0 AND NOT outgoing AND seq + 0 >= 0
+ WHERE state = 'ready' AND token IS NULL AND isolation = 0 AND NOT outgoing AND seq + 0 >= 0
    AND subscription = ANY(%(subscriptions)b::integer[])
  ORDER BY seq + 0 LIMIT 1)
 UNION ALL
 (SELECT subscription FROM {prefix}queue
- WHERE due_at IS NOT NULL AND token IS NULL AND suspect = 0 AND NOT outgoing AND due_at <= statement_timestamp()
+ WHERE due_at IS NOT NULL AND token IS NULL AND isolation = 0 AND NOT outgoing AND due_at <= {now}
    AND subscription = ANY(%(subscriptions)b::integer[])
  ORDER BY due_at LIMIT 1)
 
@@ -413,12 +405,12 @@ UNION ALL
 -- claim passes over them. No row: nothing is ready, or the worker's own row is gone. Relies on queue_ready and queue_due.
 SELECT DISTINCT key_hash FROM (
     (SELECT key_hash FROM {prefix}queue
-     WHERE state = 'ready' AND token IS NULL AND suspect = 0 AND NOT outgoing AND seq + 0 >= %(floor)s
+     WHERE state = 'ready' AND token IS NULL AND isolation = 0 AND NOT outgoing AND seq + 0 >= %(cursor)s
        AND subscription = ANY(%(subscriptions)b::integer[]) AND (key_hash IS NULL OR key_hash <> ALL(%(held)b::bigint[]))
      ORDER BY seq + 0 LIMIT %(limit)s)
     UNION ALL
     (SELECT key_hash FROM {prefix}queue
-     WHERE due_at IS NOT NULL AND token IS NULL AND suspect = 0 AND NOT outgoing AND due_at <= statement_timestamp()
+     WHERE due_at IS NOT NULL AND token IS NULL AND isolation = 0 AND NOT outgoing AND due_at <= {now}
        AND subscription = ANY(%(subscriptions)b::integer[]) AND (key_hash IS NULL OR key_hash <> ALL(%(held)b::bigint[]))
      ORDER BY due_at LIMIT %(limit)s)
 ) AS looked_at
@@ -432,42 +424,30 @@ WITH all_lanes AS MATERIALIZED (
 )
 SELECT ceil(((SELECT count(*) FROM (
     SELECT FROM {prefix}queue
-    WHERE state = 'ready' AND token IS NULL AND suspect = 0 AND NOT outgoing AND seq + 0 >= %(floor)s
+    WHERE state = 'ready' AND token IS NULL AND isolation = 0 AND NOT outgoing AND seq + 0 >= %(cursor)s
       AND subscription = ANY(%(subscriptions)b::integer[])
     ORDER BY seq + 0 LIMIT %(limit)s * (SELECT lanes FROM all_lanes)) AS fresh
 ) + (SELECT count(*) FROM (
     SELECT FROM {prefix}queue
-    WHERE due_at IS NOT NULL AND token IS NULL AND suspect = 0 AND NOT outgoing AND due_at <= statement_timestamp()
+    WHERE due_at IS NOT NULL AND token IS NULL AND isolation = 0 AND NOT outgoing AND due_at <= {now}
       AND subscription = ANY(%(subscriptions)b::integer[])
     ORDER BY due_at LIMIT %(limit)s * (SELECT lanes FROM all_lanes)) AS due
 )) / lanes)::integer FROM all_lanes
 
--- name: keyless
--- The newest messages that have no key although their handler wants one, by type; not what was erased or forgotten, nor what is dead: that
--- did not run out of order. Walks the ledger's primary key backwards.
-SELECT b.type, c.name, s.key_path, count(*)
-FROM (SELECT seq, consumer FROM {prefix}ledger ORDER BY seq DESC LIMIT %(newest)s) AS l
-JOIN {prefix}body b ON b.seq = l.seq
-JOIN {prefix}name c ON c.id = l.consumer
-JOIN {prefix}subscription s ON s.consumer = l.consumer AND s.type = b.type
-WHERE b.key IS NULL AND b.body IS NOT NULL AND (s.key_path IS NOT NULL OR s.key_function)
-  AND NOT EXISTS (SELECT FROM {prefix}queue q WHERE q.seq = l.seq AND q.state = 'dead')
-GROUP BY 1, 2, 3 ORDER BY 1, 2
-
--- name: suspects
--- The highest level of the suspects that wait, 0 for none. Relies on queue_suspect.
+-- name: isolation_level
+-- The highest level of the isolated messages that wait, 0 for none. Relies on queue_isolated.
 SELECT coalesce((
-    SELECT suspect FROM {prefix}queue
-    WHERE suspect > 0 AND token IS NULL AND (state = 'ready' OR due_at <= statement_timestamp())
+    SELECT isolation FROM {prefix}queue
+    WHERE isolation > 0 AND token IS NULL AND (state = 'ready' OR due_at <= {now})
       AND subscription = ANY(%(subscriptions)b::integer[]) AND destination IS NOT DISTINCT FROM %(destination)s::text
-    ORDER BY suspect DESC LIMIT 1), 0)
+    ORDER BY isolation DESC LIMIT 1), 0)
 
 -- name: park
 -- Guard: the key lock is held since the statement before, so this view is newer than the lock. A row stays claimed only when every
--- earlier row of its key is in this claim and no other claim holds a row of the key. Behind an earlier row it waits; behind a noted
--- later one (which was committed first) it only loses its note, for nobody would promote it. Where an earlier message that its consumer
--- will get is not placed yet, nor set aside, and may be of its key, it waits for a moment. Relies on queue_key, queue_noted (all of it:
--- what the workers have in hand) and queue_unhandled. "Has a key" is said by a comparison that only queue_noted answers.
+-- earlier row of its key is in this claim and no other claim holds a row of the key. Behind an earlier row it waits; behind a claimed
+-- later one (which was committed first) it only loses its claim, for nobody would promote it. Where an earlier message that its consumer
+-- will get is not placed yet, nor refused, and may be of its key, it waits for a moment. Relies on queue_key, queue_claimed (all of it:
+-- what the workers have in hand) and queue_unhandled. "Has a key" is said by a comparison that only queue_claimed answers.
 WITH RECURSIVE waiting (type) AS (
     (SELECT type FROM {prefix}queue WHERE state = 'unhandled' ORDER BY type LIMIT 1)
     UNION ALL
@@ -486,7 +466,7 @@ WITH RECURSIVE waiting (type) AS (
 ), mine AS MATERIALIZED (
     SELECT seq, key_hash, place, sequence, subscription FROM {prefix}queue
     WHERE worker = %(worker)s AND token = %(token)s AND (worker, key_hash) >= (%(worker)s, '-9223372036854775808'::bigint)
-), judged AS MATERIALIZED (
+), checked AS MATERIALIZED (
     SELECT m.seq, (
         SELECT true FROM {prefix}queue e
         WHERE e.key_hash = m.key_hash AND (e.place, e.seq) < (m.place, m.seq)
@@ -503,22 +483,18 @@ WITH RECURSIVE waiting (type) AS (
 )
 UPDATE {prefix}queue
 SET worker = NULL, token = NULL,
-    state = CASE WHEN seq = ANY(ARRAY(SELECT seq FROM judged WHERE earlier OR unplaced)) THEN 'waiting' ELSE state END,
-    due_at = CASE WHEN seq = ANY(ARRAY(SELECT seq FROM judged WHERE earlier)) THEN NULL
-                  WHEN seq = ANY(ARRAY(SELECT seq FROM judged WHERE unplaced)) THEN clock_timestamp() + interval '250 ms' ELSE due_at END
-WHERE seq = ANY(ARRAY(SELECT seq FROM judged WHERE earlier OR busy OR unplaced))
+    state = CASE WHEN seq = ANY(ARRAY(SELECT seq FROM checked WHERE earlier OR unplaced)) THEN 'waiting' ELSE state END,
+    due_at = CASE WHEN seq = ANY(ARRAY(SELECT seq FROM checked WHERE earlier)) THEN NULL
+                  WHEN seq = ANY(ARRAY(SELECT seq FROM checked WHERE unplaced)) THEN {clock} + 250000 ELSE due_at END
+WHERE seq = ANY(ARRAY(SELECT seq FROM checked WHERE earlier OR busy OR unplaced))
 RETURNING seq, CASE WHEN state = 'waiting' AND due_at IS NOT NULL THEN 'unplaced' ELSE state END
 
 -- name: move
 -- Guard: the row still carries this claim; under the locks of the key it leaves and the key it comes to. It is claimed anew, in its place.
 UPDATE {prefix}queue
-SET key_hash = %(key_hash)s, sequence = %(sequence)s::bigint, place = coalesce(%(sequence)s::bigint, place), worker = NULL, token = NULL
+SET key_hash = %(key_hash)s, slot = %(slot)s, sequence = %(sequence)s::bigint, place = coalesce(%(sequence)s::bigint, place), worker = NULL, token = NULL
 WHERE seq = %(seq)s AND (worker, token) IS NOT DISTINCT FROM (%(worker)s::bigint, %(token)s::bigint)
 RETURNING seq
-
--- name: noted
--- Which rows still carry this claim. Relies on queue_noted.
-SELECT seq FROM {prefix}queue WHERE worker = %(worker)s AND token = %(token)s
 
 -- name: lock_keys
 -- The last blocking lock of whoever removes rows of a key, taken in sorted order.
@@ -526,26 +502,27 @@ SELECT count(pg_advisory_xact_lock(key_hash))
 FROM (SELECT unnest(%(key_hashes)b::bigint[]) AS key_hash ORDER BY 1) AS sorted
 
 -- name: finish
--- Guard: every row still carries this claim, and the transaction still carries its mark; else `messages` is null, the insert
+-- Guard: every row still carries this claim, and the transaction still carries its fence; else `messages` is null, the insert
 -- fails, and everything the handlers did rolls back. The deletion is "done". Compared so that only the primary key can find the rows: while
--- an old transaction keeps row versions, the index of notes holds every message that this worker has finished since.
+-- an old transaction keeps row versions, the index of claims holds every message that this worker has finished since.
 WITH done AS (
     DELETE FROM {prefix}queue
     WHERE seq = ANY(%(seqs)b::bigint[]) AND (worker, token) IS NOT DISTINCT FROM (%(worker)s::bigint, %(token)s::bigint)
-      AND current_setting('onceward.mark', true) = %(mark)s
+      AND current_setting('onceward.fence', true) = %(fence)s
     RETURNING seq, outgoing
 )
 INSERT INTO {prefix}run (worker, token, code_version, finished_at, first_seq, last_seq, seqs, messages, outgoing)
-SELECT %(worker)s, %(token)s, %(code_version)s, clock_timestamp(), coalesce(min(seq), 0), coalesce(max(seq), 0),
+SELECT %(worker)s, %(token)s, %(code_version)s, {clock}, coalesce(min(seq), 0), coalesce(max(seq), 0),
        coalesce(array_agg(seq), '{}'), CASE WHEN count(*) = %(expected)s THEN count(*) END,
        coalesce(bool_or(outgoing), false)
 FROM done
 
--- name: finish_inline
--- Guard: the transaction still carries its mark, so it is the one that inserted the ledger row; else `messages` is null.
+-- name: finish_direct
+-- Guard: the transaction still carries its fence, so it is the one that inserted the ledger rows; else `messages` is null. That of a caller
+-- carries none: there the savepoint is the fence, which was released before.
 INSERT INTO {prefix}run (worker, token, code_version, finished_at, first_seq, last_seq, seqs, messages)
-SELECT %(worker)s, 0, %(code_version)s, clock_timestamp(), %(seq)s::bigint, %(seq)s::bigint, ARRAY[%(seq)s::bigint],
-       CASE WHEN current_setting('onceward.mark', true) = %(mark)s THEN 1 END
+SELECT %(worker)s, 0, %(code_version)s, {clock}, %(first)s::bigint, %(last)s::bigint, %(seqs)b::bigint[],
+       CASE WHEN coalesce(current_setting('onceward.fence', true), '') = %(fence)s THEN %(expected)s::integer END
 
 -- name: promote
 -- Guard: the key locks are held and the removal is in an earlier statement. Relies on queue_waiting.
@@ -573,69 +550,48 @@ WHERE seq = ANY(%(seqs)b::bigint[])
 
 -- name: settle
 -- Guard: the row still carries this claim; no row back means that it was taken over. A dead row that is detached no longer holds its
--- key; then the key lock is held. A suspect that has failed without killing its process is none any more, unless it has killed one before.
+-- key; then the key lock is held. An isolated message that has failed without killing its process is isolated no more, unless it has killed one before.
 UPDATE {prefix}queue
-SET state = %(state)s, due_at = clock_timestamp() + make_interval(secs => %(delay)s::float8),
-    attempts = attempts + 1, worker = NULL, token = NULL, suspect = CASE WHEN crashes > 0 THEN suspect ELSE 0 END,
+SET state = %(state)s, due_at = {clock} + {microseconds delay},
+    attempts = attempts + 1, worker = NULL, token = NULL, isolation = CASE WHEN crashes > 0 THEN isolation ELSE 0 END,
     key_hash = CASE WHEN %(detach)s::boolean THEN NULL ELSE key_hash END
 WHERE seq = %(seq)s AND (worker, token) IS NOT DISTINCT FROM (%(worker)s::bigint, %(token)s::bigint)
 RETURNING seq
-
--- name: add_attempt
--- Append only: the history of what went wrong.
-INSERT INTO {prefix}attempt (seq, attempt, kind, charged, error, traceback, worker, code_version, fingerprint, at)
-VALUES (%(seq)s, %(attempt)s, %(kind)s, %(charged)s, %(error)s, %(traceback)s, %(worker)s, %(code_version)s,
-        %(fingerprint)s, clock_timestamp())
 
 -- name: postpone
 -- Guards: the row still carries this claim, and was not postponed as often as it may be: then it is charged. An infrastructure error: try
 -- again, uncharged, each time later.
 UPDATE {prefix}queue
 SET state = 'retry', worker = NULL, token = NULL, postponed = postponed + 1,
-    due_at = clock_timestamp() + make_interval(secs => least(%(delay)s::float8 * 2 ^ least(postponed, 20), %(longest)s::float8))
+    due_at = {clock} + (least(%(delay)s::float8 * 2 ^ least(postponed, 20), %(longest)s::float8) * 1000000)::bigint
 WHERE seq = %(seq)s AND (worker, token) IS NOT DISTINCT FROM (%(worker)s::bigint, %(token)s::bigint)
   AND (%(most)s::integer IS NULL OR postponed < %(most)s::integer)
-RETURNING seq, extract(epoch FROM due_at - clock_timestamp())::float8
+RETURNING seq, (due_at - {clock}) / {second}
 
 -- name: put_off
 -- Guard: the row still carries this claim. Their handler pauses: nobody is charged.
 UPDATE {prefix}queue
-SET state = 'retry', due_at = clock_timestamp() + make_interval(secs => %(delay)s::float8), worker = NULL, token = NULL
+SET state = 'retry', due_at = {clock} + {microseconds delay}, worker = NULL, token = NULL
 WHERE seq = ANY(%(seqs)b::bigint[]) AND (worker, token) IS NOT DISTINCT FROM (%(worker)s::bigint, %(token)s::bigint)
 RETURNING seq
 
--- name: release
--- Guard: the row still carries one of these claims. Nobody is charged.
-UPDATE {prefix}queue SET worker = NULL, token = NULL
-WHERE worker = %(worker)s AND token = ANY(%(tokens)b::bigint[])
-RETURNING seq
-
--- name: release_some
+-- name: unclaim
 -- Guard: the row still carries this claim. Nobody is charged.
 UPDATE {prefix}queue SET worker = NULL, token = NULL
 WHERE seq = ANY(%(seqs)b::bigint[]) AND (worker, token) IS NOT DISTINCT FROM (%(worker)s::bigint, %(token)s::bigint)
 RETURNING seq
 
--- name: add_worker
--- Guard: the name is nobody's; no row back means that it is taken. What the last process of this name left
--- was taken over in the same transaction.
-INSERT INTO {prefix}worker (id, process, host, pid, code_version, handles, lanes, inline, started_at, alive_until)
-VALUES (%(worker)s, %(process)s, %(host)s, %(pid)s, %(code_version)s, %(handles)s, %(lanes)s, %(inline)s, clock_timestamp(),
-        clock_timestamp() + make_interval(secs => %(lease)s::float8))
-ON CONFLICT (process) DO NOTHING
-RETURNING id
-
--- name: beat
+-- name: heartbeat
 -- Guard: the row is still there and still this process's; no row back means that it was declared dead and must register anew.
 UPDATE {prefix}worker
-SET alive_until = clock_timestamp() + make_interval(secs => %(lease)s::float8), inline = inline OR %(inline)s
+SET alive_until = {clock} + {microseconds lease}, inline = inline OR %(inline)s, circuits = %(circuits)s
 WHERE id = %(worker)s AND process = %(process)s
 RETURNING id
 
 -- name: lapsed_workers
 -- Locked, so that one process at a time takes a worker over; one that is claiming right now is skipped.
 SELECT id, inline, pid, host FROM {prefix}worker
-WHERE alive_until < clock_timestamp() AND id <> %(worker)s
+WHERE alive_until < {now} AND id <> %(worker)s
 ORDER BY id LIMIT 10
 FOR UPDATE SKIP LOCKED
 
@@ -648,41 +604,17 @@ WHERE process = %(process)s OR starts_with(process, %(process)s || '#') FOR UPDA
 -- name: handled_elsewhere
 -- Whether a worker that lives has a handler for a version. A handful of rows.
 SELECT EXISTS (SELECT FROM {prefix}worker
-               WHERE NOT inline AND alive_until > clock_timestamp() AND strpos(handles, %(line)s) > 0)
+               WHERE NOT inline AND alive_until > {now} AND strpos(handles, %(line)s) > 0)
 
 -- name: lock_worker
--- Before its notes come off: waits for a claim that is being committed and keeps the next one from beginning.
+-- Before its claims come off: waits for a claim that is being committed and keeps the next one from beginning.
 SELECT id FROM {prefix}worker WHERE id = %(worker)s FOR UPDATE
 
--- name: noted_by
--- What a dead worker left behind. Relies on queue_noted.
-SELECT q.seq, q.attempts, q.crashes, q.key_hash, s.on_dead, q.suspect
+-- name: claimed_by
+-- What a dead worker left behind. Relies on queue_claimed.
+SELECT q.seq, q.attempts, q.crashes, q.key_hash, s.on_dead, q.isolation
 FROM {prefix}queue q JOIN {prefix}subscription s ON s.id = q.subscription
 WHERE q.worker = %(worker)s AND q.token IS NOT NULL ORDER BY q.seq + 0 FOR UPDATE OF q
-
--- name: tokens_of
--- The claims whose notes a living worker has. Relies on queue_noted.
-SELECT DISTINCT token FROM {prefix}queue WHERE worker = %(worker)s AND token IS NOT NULL
-
--- name: take_over
--- Guard: the worker row is locked by this transaction. Alone: charged, and dead at the limit; several: nobody is charged, all are suspects, in
--- groups (of a level that is given), then apart (2), then alone (1).
-UPDATE {prefix}queue
-SET worker = NULL, token = NULL,
-    suspect = CASE WHEN %(charge)s = 1 OR suspect IN (1, 2) THEN 1 WHEN suspect = 0 THEN %(level)s ELSE 2 END,
-    crashes = crashes + %(charge)s,
-    state = CASE WHEN crashes + %(charge)s >= %(crash_limit)s THEN 'dead' ELSE state END,
-    due_at = CASE WHEN crashes + %(charge)s >= %(crash_limit)s THEN NULL ELSE due_at END
-WHERE worker = %(worker)s AND token IS NOT NULL
-RETURNING seq, suspect
-
--- name: let_go
--- A worker that says goodbye: its notes come off uncharged.
-UPDATE {prefix}queue SET worker = NULL, token = NULL WHERE worker = %(worker)s AND token IS NOT NULL
-
--- name: forget_worker
--- After its notes are off, in the same transaction: from now on it cannot claim.
-DELETE FROM {prefix}worker WHERE id = %(worker)s
 
 -- name: unhandled_types
 -- Types that wait for somebody who knows them, and those of a subscription that wait for its key function. Relies on queue_unhandled:
@@ -717,7 +649,7 @@ WITH next AS MATERIALIZED (
         WHERE s.id = ANY(%(subscriptions)b::integer[])
     ) AS f ORDER BY f.seq LIMIT %(limit)s
 )
-SELECT q.seq, b.source, b.id, b.type, b.version, b.key, b.headers, CASE WHEN octet_length(b.body) <= 262144 THEN b.body END, l.consumer, l.id, l.hash, q.place, q.subscription, b.position, q.key_hash
+SELECT q.seq, b.source, b.id, b.type, b.version, b.key, b.headers, CASE WHEN octet_length(b.body) <= 262144 THEN b.body END, l.consumer, l.id, l.hash, q.place, q.subscription, b.position, q.key_hash, b.due_at
 FROM next
 CROSS JOIN LATERAL (SELECT * FROM {prefix}queue WHERE seq = next.seq AND state || '' = 'unhandled' FOR UPDATE) AS q
 CROSS JOIN LATERAL (SELECT * FROM {prefix}ledger WHERE seq = next.seq FOR UPDATE) AS l
@@ -728,8 +660,9 @@ ORDER BY q.seq
 -- Guard: state still unhandled. The row keeps its number, so it keeps its place in the order. Where its key is still not to be found, it
 -- goes on waiting, for its subscription alone.
 UPDATE {prefix}queue
-SET state = CASE WHEN %(unplaced)s::text IS NULL THEN 'ready' ELSE 'unhandled' END, type = %(unplaced)s::text, subscription = %(subscription)s, key_hash = %(key_hash)s, sequence = %(sequence)s::bigint,
-    place = coalesce(%(sequence)s::bigint, place), postponed = 0
+SET state = CASE WHEN %(unplaced)s::text IS NOT NULL THEN 'unhandled' WHEN %(due_at)s::bigint IS NULL THEN 'ready' ELSE 'scheduled' END, type = %(unplaced)s::text,
+    due_at = CASE WHEN %(unplaced)s::text IS NULL THEN %(due_at)s::bigint END, subscription = %(subscription)s, key_hash = %(key_hash)s,
+    slot = coalesce(%(slot)s::smallint, slot), sequence = %(sequence)s::bigint, place = coalesce(%(place)s::bigint, place), postponed = 0
 WHERE seq = %(seq)s AND state || '' = 'unhandled'
 RETURNING seq
 
@@ -738,19 +671,15 @@ RETURNING seq
 UPDATE {prefix}queue SET place = least(place, %(place)s::bigint), sequence = least(coalesce(sequence, seq), %(since)s::bigint)
 WHERE seq = %(seq)s AND state || '' = 'unhandled'
 
--- name: set_aside
+-- name: mark_refused
 -- Guard: state still unhandled. The database refuses the rows of its consumers: it stays, and holds up no others but those of its key.
 UPDATE {prefix}queue SET postponed = postponed + 1, key_hash = coalesce(%(key_hash)s::bigint, key_hash)
 WHERE seq = %(seq)s AND state || '' = 'unhandled'
 RETURNING seq
 
 -- name: refused
--- How many messages are set aside, and the first of them. Relies on queue_aside.
+-- How many messages are marked as refused, and the first of them. Relies on queue_unhandled.
 SELECT count(*), min(seq) FROM {prefix}queue WHERE state = 'unhandled' AND postponed > 0
-
--- name: set_body_key
--- The key of a message that has got one, or another one; the queue row has its hash.
-UPDATE {prefix}body SET key = %(key)s, aggregate = %(aggregate)s, key_from = coalesce(%(key_from)s, key_from) WHERE seq = %(seq)s
 
 -- name: hand_on
 -- Before an unhandled row goes: its copies, its cases in quarantine and what people did to it belong to the row that replaces it.
@@ -841,29 +770,12 @@ CROSS JOIN LATERAL (SELECT seq FROM {prefix}queue WHERE seq = s.seq LIMIT 1) AS 
 CROSS JOIN LATERAL (SELECT key, aggregate FROM {prefix}body WHERE seq = s.seq LIMIT 1) AS b
 CROSS JOIN LATERAL (SELECT consumer FROM {prefix}ledger WHERE seq = s.seq LIMIT 1) AS l
 
--- name: progress_of
--- How far a key is. Under its key lock.
-SELECT applied FROM {prefix}progress WHERE consumer = %(consumer)s AND aggregate = %(aggregate)s AND key = %(key)s
-
 -- name: hold
 -- Guard: the row carries this claim. A number is missing before it: wait for that, until the deadline.
 UPDATE {prefix}queue
-SET state = 'waiting', due_at = clock_timestamp() + make_interval(secs => %(delay)s::float8), worker = NULL, token = NULL
+SET state = 'waiting', due_at = {clock} + {microseconds delay}, worker = NULL, token = NULL
 WHERE seq = %(seq)s AND (worker, token) IS NOT DISTINCT FROM (%(worker)s::bigint, %(token)s::bigint)
 RETURNING seq
-
--- name: intend
--- Guard: primary key. Committed before the call, so that whatever happens to the handler there is a trace of it.
-INSERT INTO {prefix}effect (key, seq, name, worker, started_at)
-VALUES (%(key)s, %(seq)s, %(name)s, %(worker)s, clock_timestamp())
-ON CONFLICT (key) DO NOTHING
-RETURNING key
-
--- name: effect
--- What is known of an effect, and for how long. It belongs to whoever asks now: the attempt that began it may have been inline, and
--- undone with its number.
-UPDATE {prefix}effect SET seq = %(seq)s WHERE key = %(key)s
-RETURNING done, result, extract(epoch FROM clock_timestamp() - started_at)::float8
 
 -- name: lock_effect
 -- Whoever asks about it (effect) waits until a person's word is committed.
@@ -875,67 +787,27 @@ SELECT key FROM {prefix}effect WHERE key = %(key)s FOR UPDATE
 SELECT e.seq FROM {prefix}effect e
 WHERE e.key = %(key)s AND (
     EXISTS (SELECT FROM {prefix}queue q WHERE q.seq = e.seq AND q.token + 0 IS NOT NULL OFFSET 0)
-    OR (e.started_at > clock_timestamp() - make_interval(secs => %(patience)s::float8)
+    OR (e.started_at > {now} - {microseconds patience}
         AND EXISTS (SELECT FROM {prefix}worker w WHERE w.id = e.worker OFFSET 0)
         AND NOT EXISTS (SELECT FROM {prefix}ledger l WHERE l.seq = e.seq OFFSET 0)))
 
--- name: keep_effects
--- An inline attempt was undone and its message is stored under another number: its effects stay its own. Relies on effect_seq.
-UPDATE {prefix}effect SET seq = %(stored)s WHERE seq = %(seq)s
-
 -- name: effect_done
 -- Committed right after the call. Guard: not done before, so that the first result stands.
-UPDATE {prefix}effect SET done = true, result = %(result)s, finished_at = clock_timestamp()
+UPDATE {prefix}effect SET done = true, result = %(result)s, finished_at = {clock}
 WHERE key = %(key)s AND NOT done
 RETURNING key
 
--- name: effect_undone
--- Guard: not done. It did not happen, so it may be tried again.
-DELETE FROM {prefix}effect WHERE key = %(key)s AND NOT done RETURNING key
-
--- name: effects
--- The effects of one message, or all whose outcome is not known.
-SELECT e.key, e.seq, e.name, e.done, e.result, (extract(epoch FROM e.started_at) * 1000000)::bigint,
-       (extract(epoch FROM e.finished_at) * 1000000)::bigint
-FROM {prefix}effect e
-WHERE (%(seq)s::bigint IS NULL OR e.seq = %(seq)s)
-  AND (%(seq)s::bigint IS NOT NULL OR (NOT e.done AND NOT EXISTS (
-       SELECT FROM {prefix}queue q WHERE q.seq = e.seq AND q.token IS NOT NULL)))
-ORDER BY e.started_at LIMIT %(limit)s
-
 -- name: discard
--- Guard: no note on the row, its key is still the one whose lock is held, and it is the first of its key where that is counted.
+-- Guard: the row is not claimed, its key is still the one whose lock is held, it is the first of its key where that is counted, and
+-- still scheduled where only that is meant.
 DELETE FROM {prefix}queue q
 WHERE q.seq = %(seq)s AND q.token IS NULL AND q.key_hash IS NOT DISTINCT FROM %(key_hash)s::bigint
+  AND (q.state || '' = 'scheduled' OR NOT %(scheduled)s::boolean)
   AND (q.sequence IS NULL OR NOT EXISTS (
        SELECT FROM {prefix}queue e
        WHERE e.key_hash = q.key_hash AND (e.place, e.seq) < (q.place, q.seq)
          AND (SELECT b.key FROM {prefix}body b WHERE b.seq = e.seq) = (SELECT o.key FROM {prefix}body o WHERE o.seq = q.seq) OFFSET 0))
 RETURNING seq
-
--- name: add_audit
--- In the transaction of the action itself: no action without its line, no line without its action.
-INSERT INTO {prefix}audit (at, actor, action, seq, reason)
-VALUES (clock_timestamp(), %(actor)s, %(action)s, %(seq)s, %(reason)s)
-
--- name: quarantined
--- Open cases first come first.
-SELECT x.id, x.seq, x.hash, x.type, x.version, x.headers, x.body, x.copies,
-       (extract(epoch FROM x.first_at) * 1000000)::bigint, (extract(epoch FROM x.last_at) * 1000000)::bigint,
-       n.name, l.id, l.hash, b.body, c.name, b.id, x.key, b.headers, b.type, b.version, x.position
-FROM {prefix}quarantine x
-JOIN {prefix}ledger l ON l.seq = x.seq
-JOIN {prefix}name n ON n.id = l.source
-JOIN {prefix}name c ON c.id = l.consumer
-LEFT JOIN {prefix}body b ON b.seq = x.seq
-WHERE x.resolution IS NULL AND (%(case_id)s::bigint IS NULL OR x.id = %(case_id)s)
-ORDER BY x.id LIMIT %(limit)s
-
--- name: resolve_quarantine
--- Guard: still open, so that two operators cannot decide differently.
-UPDATE {prefix}quarantine SET resolution = %(resolution)s, accepted_seq = %(accepted_seq)s
-WHERE id = %(case_id)s AND resolution IS NULL
-RETURNING id
 
 -- name: keep_first_types
 -- Some of the open cases of a source and a type whose bytes are the first ones, so that only the type or its version differs: decided
@@ -948,22 +820,19 @@ WITH same AS MATERIALIZED (
     UPDATE {prefix}quarantine x SET resolution = 'keep-first' FROM same WHERE x.id = same.id AND x.resolution IS NULL RETURNING x.seq
 )
 INSERT INTO {prefix}audit (at, actor, action, seq, reason)
-SELECT clock_timestamp(), %(actor)s, 'keep-first', seq, %(reason)s FROM kept
+SELECT {clock}, %(actor)s, 'keep-first', seq, %(reason)s FROM kept
 RETURNING seq
-
--- name: drop_quarantine
--- Guard: still open.
-DELETE FROM {prefix}quarantine WHERE id = %(case_id)s AND resolution IS NULL RETURNING id
 
 -- name: stats
 -- Counts of the queue are counts of unfinished work, which is small; the rest are sums over groups.
 SELECT
     (SELECT count(*) FROM {prefix}queue WHERE NOT outgoing AND token IS NULL
-        AND (state = 'ready' OR (state = 'retry' AND due_at <= clock_timestamp()))),
+        AND (state = 'ready' OR (state IN ('retry', 'scheduled') AND due_at <= {now}))),
     (SELECT count(*) FROM {prefix}queue WHERE NOT outgoing AND state = 'waiting'),
     (SELECT count(*) FROM {prefix}queue WHERE NOT outgoing AND token IS NOT NULL),
     (SELECT count(*) FROM {prefix}queue
-        WHERE NOT outgoing AND token IS NULL AND state = 'retry' AND due_at > clock_timestamp()),
+        WHERE NOT outgoing AND token IS NULL AND state = 'retry' AND due_at > {now}),
+    (SELECT count(*) FROM {prefix}queue WHERE NOT outgoing AND state = 'scheduled' AND due_at > {now}),
     (SELECT count(*) FROM {prefix}queue WHERE NOT outgoing AND state = 'dead'),
     (SELECT count(*) FROM {prefix}queue WHERE state = 'unhandled'),
     (SELECT count(*) FROM {prefix}quarantine WHERE resolution IS NULL),
@@ -972,52 +841,25 @@ SELECT
     (SELECT count(*) FROM {prefix}audit WHERE action = 'skip'),
     (SELECT coalesce(sum(copies), 0)::bigint FROM {prefix}duplicate),
     (SELECT count(*) FROM {prefix}attempt WHERE charged),
-    (SELECT count(*) FROM {prefix}worker WHERE alive_until >= clock_timestamp()),
-    coalesce(extract(epoch FROM clock_timestamp() - least(
-        (SELECT received_at FROM {prefix}body WHERE seq = (
+    (SELECT count(*) FROM {prefix}worker WHERE alive_until >= {now}),
+    coalesce({now} - least(
+        (SELECT coalesce(due_at, received_at) FROM {prefix}body WHERE seq = (
             SELECT min(seq) FROM {prefix}queue WHERE state = 'ready' AND token IS NULL AND NOT outgoing)),
         (SELECT min(due_at) FROM {prefix}queue
-            WHERE NOT outgoing AND state = 'retry' AND token IS NULL AND due_at <= clock_timestamp())
-    )), 0)::float8,
+            WHERE NOT outgoing AND state IN ('retry', 'scheduled') AND token IS NULL AND due_at <= {now})
+    ), 0) / {second},
     (SELECT coalesce(sum(messages), 0)::bigint FROM {prefix}run
-        WHERE NOT outgoing AND finished_at > clock_timestamp() - interval '1 minute'),
-    (SELECT count(*) FROM {prefix}queue WHERE outgoing AND state <> 'dead'),
+        WHERE NOT outgoing AND finished_at > {now} - 60000000),
+    (SELECT count(*) FROM {prefix}queue WHERE outgoing AND state <> 'dead' AND NOT (state = 'scheduled' AND due_at > {now})),
     (SELECT count(*) FROM {prefix}queue WHERE outgoing AND state = 'dead'),
     (SELECT coalesce(sum(messages), 0)::bigint FROM {prefix}run WHERE outgoing),
     (SELECT count(*) FROM {prefix}poll WHERE failures > 0)
-
--- name: list_unfinished
--- Newest first, from the queue alone: its size is the unfinished work.
-SELECT q.seq, q.status, n.name, b.id, b.type, b.version, b.key, c.name, q.attempts, q.crashes,
-       (extract(epoch FROM b.received_at) * 1000000)::bigint, (extract(epoch FROM q.due_at) * 1000000)::bigint,
-       (SELECT a.error FROM {prefix}attempt a WHERE a.seq = q.seq ORDER BY a.id DESC LIMIT 1)
-FROM (
-    SELECT *, CASE WHEN token IS NOT NULL THEN 'running'
-                   WHEN state = 'ready' OR (state = 'retry' AND due_at <= clock_timestamp()) THEN 'due'
-                   WHEN state = 'retry' THEN 'retrying'
-                   ELSE state END AS status
-    FROM {prefix}queue
-) AS q
-JOIN {prefix}body b ON b.seq = q.seq
-JOIN {prefix}ledger l ON l.seq = q.seq
-JOIN {prefix}name n ON n.id = l.source
-JOIN {prefix}name c ON c.id = l.consumer
-WHERE q.outgoing = %(outgoing)s::boolean AND (%(status)s::text IS NULL OR q.status = %(status)s)
-  AND (%(type)s::text IS NULL OR b.type = %(type)s)
-  AND (%(key)s::text IS NULL OR b.key = %(key)s)
-  AND (%(source)s::text IS NULL OR n.name = %(source)s)
-  AND (%(before)s::bigint IS NULL OR q.seq < %(before)s)
-  AND (%(since)s::float8 IS NULL OR b.received_at >= to_timestamp(%(since)s::float8 / 1000000))
-  AND (%(until)s::float8 IS NULL OR b.received_at < to_timestamp(%(until)s::float8 / 1000000))
-  AND (%(fingerprint)s::text IS NULL OR %(fingerprint)s = (
-       SELECT a.fingerprint FROM {prefix}attempt a WHERE a.seq = q.seq ORDER BY a.id DESC LIMIT 1))
-ORDER BY q.seq DESC LIMIT %(limit)s
 
 -- name: list_finished
 -- Newest first; a ledger row without a queue row is finished. Walks the ledger's primary key backwards.
 SELECT l.seq, CASE e.action WHEN 'discard' THEN 'discarded' WHEN 'skip' THEN 'skipped' ELSE 'done' END,
        n.name, coalesce(b.id, ''), coalesce(b.type, ''), coalesce(b.version, 0), b.key, c.name, 0, 0,
-       (extract(epoch FROM l.received_at) * 1000000)::bigint, NULL::bigint, NULL::text
+       l.received_at, NULL::bigint, NULL::text
 FROM {prefix}ledger l
 LEFT JOIN {prefix}queue q ON q.seq = l.seq
 LEFT JOIN {prefix}body b ON b.seq = l.seq
@@ -1032,54 +874,17 @@ WHERE q.seq IS NULL AND (c.name = %(outbox)s) = %(outgoing)s::boolean
   AND (%(key)s::text IS NULL OR b.key = %(key)s)
   AND (%(source)s::text IS NULL OR n.name = %(source)s)
   AND (%(before)s::bigint IS NULL OR l.seq < %(before)s)
-  AND (%(since)s::float8 IS NULL OR l.received_at >= to_timestamp(%(since)s::float8 / 1000000))
-  AND (%(until)s::float8 IS NULL OR l.received_at < to_timestamp(%(until)s::float8 / 1000000))
+  AND (%(since)s::bigint IS NULL OR l.received_at >= %(since)s::bigint)
+  AND (%(until)s::bigint IS NULL OR l.received_at < %(until)s::bigint)
   AND (%(fingerprint)s::text IS NULL OR %(fingerprint)s = (
        SELECT a.fingerprint FROM {prefix}attempt a WHERE a.seq = l.seq ORDER BY a.id DESC LIMIT 1))
 ORDER BY l.seq DESC LIMIT %(limit)s
 
--- name: show
--- Everything about one message that is not a list.
-SELECT l.seq, n.name, l.id, c.name, l.hash, (extract(epoch FROM l.received_at) * 1000000)::bigint,
-       b.id, b.type, b.version, b.key, b.headers, b.body,
-       CASE WHEN q.seq IS NULL THEN coalesce((
-                SELECT CASE a.action WHEN 'discard' THEN 'discarded' ELSE 'skipped' END
-                FROM {prefix}audit a WHERE a.seq = l.seq AND a.action IN ('discard', 'skip') LIMIT 1), 'done')
-            WHEN q.token IS NOT NULL THEN 'running'
-            WHEN q.state = 'ready' OR (q.state = 'retry' AND q.due_at <= clock_timestamp()) THEN 'due'
-            WHEN q.state = 'retry' THEN 'retrying'
-            ELSE q.state END,
-       coalesce(q.attempts, 0), coalesce(q.crashes, 0), (extract(epoch FROM q.due_at) * 1000000)::bigint,
-       q.worker, r.result, coalesce(d.copies, 0), b.destination, b.cause,
-       (extract(epoch FROM d.first_at) * 1000000)::bigint, (extract(epoch FROM d.last_at) * 1000000)::bigint
-FROM {prefix}ledger l
-JOIN {prefix}name n ON n.id = l.source
-JOIN {prefix}name c ON c.id = l.consumer
-LEFT JOIN {prefix}body b ON b.seq = l.seq
-LEFT JOIN {prefix}queue q ON q.seq = l.seq
-LEFT JOIN {prefix}result r ON r.seq = l.seq
-LEFT JOIN {prefix}duplicate d ON d.seq = l.seq
-WHERE l.seq = %(seq)s
-
 -- name: show_run
 -- When, by whom and with which code it was finished. Relies on run_seq.
-SELECT (extract(epoch FROM finished_at) * 1000000)::bigint, worker, code_version, messages
+SELECT finished_at, worker, code_version, messages
 FROM {prefix}run
 WHERE first_seq <= %(seq)s AND last_seq >= %(seq)s AND %(seq)s = ANY(seqs)
-
--- name: show_attempts
--- In the order in which they failed.
-SELECT attempt, kind, charged, error, traceback, worker, code_version, (extract(epoch FROM at) * 1000000)::bigint, fingerprint
-FROM {prefix}attempt WHERE seq = %(seq)s ORDER BY id
-
--- name: show_sent
--- What the handler of this message sent. Relies on body_cause.
-SELECT seq, id, type, destination FROM {prefix}body WHERE cause = %(seq)s ORDER BY seq
-
--- name: show_audit
--- What people did to it.
-SELECT (extract(epoch FROM at) * 1000000)::bigint, actor, action, reason
-FROM {prefix}audit WHERE seq = %(seq)s ORDER BY id
 
 -- name: find
 -- Relies on the unique key of the ledger, once for each consumer.
@@ -1096,50 +901,29 @@ WHERE l.id >= %(from_id)s AND l.id < %(below_id)s
   AND l.consumer = ANY(SELECT id FROM {prefix}name) AND l.source = ANY(SELECT id FROM {prefix}name)
 ORDER BY l.seq LIMIT %(limit)s
 
--- name: ahead
--- The first unfinished message of its key, if that is another one. Relies on queue_key.
-SELECT e.seq, CASE WHEN e.token IS NOT NULL THEN 'running' ELSE e.state END, b.type
-FROM {prefix}queue q JOIN {prefix}queue e ON e.key_hash = q.key_hash AND (e.place, e.seq) < (q.place, q.seq)
-JOIN {prefix}body b ON b.seq = e.seq
-WHERE q.seq = %(seq)s
-ORDER BY e.place, e.seq LIMIT 1
-
--- name: show_cases
--- The other bodies that came under its id, and what became of them. Relies on quarantine_copy.
-SELECT x.id, CASE WHEN x.hash = l.hash THEN 'type' ELSE 'body' END, x.type, x.version, x.copies,
-       (extract(epoch FROM x.first_at) * 1000000)::bigint, (extract(epoch FROM x.last_at) * 1000000)::bigint,
-       x.resolution, x.accepted_seq
-FROM {prefix}quarantine x JOIN {prefix}ledger l ON l.seq = x.seq
-WHERE x.seq = %(seq)s ORDER BY x.id
-
--- name: dead_groups
--- The dead, by how their last attempt failed. Relies on queue_dead and attempt_seq.
-SELECT coalesce(a.fingerprint, ''), b.type, c.name, q.outgoing, count(*), min(q.seq), max(q.seq),
-       (extract(epoch FROM min(b.received_at)) * 1000000)::bigint, (extract(epoch FROM max(b.received_at)) * 1000000)::bigint,
-       max(coalesce(a.error, ''))
-FROM {prefix}queue q
-JOIN {prefix}body b ON b.seq = q.seq
-JOIN {prefix}ledger l ON l.seq = q.seq
-JOIN {prefix}name c ON c.id = l.consumer
-LEFT JOIN {prefix}attempt a ON a.id = (SELECT max(x.id) FROM {prefix}attempt x WHERE x.seq = q.seq)
-WHERE q.state = 'dead'
-GROUP BY 1, 2, 3, 4 ORDER BY 5 DESC, 6 LIMIT %(limit)s
+-- name: search
+-- A text in the newest errors and payloads: so many of each are read, backwards in the primary keys, and no more.
+SELECT seq, min(place) FROM (
+    SELECT seq, 'error' AS place FROM (SELECT seq, error FROM {prefix}attempt ORDER BY id DESC LIMIT %(newest)s) AS failures WHERE strpos(error, %(text)s::text) > 0
+    UNION ALL
+    SELECT seq, 'payload' FROM (SELECT seq, body FROM {prefix}body ORDER BY seq DESC LIMIT %(newest)s) AS bodies WHERE position(%(bytes)s::bytea IN body) > 0
+) AS found GROUP BY seq ORDER BY seq DESC LIMIT %(limit)s
 
 -- name: blocked_keys
 -- Dead messages that hold their key, and unhandled ones (of the first that came) with others behind them that could run; and how much
 -- waits behind each. Relies on queue_dead and queue_key.
-SELECT q.seq, b.type, b.key, c.name, q.outgoing, (extract(epoch FROM b.received_at) * 1000000)::bigint,
+SELECT q.seq, b.type, b.key, c.name, q.outgoing, b.received_at,
        (SELECT count(*) FROM {prefix}queue w
-        WHERE w.key_hash = q.key_hash AND (w.place, w.seq) > (q.place, q.seq)) AS behind,
+        WHERE w.key_hash = q.key_hash AND (w.place, w.seq) > (q.place, q.seq) AND w.place < 9223372036854775807) AS behind,
        (SELECT w.seq FROM {prefix}queue w
-        WHERE w.key_hash = q.key_hash AND (w.place, w.seq) > (q.place, q.seq) ORDER BY w.place, w.seq LIMIT 1), q.state
+        WHERE w.key_hash = q.key_hash AND (w.place, w.seq) > (q.place, q.seq) AND w.place < 9223372036854775807 ORDER BY w.place, w.seq LIMIT 1), q.state
 FROM (
     SELECT seq, key_hash, place, outgoing, state FROM {prefix}queue WHERE state = 'dead' AND key_hash IS NOT NULL
     UNION ALL
     (SELECT seq, key_hash, place, outgoing, state FROM {prefix}queue u
     WHERE u.state = 'unhandled' AND u.key_hash IS NOT NULL AND EXISTS (
         SELECT FROM {prefix}queue w
-        WHERE w.key_hash = u.key_hash AND (w.place, w.seq) > (u.place, u.seq) AND w.state <> 'unhandled')
+        WHERE w.key_hash = u.key_hash AND (w.place, w.seq) > (u.place, u.seq) AND w.place < 9223372036854775807 AND w.state <> 'unhandled')
     ORDER BY u.seq LIMIT 1000)
 ) AS q
 JOIN {prefix}body b ON b.seq = q.seq
@@ -1147,29 +931,9 @@ JOIN {prefix}ledger l ON l.seq = q.seq
 JOIN {prefix}name c ON c.id = l.consumer
 ORDER BY behind DESC, q.seq LIMIT %(limit)s
 
--- name: failing
--- Messages that are tried again and have failed so often; keys that such a message has held for so many seconds, with others
--- behind it. Unfinished work only, which is small. Relies on attempt_seq and queue_key.
-SELECT
-    (SELECT count(*) FROM {prefix}queue WHERE state = 'retry' AND attempts >= %(times)s),
-    (SELECT count(*) FROM {prefix}queue q WHERE q.state = 'retry' AND q.key_hash IS NOT NULL
-        AND EXISTS (SELECT 1 FROM {prefix}queue w
-            WHERE w.key_hash = q.key_hash AND (w.place, w.seq) > (q.place, q.seq))
-        AND EXISTS (SELECT 1 FROM {prefix}attempt a
-            WHERE a.seq = q.seq AND a.at <= clock_timestamp() - make_interval(secs => %(held)s::float8)))
-
--- name: running
--- What is noted, and by whom. Relies on queue_noted.
-SELECT q.seq, q.worker, b.type, b.key, c.name, q.outgoing, q.attempts + 1
-FROM {prefix}queue q
-JOIN {prefix}body b ON b.seq = q.seq
-JOIN {prefix}ledger l ON l.seq = q.seq
-JOIN {prefix}name c ON c.id = l.consumer
-WHERE q.token IS NOT NULL ORDER BY q.seq LIMIT %(limit)s
-
 -- name: sources
 -- Who sends, as far as the newest messages show; and who said how late it may redeliver. Walks the ledger's primary key backwards.
-SELECT n.name, s.redelivers_seconds, coalesce(r.messages, 0), (extract(epoch FROM r.last_at) * 1000000)::bigint,
+SELECT n.name, s.redelivers_seconds, coalesce(r.messages, 0), r.last_at,
        coalesce(r.copies, 0)::bigint
 FROM {prefix}name n
 LEFT JOIN {prefix}source s ON s.source = n.id
@@ -1183,7 +947,7 @@ WHERE s.source IS NOT NULL OR r.messages IS NOT NULL
 ORDER BY n.name
 
 -- name: sizes
--- Rows as the server estimates them (none before its first look at a table), bytes with indexes; the pages of bodies count as one.
+-- Rows as the server estimates them (none before its first look at a table), bytes with indexes; the partitions of bodies count as one.
 SELECT replace(coalesce(p.relname, t.relname), '{prefix}', ''),
        CASE WHEN min(t.reltuples) < 0 THEN NULL ELSE sum(t.reltuples)::bigint END, sum(pg_total_relation_size(t.oid))::bigint
 FROM pg_class t
@@ -1193,58 +957,20 @@ WHERE t.relkind = 'r' AND t.relnamespace = (SELECT relnamespace FROM pg_class WH
   AND starts_with(t.relname, '{prefix}')
 GROUP BY 1 ORDER BY 3 DESC
 
--- name: oldest
--- Since when messages are remembered, and since when with their bodies. Relies on the primary keys, whose order is that of time.
-SELECT (SELECT (extract(epoch FROM received_at) * 1000000)::bigint FROM {prefix}ledger ORDER BY seq LIMIT 1),
-       (SELECT (extract(epoch FROM received_at) * 1000000)::bigint FROM {prefix}body ORDER BY seq LIMIT 1),
-       (SELECT CASE WHEN isfinite(due_at) THEN (extract(epoch FROM due_at) * 1000000)::bigint END FROM {prefix}upkeep WHERE task = 'prune')
-
--- name: audit
--- What people did, newest first. Walks the primary key backwards.
-SELECT id, (extract(epoch FROM at) * 1000000)::bigint, actor, action, seq, reason FROM {prefix}audit
-WHERE %(before)s::bigint IS NULL OR id < %(before)s ORDER BY id DESC LIMIT %(limit)s
-
 -- name: traffic
 -- By the minute: 0 received, 1 done, 2 failed; not what goes out. From the newest rows alone, backwards in the primary keys: the cost has an end
 -- however busy the last hour was.
-SELECT 0, trunc(extract(epoch FROM received_at - clock_timestamp()) / 60)::integer AS minute, count(*) FROM (
+SELECT 0, (received_at - {now}) / 60000000 AS minute, count(*) FROM (
     SELECT received_at, consumer FROM {prefix}ledger ORDER BY seq DESC LIMIT %(newest)s) AS received
-WHERE consumer IS DISTINCT FROM (SELECT id FROM {prefix}name WHERE name = %(outbox)s) AND received_at > clock_timestamp() - make_interval(mins => %(minutes)s::integer) GROUP BY minute
+WHERE consumer IS DISTINCT FROM (SELECT id FROM {prefix}name WHERE name = %(outbox)s) AND received_at > {now} - %(minutes)s::bigint * 60000000 GROUP BY minute
 UNION ALL
-SELECT 1, trunc(extract(epoch FROM finished_at - clock_timestamp()) / 60)::integer AS minute, sum(messages)::bigint FROM (
+SELECT 1, (finished_at - {now}) / 60000000 AS minute, sum(messages)::bigint FROM (
     SELECT finished_at, messages, outgoing FROM {prefix}run ORDER BY id DESC LIMIT %(newest)s) AS done
-WHERE NOT outgoing AND finished_at > clock_timestamp() - make_interval(mins => %(minutes)s::integer) GROUP BY minute
+WHERE NOT outgoing AND finished_at > {now} - %(minutes)s::bigint * 60000000 GROUP BY minute
 UNION ALL
-SELECT 2, trunc(extract(epoch FROM at - clock_timestamp()) / 60)::integer AS minute, count(*) FROM (
+SELECT 2, (at - {now}) / 60000000 AS minute, count(*) FROM (
     SELECT at FROM {prefix}attempt ORDER BY id DESC LIMIT %(newest)s) AS failed
-WHERE at > clock_timestamp() - make_interval(mins => %(minutes)s::integer) GROUP BY minute
-
--- name: workers
--- Who is running, and how much of it.
-SELECT w.id, w.process, w.host, w.pid, w.code_version, w.inline, (extract(epoch FROM w.started_at) * 1000000)::bigint,
-       extract(epoch FROM w.alive_until - clock_timestamp())::float8,
-       (SELECT count(*) FROM {prefix}queue q WHERE q.worker = w.id AND q.token IS NOT NULL)
-FROM {prefix}worker w ORDER BY w.started_at, w.id
-
--- name: unserved
--- Due work by subscription and destination, and how old the oldest of each is: for the doctor to compare with who is running.
-SELECT s.type, n.name, g.destination, g.number, extract(epoch FROM clock_timestamp() - b.received_at)::float8
-FROM (
-    SELECT subscription, destination, count(*) AS number, min(seq) AS oldest FROM {prefix}queue
-    WHERE state = 'ready' AND token IS NULL GROUP BY subscription, destination
-) AS g
-JOIN {prefix}subscription s ON s.id = g.subscription
-JOIN {prefix}name n ON n.id = s.consumer
-JOIN {prefix}body b ON b.seq = g.oldest
-ORDER BY 1, 2, 3
-
--- name: illegal
--- Rows that nobody would ever move again; always none, or something outside onceward has written here.
-SELECT count(*) FROM {prefix}queue q
-WHERE (q.state = 'waiting' AND NOT EXISTS (
-           SELECT FROM {prefix}queue e
-           WHERE e.key_hash = q.key_hash AND (e.state <> 'waiting' OR e.due_at IS NOT NULL)))
-   OR (q.token IS NOT NULL AND NOT EXISTS (SELECT FROM {prefix}worker w WHERE w.id = q.worker))
+WHERE at > {now} - %(minutes)s::bigint * 60000000 GROUP BY minute
 
 -- name: settings
 -- What the server really uses, for the doctor; the connections it lets in, those that others have, and our processes.
@@ -1256,61 +982,38 @@ SELECT current_setting('server_version'), current_setting('fsync'), current_sett
        (SELECT count(*) FROM pg_stat_activity a
         WHERE a.datid IS NOT NULL AND coalesce(a.backend_type, 'client backend') = 'client backend'
           AND a.application_name <> current_setting('application_name')),
-       (SELECT count(*) FROM {prefix}worker w WHERE w.alive_until > clock_timestamp())
+       (SELECT count(*) FROM {prefix}worker w WHERE w.alive_until > {now})
 
--- name: ring
--- For a send inside the caller's transaction: delivered when that commits. Elsewhere a connection of its own rings, debounced.
-SELECT pg_notify('{prefix}bell', '')
+-- name: notify
+-- For a send inside the caller's transaction: delivered when that commits. Elsewhere a connection of its own notifies, debounced.
+SELECT pg_notify('{prefix}notify', '')
 
--- name: declare_source
--- How late a source may redeliver, as the newest program says.
-INSERT INTO {prefix}source AS s (source, redelivers_seconds)
-SELECT id, %(seconds)s::float8 FROM {prefix}name WHERE name = %(name)s
-ON CONFLICT (source) DO UPDATE SET redelivers_seconds = excluded.redelivers_seconds
-WHERE s.redelivers_seconds <> excluded.redelivers_seconds
+-- name: rotate_partition
+-- Makes the next partition of bodies ahead of time, and goes on with it when the current one is old enough.
+SELECT {prefix}rotate_partition(%(seconds)s::float8)
 
--- name: latest_source
--- The source that redelivers latest, for whoever is about to forget ids.
-SELECT n.name, s.redelivers_seconds
-FROM {prefix}source s JOIN {prefix}name n ON n.id = s.source
-ORDER BY s.redelivers_seconds DESC, n.name LIMIT 1
-
--- name: take_turn
--- Guard: the turn is due; whoever moves it on has it, everybody else gets no row.
-UPDATE {prefix}upkeep SET due_at = clock_timestamp() + make_interval(secs => %(every)s::float8)
-WHERE task = %(task)s AND due_at <= clock_timestamp()
-RETURNING task
-
--- name: give_turn
--- There is more to do: whoever looks next goes on.
-UPDATE {prefix}upkeep SET due_at = clock_timestamp() WHERE task = %(task)s
-
--- name: turn_page
--- Makes the next page of bodies ahead of time, and goes on with it when the current one is old enough.
-SELECT {prefix}turn_page(%(seconds)s::float8)
-
--- name: old_pages
--- Pages that were closed long enough ago and seem to hold nothing unfinished, dead or in an open case; drop_page looks again.
-SELECT p.number FROM {prefix}page p
-WHERE p.closed_at < clock_timestamp() - make_interval(secs => %(keep)s::float8)
+-- name: old_partitions
+-- Partitions that were closed long enough ago and seem to hold nothing unfinished, dead or in an open case; drop_partition looks again.
+SELECT p.number FROM {prefix}partition p
+WHERE p.closed_at < {now} - {microseconds keep}
   AND NOT EXISTS (SELECT FROM {prefix}queue q
                   WHERE q.seq >= p.number * 10000000000 AND q.seq < (p.number + 1) * 10000000000 OFFSET 0)
   AND NOT EXISTS (SELECT FROM {prefix}quarantine x WHERE x.resolution IS NULL
                   AND x.seq >= p.number * 10000000000 AND x.seq < (p.number + 1) * 10000000000 OFFSET 0)
 ORDER BY p.number
 
--- name: drop_page
--- Guard: under the table's lock, nothing unfinished, dead or in an open case has its body in this page, and nothing at all where
+-- name: drop_partition
+-- Guard: under the table's lock, nothing unfinished, dead or in an open case has its body in this partition, and nothing at all where
 -- bodies are archived first; else false.
-SELECT {prefix}drop_page(%(page)s::bigint, %(archive_first)s::boolean)
+SELECT {prefix}drop_partition(%(partition)s::bigint, %(archive_first)s::boolean)
 
 -- name: next_bodies
--- The next numbers in the old pages that could not be dropped, and whether they are old. Relies on the primary key of body.
-SELECT b.seq, b.received_at < clock_timestamp() - make_interval(secs => %(keep)s::float8)
+-- The next numbers in the old partitions that could not be dropped, and whether they are old. Relies on the primary key of body.
+SELECT b.seq, b.received_at < {now} - {microseconds keep}
 FROM {prefix}body b
 WHERE b.seq > %(after)s AND b.seq < (
-    SELECT (number + 1) * 10000000000 FROM {prefix}page
-    WHERE closed_at < clock_timestamp() - make_interval(secs => %(keep)s::float8) ORDER BY number DESC LIMIT 1)
+    SELECT (number + 1) * 10000000000 FROM {prefix}partition
+    WHERE closed_at < {now} - {microseconds keep} ORDER BY number DESC LIMIT 1)
 ORDER BY b.seq LIMIT %(limit)s
 
 -- name: lock_ledger
@@ -1325,11 +1028,6 @@ WHERE b.seq = ANY(%(seqs)b::bigint[])
   AND NOT EXISTS (SELECT FROM {prefix}quarantine x WHERE x.seq = b.seq AND x.resolution IS NULL OFFSET 0)
 RETURNING b.seq
 
--- name: next_ledger
--- The next numbers, and whether they are old. Relies on the primary key of the ledger, whose order is nearly that of time.
-SELECT seq, received_at < clock_timestamp() - make_interval(secs => %(keep)s::float8)
-FROM {prefix}ledger WHERE seq > %(after)s ORDER BY seq LIMIT %(limit)s
-
 -- name: forget_messages
 -- Guard: nothing unfinished, dead, in an open case, with an effect of unknown outcome, or with a second body that was accepted and is
 -- itself still remembered (or not archived yet, where that comes first); nothing that was finished, or that a person did something to,
@@ -1338,13 +1036,13 @@ FROM {prefix}ledger WHERE seq > %(after)s ORDER BY seq LIMIT %(limit)s
 WITH recent AS MATERIALIZED (
     SELECT unnest(r.seqs) AS seq FROM {prefix}run r
     WHERE r.first_seq <= %(highest)s::bigint AND r.last_seq >= %(lowest)s::bigint
-      AND r.finished_at >= clock_timestamp() - make_interval(secs => %(keep)s::float8)
+      AND r.finished_at >= {now} - {microseconds keep}
 ), gone AS (
     DELETE FROM {prefix}ledger l
     WHERE l.seq = ANY(%(seqs)b::bigint[])
       AND l.seq NOT IN (SELECT seq FROM recent)
       AND NOT EXISTS (SELECT FROM {prefix}audit a
-                      WHERE a.seq = l.seq AND a.at >= clock_timestamp() - make_interval(secs => %(keep)s::float8) OFFSET 0)
+                      WHERE a.seq = l.seq AND a.at >= {now} - {microseconds keep} OFFSET 0)
       AND NOT (%(archive_first)s::boolean AND EXISTS (SELECT FROM {prefix}body b WHERE b.seq = l.seq OFFSET 0))
       AND NOT EXISTS (SELECT FROM {prefix}queue q WHERE q.seq = l.seq OFFSET 0)
       AND NOT EXISTS (SELECT FROM {prefix}effect e WHERE e.seq = l.seq AND NOT e.done OFFSET 0)
@@ -1368,11 +1066,6 @@ WITH recent AS MATERIALIZED (
 )
 SELECT seq FROM gone
 
--- name: next_runs
--- The next runs, and whether they are old. Relies on the primary key of run, whose order is nearly that of time.
-SELECT id, finished_at < clock_timestamp() - make_interval(secs => %(keep)s::float8)
-FROM {prefix}run WHERE id > %(after)s ORDER BY id LIMIT %(limit)s
-
 -- name: forget_runs
 -- Guard: none of its messages is remembered. A copy that was counted while its message was forgotten goes too.
 WITH counted AS (
@@ -1387,7 +1080,7 @@ RETURNING r.id
 -- processed inline, rolled back, and never came again. Relies on effect_seq.
 WITH gone AS (
     DELETE FROM {prefix}effect
-    WHERE done AND finished_at < clock_timestamp() - make_interval(secs => %(keep)s::float8)
+    WHERE done AND finished_at < {now} - {microseconds keep}
       AND seq < coalesce((SELECT seq FROM {prefix}ledger ORDER BY seq LIMIT 1), 9223372036854775807)
     RETURNING seq
 )
@@ -1401,15 +1094,6 @@ FROM {prefix}body b
 LEFT JOIN LATERAL (SELECT seq, token, state FROM {prefix}queue WHERE seq = b.seq LIMIT 1) AS q ON true
 WHERE b.seq > %(after)s
 ORDER BY b.seq LIMIT %(limit)s
-
--- name: cases_after
--- The bodies in quarantine, open or decided, under the number of the message whose id they came with.
-SELECT x.id, x.seq, x.type, n.name, x.key, x.headers, x.body,
-       CASE WHEN q.seq IS NULL THEN 'finished' WHEN q.token IS NOT NULL THEN 'running' ELSE q.state END
-FROM {prefix}quarantine x JOIN {prefix}ledger l ON l.seq = x.seq JOIN {prefix}name n ON n.id = l.source
-LEFT JOIN {prefix}queue q ON q.seq = x.seq
-WHERE x.id > %(after)s
-ORDER BY x.id LIMIT %(limit)s
 
 -- name: same_id
 -- Every consumer's message of an id, and what their handlers sent. Relies on the unique key of the ledger and on body_cause.
@@ -1449,54 +1133,16 @@ WHERE id = ANY(ARRAY(SELECT id FROM {prefix}quarantine WHERE seq = %(seq)s
 -- name: archivable
 -- Old bodies whose messages have no unfinished business and no open case, in order of number. Relies on the primary key of body.
 SELECT b.seq, (SELECT name FROM {prefix}name WHERE id = l.source), (SELECT name FROM {prefix}name WHERE id = l.consumer), b.id, b.type, b.version, b.key, b.key_from, b.position, b.headers, b.body, encode(l.hash, 'hex'), b.destination, b.cause,
-       (extract(epoch FROM b.received_at) * 1000000)::bigint, (SELECT r.result FROM {prefix}result r WHERE r.seq = b.seq)
+       b.received_at, (SELECT r.result FROM {prefix}result r WHERE r.seq = b.seq)
 FROM {prefix}body b
 CROSS JOIN LATERAL (SELECT source, consumer, hash FROM {prefix}ledger WHERE seq = b.seq LIMIT 1) AS l
-WHERE b.seq > %(after)s AND b.received_at < clock_timestamp() - make_interval(secs => %(keep)s::float8)
+WHERE b.seq > %(after)s AND b.received_at < {now} - {microseconds keep}
   AND NOT EXISTS (SELECT FROM {prefix}queue q WHERE q.seq = b.seq OFFSET 0)
   AND NOT EXISTS (SELECT FROM {prefix}quarantine x WHERE x.seq = b.seq AND x.resolution IS NULL OFFSET 0)
 ORDER BY b.seq LIMIT %(limit)s
 
--- name: add_poll
--- The row of a polled API, due at once; fine when it is there.
-INSERT INTO {prefix}poll (source, number, due_at, failures) VALUES (%(source)s, 0, clock_timestamp(), 0)
-ON CONFLICT (source) DO NOTHING
-
--- name: take_poll
--- Guard: the turn is due (what a process that is gone had is due after its patience), or nobody has it. Relies on the primary key.
-UPDATE {prefix}poll SET token = %(token)s, due_at = clock_timestamp() + make_interval(secs => %(patience)s::float8)
-WHERE source = %(source)s AND (due_at <= clock_timestamp() OR (%(early)s::boolean AND token IS NULL))
-RETURNING cursor, number, hash, failures
-
--- name: poll_left
--- For how many seconds the turn is not due.
-SELECT extract(epoch FROM due_at - clock_timestamp())::float8 FROM {prefix}poll WHERE source = %(source)s
-
--- name: keep_poll
--- Guard: the turn is still ours, and nothing was stored since we looked. In the transaction that stores the response.
-UPDATE {prefix}poll SET cursor = %(cursor)s, number = %(next)s, hash = %(hash)s,
-       due_at = clock_timestamp() + make_interval(secs => %(patience)s::float8)
-WHERE source = %(source)s AND token = %(token)s AND number = %(number)s
-RETURNING number
-
--- name: poll_state
--- How far our own turn has come; no row when it is not ours any more.
-SELECT number FROM {prefix}poll WHERE source = %(source)s AND token = %(token)s
-
--- name: end_poll
--- Guard: the turn is still ours.
-UPDATE {prefix}poll SET token = NULL, due_at = clock_timestamp() + make_interval(secs => %(wait)s::float8),
-       ended_at = clock_timestamp(), failures = %(failures)s, error = %(error)s
-WHERE source = %(source)s AND token = %(token)s
-
--- name: polls
--- Every polled API: how far it is, when it is due, and how it went last. A handful of rows.
-SELECT n.name, p.cursor, p.number, p.token IS NOT NULL, extract(epoch FROM p.due_at - clock_timestamp())::float8,
-       (extract(epoch FROM p.ended_at) * 1000000)::bigint, p.failures, p.error
-FROM {prefix}poll p JOIN {prefix}name n ON n.id = p.source ORDER BY n.name
-
 -- name: debris
--- The commands that remove every table, sequence and function of this prefix: for inboxes that were made to be measured. Reads the
+-- The commands that remove every table (with its views), sequence and function of this prefix: for inboxes that were made to be measured. Reads the
 -- catalogs of PostgreSQL; guard: only what begins with the prefix and is found without naming a schema.
 SELECT format('DROP TABLE %%I CASCADE', relname) FROM pg_class
 WHERE starts_with(relname, '{prefix}') AND relkind IN ('r', 'p') AND NOT relispartition AND pg_table_is_visible(oid)
@@ -1506,25 +1152,19 @@ UNION ALL
 SELECT format('DROP FUNCTION %%s', oid::regprocedure) FROM pg_proc
 WHERE starts_with(proname, '{prefix}') AND pg_function_is_visible(oid)
 
--- name: blob_folder
--- The part of a blob store that belongs to these tables, so that several may share one.
-SELECT folder FROM {prefix}catalog
+-- name: record_history
+-- Only ever added: no process changes another one's counts.
+INSERT INTO {prefix}history (level, starts_at, consumer, source, type, received, duplicates, mismatches, done, failed, dead, backlog, oldest, lateness, wait, run)
+SELECT i.level, coalesce(i.starts_at, {clock}), i.consumer, i.source, i.type, i.received, i.duplicates, i.mismatches, i.done, i.failed, i.dead, i.backlog, i.oldest, i.lateness, i.wait, i.run
+FROM unnest(%(level)b::integer[], %(starts_at)b::bigint[], %(consumer)b::text[], %(source)b::text[], %(type)b::text[], %(received)b::bigint[],
+            %(duplicates)b::bigint[], %(mismatches)b::bigint[], %(done)b::bigint[], %(failed)b::bigint[], %(dead)b::bigint[],
+            %(backlog)b::bigint[], %(oldest)b::bigint[], %(lateness)b::text[], %(wait)b::text[], %(run)b::text[])
+         AS i (level, starts_at, consumer, source, type, received, duplicates, mismatches, done, failed, dead, backlog, oldest, lateness, wait, run)
 
--- name: referred
--- Which of these blobs are referred to. Relies on body_blob, whose condition and expression are these.
-SELECT DISTINCT substr(headers, 19, 56) FROM {prefix}body
-WHERE substr(headers, 1, 18) = '{"onceward-blob":"' AND substr(headers, 19, 56) = ANY(%(names)b::text[])
-
--- name: sign_out
--- Guard: the primary key; a session ends once.
-INSERT INTO {prefix}ended_session (session, until)
-VALUES (%(session)s, clock_timestamp() + make_interval(secs => %(seconds)s::float8))
-ON CONFLICT (session) DO NOTHING
-
--- name: forget_sessions
--- Beside each new one, so that the table holds what ended within one session's time: a handful of rows, read as they are.
-DELETE FROM {prefix}ended_session WHERE until < clock_timestamp()
-
--- name: signed_out
--- Relies on the primary key.
-SELECT 1 FROM {prefix}ended_session WHERE session = %(session)s
+-- name: lock_history
+-- The oldest rows of a level whose next longer time is over by so much. Who else would fold them waits, and finds them gone. Relies on
+-- history_start.
+SELECT id, level, starts_at, consumer, source, type, received, duplicates, mismatches, done, failed, dead, backlog, oldest, lateness, wait, run
+FROM {prefix}history
+WHERE level = %(level)s AND starts_at < ({now} - {microseconds keep}) / %(longer)s::bigint * %(longer)s::bigint
+ORDER BY starts_at LIMIT %(limit)s FOR UPDATE

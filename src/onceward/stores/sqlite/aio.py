@@ -10,7 +10,8 @@ from typing import Any, Self
 
 import aiosqlite
 
-from onceward.stores.sqlite.guard import HandlerConnection
+from onceward.stores.sqlite.guard import HandlerConnection, refused
+from onceward.stores.sqlite.lent import LentConnection
 
 
 class AsyncHandlerConnection(aiosqlite.Connection):
@@ -27,6 +28,10 @@ class AsyncHandlerConnection(aiosqlite.Connection):
         connection = self._conn
         assert isinstance(connection, HandlerConnection)  # noqa: S101 - our connector makes no other
         return connection
+
+    @property
+    def _in_handler(self) -> bool:
+        return self._connection is not None and self.guarded.in_handler
 
     async def _execute(self, fn: Any, *args: Any, **kwargs: Any) -> Any:
         # In the context of whoever asks, by which the connection in the thread knows them.
@@ -46,5 +51,27 @@ class AsyncHandlerConnection(aiosqlite.Connection):
         return self
 
     def _refuse(self, what: str) -> None:
-        if self._connection is not None and self.guarded.in_handler:
-            self.guarded.refuse(what)
+        if self._in_handler:
+            raise refused(what)
+
+
+class AsyncLentConnection(AsyncHandlerConnection):
+    """The connection of a caller as a handler has it: in the caller's thread, and not the handler's to end."""
+
+    def __init__(self, callers: aiosqlite.Connection, lent: LentConnection) -> None:
+        super().__init__(lambda: callers._conn)  # noqa: SLF001 - it is connected already
+        self._connection, self._lent = lent, lent  # type: ignore[assignment] # it has the methods of one
+        self._tx, self._thread = callers._tx, callers._thread  # noqa: SLF001 - what it asks is asked there
+
+    def __del__(self) -> None:
+        """It is the caller's, and not left open by us."""
+
+    @property
+    def _in_handler(self) -> bool:
+        return self._lent.in_handler
+
+    def stop(self) -> asyncio.Future[Any] | None:
+        raise refused("stop()")
+
+    async def close(self) -> None:
+        raise refused("close()")

@@ -1,29 +1,35 @@
 """A SQLite connection that performs requests.
 
 Invariant: every write happens between BEGIN IMMEDIATE and COMMIT of a session, also the handler's: the
-connection a handler gets begins the transaction at its first statement and refuses to end it.
+connection a handler gets begins the transaction at its first statement and refuses to end it. What only reads takes no
+lock: it sees one state of the database, and waits for no writer.
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from onceward.deferred import asyncio
 from onceward.errors import (
     GuardFailed,
     HandlerTimeout,
+    NeedsAlone,
     StoreError,
     StoreUnavailable,
     TransactionAborted,
+    TransactionEnded,
 )
-from onceward.flow import Begin, Call, Commit, Each, Outcome, Query, Reconnect, Rehearse, Rollback
+from onceward.flow import Begin, Call, Commit, DryRun, Each, Outcome, Query, Reconnect, Rollback
 from onceward.stores.calls import awaited_outcome, outcome
-from onceward.stores.rehearsal import Rehearsal, Statement
-from onceward.stores.sqlite import rehearsal
-from onceward.stores.sqlite.guard import HandlerConnection, own_cursor
+from onceward.stores.dry_run import DryRunResult, Statement
+from onceward.stores.inside import ended, nested
+from onceward.stores.sqlite import dry_run
+from onceward.stores.sqlite.guard import Guard, HandlerConnection, own_cursor
 from onceward.stores.sqlite.writer import BUSY
 
 _AWAY = {
@@ -34,26 +40,34 @@ _AWAY = {
     sqlite3.SQLITE_NOMEM,
 }
 
+_GRACE_SECONDS = 0.1
+"""After its timeout an `async def` handler has so long to end by itself before its statement is interrupted."""
+
 
 class SqliteSession:
     """One connection and its transaction."""
 
+    undoes_statements_only = True
+    """As `whole` (stores/inside.py) asks."""
+
     def __init__(
         self,
         statements: Mapping[str, tuple[str, ...]],
-        clock: Callable[[], int],
+        clock: Callable[[], int] | None,
         connection: sqlite3.Connection,
         *,
         reopen: Callable[[], HandlerConnection] | None = None,
+        lent: Guard | None = None,
     ) -> None:
-        self._statements, self._clock = statements, clock
+        self._statements = statements
+        self._clock = clock
+        """The database runs in this process, so its clock is this machine's; that of a test, if there is one."""
         self._reopen = reopen
-        self.connection = connection
-
-    @property
-    def _joined(self) -> bool:
+        self._joined = reopen is None
         """Whether the transaction is the caller's own: then begin and commit are too."""
-        return self._reopen is None
+        self._lent = lent
+        """What handlers get where the transaction is the caller's own."""
+        self.connection = connection
 
     @property
     def idle(self) -> bool:
@@ -61,14 +75,26 @@ class SqliteSession:
         return not self.connection.in_transaction
 
     @property
+    def guarded(self) -> Guard:
+        """What handlers get."""
+        guarded = self._lent or self.connection
+        assert isinstance(guarded, Guard)  # noqa: S101 - handlers never run on sessions that are only joined
+        return guarded
+
+    @property
     def is_spent(self) -> bool:
         """Whether a handler has changed the connection, and no transaction is under way: the next needs another."""
         connection = self.connection
         return (
-            isinstance(connection, HandlerConnection) and connection.is_changed and self.idle and not connection.armed
+            isinstance(connection, HandlerConnection)
+            and connection.is_changed
+            and self.idle
+            and not connection.pending_begin
         )
 
     def perform(self, request: Any) -> Any:
+        if self._lent is not None:
+            request = nested(request)
         if isinstance(request, tuple):
             return tuple(self.perform(part) for part in request)
         if isinstance(request, Call):
@@ -78,7 +104,7 @@ class SqliteSession:
         if self.is_spent and not self._reconnect():
             raise _no_other()
         try:
-            return self._rehearse(request) if isinstance(request, Rehearse) else self._statement(request)
+            return self._dry_run(request) if isinstance(request, DryRun) else self._statement(request)
         except sqlite3.Error as error:
             raise translated(error) from error
 
@@ -98,15 +124,15 @@ class SqliteSession:
         connection = self.connection
         assert isinstance(connection, HandlerConnection)  # noqa: S101 - only joined sessions have another kind
         if isinstance(request, Begin):
-            connection.armed = request
+            connection.pending_begin = request
         elif isinstance(request, Commit):
-            if connection.armed is None and not connection.in_transaction:
+            if connection.pending_begin is None and not connection.in_transaction:
                 raise _rolled_back()
-            if connection.armed is None:
+            if connection.pending_begin is None:
                 own_cursor(connection).execute("COMMIT")
-            connection.armed = None
+            connection.pending_begin = None
         elif isinstance(request, Rollback):
-            connection.armed = None
+            connection.pending_begin = None
             if connection.in_transaction:
                 own_cursor(connection).execute("ROLLBACK")
         else:
@@ -115,33 +141,36 @@ class SqliteSession:
     def _run(self, name: str, params: Any) -> list[tuple[Any, ...]]:
         connection = self.connection
         if isinstance(connection, HandlerConnection):
-            connection.start()
+            if connection.pending_begin is not None:
+                connection.start()
             if not connection.in_transaction:
                 raise _rolled_back()
             if connection.is_changed:
                 own_cursor(connection).execute("PRAGMA query_only = OFF")  # a handler may have let nobody write
         bound = {key: json.dumps(value) if isinstance(value, list) else value for key, value in params.items()}
-        bound["now"] = self._clock()
+        bound["now"] = self._clock() if self._clock else time.time_ns() // 1000
         rows: list[tuple[Any, ...]] = []
-        text, connection.text_factory = connection.text_factory, str  # the owner of the connection may have others
+        text = connection.text_factory
+        if text is not str:  # the owner of the connection may have others
+            connection.text_factory = str
         try:
             for statement in self._statements[name]:
                 cursor = own_cursor(connection)
                 cursor.row_factory = None
                 rows += cursor.execute(statement, bound).fetchall()
         finally:
-            connection.text_factory = text
+            if text is not str:
+                connection.text_factory = text
         return rows
 
     def _call(self, call: Call) -> Outcome:
-        connection = self.connection
-        assert isinstance(connection, HandlerConnection)  # noqa: S101 - handlers never run on joined sessions
-        connection.hand_over()
+        connection = self.guarded
+        connection.lend()
         try:
             called = outcome(call, connection, self.is_infrastructure)
         finally:
-            connection.take_back()
-        return judged(called, connection)
+            connection.reclaim()
+        return examined(called, connection)
 
     def is_infrastructure(self, error: BaseException) -> bool:
         """Whether the database was at fault rather than the message.
@@ -150,24 +179,24 @@ class SqliteSession:
         """
         return is_infrastructure(error) and not (self.connection.in_transaction and _is_busy(error))
 
-    def _rehearse(self, request: Rehearse) -> Rehearsal:
-        notes = self.listen(request)
-        return self.noted(notes, self._call(request.call))
+    def _dry_run(self, request: DryRun) -> DryRunResult:
+        recorded = self.listen(request)
+        return self.result(recorded, self._call(request.call))
 
-    def listen(self, request: Rehearse) -> list[Statement]:
-        """Begin the transaction of a rehearsal, and to note what happens in it."""
+    def listen(self, request: DryRun) -> list[Statement]:
+        """Begin the transaction of a dry run, and record what happens in it."""
         connection = self.connection
         assert isinstance(connection, HandlerConnection)  # noqa: S101 - handlers never run on joined sessions
         connection.start()
-        rehearsal.listen(own_cursor(connection), request.prefix)
-        connection.notes = []
-        return connection.notes
+        dry_run.listen(own_cursor(connection), request.prefix)
+        connection.recorded = []
+        return connection.recorded
 
-    def noted(self, notes: list[Statement], outcome: Outcome) -> Rehearsal:
-        """What was noted."""
+    def result(self, recorded: list[Statement], outcome: Outcome) -> DryRunResult:
+        """What was recorded."""
         if not self.connection.in_transaction:
-            return Rehearsal(outcome, notes, (), "SQLite rolled the transaction back, and the changes with it")
-        return Rehearsal(outcome, notes, rehearsal.changes(own_cursor(self.connection)))
+            return DryRunResult(outcome, recorded, (), "SQLite rolled the transaction back, and the changes with it")
+        return DryRunResult(outcome, recorded, dry_run.changes(own_cursor(self.connection)))
 
     def _reconnect(self) -> bool:
         self.close()
@@ -178,7 +207,7 @@ class SqliteSession:
         return True
 
     def cut(self) -> None:
-        # There is one writer, and its lock would outlast our goodbye. First nothing new begins, then all is undone.
+        # There is one writer, and its lock would outlast our end. First nothing new begins, then all is undone.
         self.connection.interrupt()
         self.connection.set_authorizer(_only_rollback)
         with suppress(sqlite3.Error):  # there is nothing to undo
@@ -194,6 +223,9 @@ class SqliteSession:
 
 class AsyncSqliteSession:
     """The same session, living in the thread of an aiosqlite connection."""
+
+    undoes_statements_only = True
+    """As `whole` (stores/inside.py) asks."""
 
     def __init__(
         self, tx: Any, session: SqliteSession, *, reopen: Callable[[], Awaitable[AsyncSqliteSession]] | None = None
@@ -212,24 +244,30 @@ class AsyncSqliteSession:
             return await self._reconnect()
         if self._session.is_spent and not await self._reconnect():
             raise _no_other()
-        if isinstance(request, Rehearse):
-            notes = await self._tx._execute(self._session.listen, request)  # noqa: SLF001 - as below
-            return await self._tx._execute(self._session.noted, notes, await self._call(request.call))  # noqa: SLF001
+        if isinstance(request, DryRun):
+            recorded = await self._tx._execute(self._session.listen, request)  # noqa: SLF001 - as below
+            return await self._tx._execute(self._session.result, recorded, await self._call(request.call))  # noqa: SLF001
         # One hop into the connection's thread however many statements travel together.
         return await self._tx._execute(self._session.perform, request)  # noqa: SLF001 - no public way to run a function
 
     async def _call(self, call: Call) -> Outcome:
-        connection = self._session.connection
-        assert isinstance(connection, HandlerConnection)  # noqa: S101 - handlers never run on joined sessions
-        connection.hand_over()
+        connection = self._session.guarded
+        connection.lend()
+        # A library above the driver tidies up when it is cancelled, and waits for the thread that is still busy.
+        late = call.handler.timeout.total_seconds() + _GRACE_SECONDS
+        interrupting = asyncio.get_running_loop().call_later(late, self._session.interrupt)
         try:
             called = await awaited_outcome(call, self._tx, self._session.is_infrastructure)
+            if isinstance(called.error, HandlerTimeout):
+                _cut_short(self._session)
+        except BaseException:  # it was cancelled
+            _cut_short(self._session)
+            raise
         finally:
-            connection.take_back()
-        if isinstance(called.error, HandlerTimeout):
-            connection.interrupt()  # the thread may still be busy with a statement nobody waits for
+            interrupting.cancel()
+            connection.reclaim()
         # In the thread, and so behind that statement, which may take the transaction with it.
-        return await self._tx._execute(judged, called, connection) if connection.statements else called  # noqa: SLF001
+        return await self._tx._execute(examined, called, connection) if connection.statements else called  # noqa: SLF001
 
     async def _reconnect(self) -> bool:
         await self.close()
@@ -258,17 +296,28 @@ def _only_rollback(action: int, operation: str | None, *_: str | None) -> int:
     return sqlite3.SQLITE_OK if ends else sqlite3.SQLITE_DENY
 
 
+def _cut_short(session: SqliteSession) -> None:
+    """End the statement that the thread is perhaps still busy with: the event loop must not wait for it."""
+    busy = session.guarded.busy
+    while not busy.acquire(timeout=0.01):
+        session.interrupt()
+    busy.release()
+
+
 def _no_other() -> StoreUnavailable:
     return StoreUnavailable("a handler has left its connection changed, and the database cannot be opened anew")
 
 
-def judged(outcome: Outcome, connection: HandlerConnection) -> Outcome:
+def examined(outcome: Outcome, connection: Guard) -> Outcome:
     """What a handler did to its transaction: used it, or lost it."""
     outcome.touched, outcome.savepoints = connection.statements > 0, connection.savepoints
     outcome.leaves = connection.is_changed
-    if connection.armed is None and not connection.in_transaction:
+    if connection.is_callers and outcome.leaves:  # it would go on in the rest of the caller's transaction
+        outcome.error = outcome.error or NeedsAlone()
+        connection.is_changed = False
+    if connection.pending_begin is None and not connection.in_transaction:
         outcome.lost = True
-        outcome.error = outcome.error or _rolled_back()
+        outcome.error = outcome.error or (TransactionEnded() if connection.is_callers else _rolled_back())
     return outcome
 
 
@@ -301,4 +350,6 @@ def translated(error: sqlite3.Error) -> StoreError:
         return StoreUnavailable(f"the SQLite database cannot be used: {error}")
     if isinstance(error, sqlite3.IntegrityError) and "run.messages" in str(error):
         return GuardFailed("a row is not in the state its writer believed")
+    if str(error).startswith("no such savepoint"):
+        return ended()
     return StoreError(f"SQLite refused a statement: {error}")

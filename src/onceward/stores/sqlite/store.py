@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import threading
-import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -15,13 +15,18 @@ from typing import Any
 
 from onceward.deferred import asyncio
 from onceward.domain import identity
-from onceward.errors import ConfigurationError, ContractViolation, StoreError, StoreUnavailable
+from onceward.errors import ConfigurationError, ContractViolation, SchemaMissing, StoreError, StoreUnavailable
 from onceward.stores import migrate
-from onceward.stores.calls import handed_over
-from onceward.stores.sqlite.bell import FileBell
-from onceward.stores.sqlite.guard import HandlerConnection
+from onceward.stores.calls import lent, running
+from onceward.stores.protocol import EVERYTHING, Capability, TimeLimits
+from onceward.stores.relational import RelationalMoves
+from onceward.stores.sqlite.guard import Guard, HandlerConnection
+from onceward.stores.sqlite.lent import callers, lent_over
+from onceward.stores.sqlite.notifier import FileListener
 from onceward.stores.sqlite.session import AsyncSqliteSession, SqliteSession, translated
 from onceward.stores.statements import load
+
+log = logging.getLogger("onceward")
 
 OLDEST = (3, 35, 0)
 
@@ -30,13 +35,16 @@ class SqliteStore:
     """An inbox in a SQLite file, or in memory for tests and demonstrations."""
 
     dialect = "sqlite"
+    connections = ("sqlite3.Connection", "aiosqlite.core.Connection")
     single_writer = True
+    capabilities: frozenset[Capability]
 
     def __init__(self, url: str, prefix: str, lock_wait: timedelta) -> None:
         if sqlite3.sqlite_version_info < OLDEST:
             raise ConfigurationError(f"SQLite {sqlite3.sqlite_version} is too old; 3.35 or newer is needed")
         self.url, self.prefix = url, prefix
         self.path, self._uri = _location(url)
+        self.capabilities = EVERYTHING - {"durability"} if self._uri else EVERYTHING
         self._timeout = lock_wait.total_seconds() * 5
         self._statements = load(self.dialect, prefix)
         self._idle: list[SqliteSession] = []
@@ -44,13 +52,16 @@ class SqliteStore:
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._newer: list[str] | None = None
-        self._bells: set[FileBell] = set()
+        self._listeners: set[FileListener] = set()
         if self._uri:  # a database in memory lives as long as a connection to it does: as long as this store
             weakref.finalize(self, self._plain().close)
 
-    def clock(self) -> int:
-        """Microseconds since 1970. The database runs in this process, so its clock is this machine's."""
-        return time.time_ns() // 1000
+    clock: Callable[[], int] | None = None
+    """Microseconds since 1970, where a test has a clock of its own."""
+
+    def moves(self, limits: TimeLimits) -> RelationalMoves:
+        """What steps may ask of it."""
+        return RelationalMoves(limits)
 
     def open_connection(self) -> HandlerConnection:
         """A new guarded connection with the settings that durability needs."""
@@ -113,8 +124,8 @@ class SqliteStore:
         return AsyncSqliteSession(tx, session, reopen=self.async_connect)
 
     def check_caller(self) -> None:
-        for tx in handed_over():
-            if isinstance(tx, HandlerConnection) and tx.target == self._target() and tx.in_transaction:
+        for tx in lent():
+            if isinstance(tx, Guard) and tx.target == self._target() and tx.in_transaction:
                 raise ContractViolation(
                     "the handler has used tx, and then called the inbox without it. SQLite has one writer, so the call "
                     "would wait for the handler itself. Pass tx=tx, use message.send, or call it before the first use "
@@ -123,7 +134,8 @@ class SqliteStore:
 
     @contextmanager
     def session(self) -> Iterator[SqliteSession]:
-        self.check_caller()
+        if running.get():
+            self.check_caller()
         with self._lock:
             if self._pid != os.getpid():  # after a fork: the parent's connections are not ours
                 self._idle, self._idle_async, self._pid = [], {}, os.getpid()
@@ -153,25 +165,48 @@ class SqliteStore:
                 session.abandon()
 
     def join(self, tx: Any) -> SqliteSession:
+        tx = callers(tx)
         if not isinstance(tx, sqlite3.Connection):
-            raise ConfigurationError(f"tx= must be a sqlite3 connection to {self.url}, not {type(tx).__name__}")
+            raise ConfigurationError(
+                f"tx= must be a sqlite3 connection to {self.url}, or SQLAlchemy's Session or Connection, not "
+                f"{type(tx).__name__}"
+            )
         if isinstance(tx, HandlerConnection):
             tx.check_owner()
         elif not tx.in_transaction:
             if tx.isolation_level is None:
                 raise ConfigurationError("tx= has no open transaction; run BEGIN IMMEDIATE on it first")
-            tx.execute("BEGIN IMMEDIATE")
+            try:
+                tx.execute("BEGIN IMMEDIATE")
+            except sqlite3.Error as error:
+                raise translated(error) from error
         return SqliteSession(self._statements, self.clock, tx)
 
     def async_join(self, tx: Any) -> AsyncSqliteSession:
-        connection = getattr(tx, "_conn", None)
+        connection = callers(getattr(tx, "_conn", None))
         if not isinstance(connection, sqlite3.Connection):
-            raise ConfigurationError(f"tx= must be an aiosqlite connection to {self.url}, not {type(tx).__name__}")
+            raise ConfigurationError(
+                f"tx= must be an aiosqlite connection to {self.url}, or SQLAlchemy's AsyncSession or AsyncConnection, "
+                f"not {type(tx).__name__}"
+            )
         if isinstance(connection, HandlerConnection):
             connection.check_owner()
         elif not connection.in_transaction:
             raise ConfigurationError("tx= has no open transaction; run BEGIN IMMEDIATE on it first")
         return AsyncSqliteSession(tx, SqliteSession(self._statements, self.clock, connection))
+
+    def lend(self, tx: Any) -> SqliteSession:
+        session = self.join(tx)
+        lent = lent_over(tx, self._target())
+        return SqliteSession(self._statements, self.clock, session.connection, lent=lent)
+
+    async def async_lend(self, tx: Any) -> AsyncSqliteSession:
+        self.async_join(tx)
+        from onceward.stores.sqlite.aio import AsyncLentConnection  # noqa: PLC0415 - only async work needs it
+
+        lent = lent_over(tx._conn, self._target())  # noqa: SLF001 - as in `async_join`
+        session = SqliteSession(self._statements, self.clock, tx._conn, lent=lent)  # noqa: SLF001 - as above
+        return AsyncSqliteSession(AsyncLentConnection(tx, lent), session)
 
     def _plain(self) -> sqlite3.Connection:
         try:
@@ -190,14 +225,14 @@ class SqliteStore:
         finally:
             connection.close()
 
-    def ring(self) -> None:
-        for bell in list(self._bells):
-            bell.wake()
+    def notify(self) -> None:
+        for listener in list(self._listeners):
+            listener.wake()
 
-    def watch(self, wake: Callable[[], None]) -> FileBell:
-        bell = FileBell(self._plain(), wake, self._bells)
-        self._bells.add(bell)
-        return bell
+    def watch(self, wake: Callable[[], None]) -> FileListener:
+        listener = FileListener(self._plain(), wake, self._listeners)
+        self._listeners.add(listener)
+        return listener
 
     def migrate(self) -> list[str]:
         connection = self._plain()
@@ -212,6 +247,15 @@ class SqliteStore:
         finally:
             connection.close()
         return applied
+
+    def make_missing(self) -> None:
+        try:
+            self.check_schema()
+        except SchemaMissing:
+            self.migrate()
+            # Seen also without any logging set up: a mistyped path makes a file, and this is where it is.
+            where = "memory" if self._uri else self.path.absolute()
+            log.log(logging.INFO if self._uri else logging.WARNING, "created the onceward tables in %s", where)
 
     def migration_sql(self) -> str:
         return migrate.as_text(self.dialect, self.prefix)
@@ -243,8 +287,6 @@ class SqliteStore:
                     "use SQLite 3.51.3 or newer, or PostgreSQL, where many processes work on one database",
                 )
             )
-        if self._uri:
-            found.append(("warning", "the database is in memory and is gone with this process", "use sqlite:///path"))
         return found
 
     def close(self) -> None:

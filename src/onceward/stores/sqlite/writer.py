@@ -1,4 +1,4 @@
-"""Taking SQLite's only writer: waiting for it for as long as the connection does, or for a time of the caller's."""
+"""Taking SQLite's only writer, and waiting for it no longer than a caller wants to."""
 
 from __future__ import annotations
 
@@ -9,11 +9,8 @@ from onceward.errors import StoreBusy
 BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 
-def begin(cursor: sqlite3.Cursor, limit: float | None) -> None:
+def begin_within(cursor: sqlite3.Cursor, limit: float) -> None:
     """BEGIN IMMEDIATE; raises `StoreBusy` where another writer holds the database for longer than `limit` seconds."""
-    if limit is None:
-        cursor.execute("BEGIN IMMEDIATE")
-        return
     (usual,) = cursor.execute("PRAGMA busy_timeout").fetchone()
     cursor.execute(f"PRAGMA busy_timeout = {int(limit * 1000)}")
     try:

@@ -4,7 +4,7 @@
 CREATE TABLE {prefix}catalog (
     one           boolean PRIMARY KEY DEFAULT true CHECK (one),
     version       bigint NOT NULL,
-    last_crash_at timestamptz,
+    last_crash_at bigint,
     -- Of a blob store, the part that belongs to these tables.
     folder        text NOT NULL DEFAULT left(md5(random()::text || clock_timestamp()::text), 12)
 );
@@ -41,9 +41,11 @@ CREATE TABLE {prefix}ledger (
     source      integer NOT NULL,
     -- Of (type, version): the body, which says them in full, may be gone before the id.
     type_hash   bigint NOT NULL,
+    -- Which part of all messages it belongs to (docs/schema.md). It stands where it takes the least room.
+    slot        smallint NOT NULL,
     id          bytea NOT NULL,
     hash        bytea NOT NULL CHECK (length(hash) = 32),
-    received_at timestamptz NOT NULL,
+    received_at bigint NOT NULL,
     CONSTRAINT {prefix}ledger_identity UNIQUE (consumer, source, id)
 );
 
@@ -63,25 +65,30 @@ CREATE TABLE {prefix}body (
     body        bytea,
     destination text,
     cause       bigint,
-    received_at timestamptz NOT NULL
+    received_at bigint NOT NULL,
+    -- Of a message that was not to run before.
+    due_at      bigint
 );
 CREATE INDEX {prefix}body_cause ON {prefix}body (cause) WHERE cause IS NOT NULL;
 
 CREATE TABLE {prefix}queue (
     seq          bigint PRIMARY KEY,
     subscription integer,
+    -- Of the key that the row has now, or of its id.
+    slot         smallint NOT NULL,
     key_hash     bigint,
+    -- Where it stands in its key: what is scheduled comes last of all, until it is due.
     place        bigint NOT NULL,
     sequence     bigint,
     outgoing     boolean NOT NULL DEFAULT false,
     destination  text,
-    state        text NOT NULL CHECK (state IN ('ready', 'retry', 'waiting', 'unhandled', 'dead')),
-    due_at       timestamptz,
+    state        text NOT NULL CHECK (state IN ('ready', 'retry', 'scheduled', 'waiting', 'unhandled', 'dead')),
+    due_at       bigint,
     worker       bigint,
     token        bigint,
     attempts     integer NOT NULL DEFAULT 0,
     crashes      integer NOT NULL DEFAULT 0,
-    suspect      integer NOT NULL DEFAULT 0,
+    isolation    integer NOT NULL DEFAULT 0,
     -- Of an unhandled row: its type. Without a subscription nobody had subscribed to it; with one, its key was
     -- not to be found. A row that was copied from another has that one's number in `sequence`: when it came.
     type         text,
@@ -89,7 +96,7 @@ CREATE TABLE {prefix}queue (
     postponed    integer NOT NULL DEFAULT 0,
     CHECK ((worker IS NULL) = (token IS NULL)),
     CHECK (token IS NULL OR state IN ('ready', 'retry')),
-    CHECK (CASE state WHEN 'retry' THEN due_at IS NOT NULL WHEN 'waiting' THEN true ELSE due_at IS NULL END),
+    CHECK (CASE WHEN state IN ('retry', 'scheduled') THEN due_at IS NOT NULL WHEN state = 'waiting' THEN true ELSE due_at IS NULL END),
     CHECK (state <> 'waiting' OR key_hash IS NOT NULL),
     CHECK (subscription IS NOT NULL OR state = 'unhandled'),
     CHECK (state <> 'unhandled' OR type IS NOT NULL),
@@ -99,15 +106,15 @@ CREATE TABLE {prefix}queue (
 -- Only due work is in the claim indexes, so claims cost the same however much is finished, dead or waiting. They are by expressions, `+ 0`, which
 -- no other index has: whatever the statistics say, nothing else can answer in their place.
 CREATE INDEX {prefix}queue_ready ON {prefix}queue ((seq + 0))
-    WHERE state = 'ready' AND token IS NULL AND suspect = 0 AND NOT outgoing;
+    WHERE state = 'ready' AND token IS NULL AND isolation = 0 AND NOT outgoing;
 CREATE INDEX {prefix}queue_outgoing ON {prefix}queue (destination, (seq + 0))
-    WHERE state = 'ready' AND token IS NULL AND suspect = 0 AND outgoing;
+    WHERE state = 'ready' AND token IS NULL AND isolation = 0 AND outgoing;
 CREATE INDEX {prefix}queue_due ON {prefix}queue (due_at)
-    WHERE due_at IS NOT NULL AND token IS NULL AND suspect = 0 AND NOT outgoing;
+    WHERE due_at IS NOT NULL AND token IS NULL AND isolation = 0 AND NOT outgoing;
 CREATE INDEX {prefix}queue_outgoing_due ON {prefix}queue (destination, due_at)
-    WHERE due_at IS NOT NULL AND token IS NULL AND suspect = 0 AND outgoing;
-CREATE INDEX {prefix}queue_suspect ON {prefix}queue (suspect, (seq + 0)) WHERE suspect > 0;
-CREATE INDEX {prefix}queue_noted ON {prefix}queue (worker, key_hash) WHERE token IS NOT NULL;
+    WHERE due_at IS NOT NULL AND token IS NULL AND isolation = 0 AND outgoing;
+CREATE INDEX {prefix}queue_isolated ON {prefix}queue (isolation, (seq + 0)) WHERE isolation > 0;
+CREATE INDEX {prefix}queue_claimed ON {prefix}queue (worker, key_hash) WHERE token IS NOT NULL;
 CREATE INDEX {prefix}queue_key ON {prefix}queue (key_hash, place, seq) WHERE key_hash IS NOT NULL;
 CREATE INDEX {prefix}queue_waiting ON {prefix}queue ((key_hash + 0), place, seq) WHERE state = 'waiting';
 CREATE INDEX {prefix}queue_dead ON {prefix}queue (seq) WHERE state = 'dead';
@@ -119,7 +126,7 @@ CREATE TABLE {prefix}run (
     worker       bigint NOT NULL,
     token        bigint NOT NULL,
     code_version text NOT NULL,
-    finished_at  timestamptz NOT NULL,
+    finished_at  bigint NOT NULL,
     first_seq    bigint NOT NULL,
     last_seq     bigint NOT NULL,
     seqs         bigint[] NOT NULL,
@@ -144,7 +151,7 @@ CREATE TABLE {prefix}attempt (
     worker       bigint,
     code_version text NOT NULL,
     fingerprint  text NOT NULL DEFAULT '',
-    at           timestamptz NOT NULL
+    at           bigint NOT NULL
 );
 CREATE INDEX {prefix}attempt_seq ON {prefix}attempt (seq);
 
@@ -160,25 +167,27 @@ CREATE TABLE {prefix}worker (
     -- How many messages it handles at a time.
     lanes        integer NOT NULL DEFAULT 0,
     inline       boolean NOT NULL,
-    started_at   timestamptz NOT NULL,
-    alive_until  timestamptz NOT NULL
+    started_at   bigint NOT NULL,
+    alive_until  bigint NOT NULL,
+    -- Which circuits were open at its last heartbeat: lines of consumer, type and seconds.
+    circuits     text
 );
 
 CREATE TABLE {prefix}duplicate (
     seq      bigint PRIMARY KEY,
     copies   bigint NOT NULL,
-    first_at timestamptz NOT NULL,
-    last_at  timestamptz NOT NULL
+    first_at bigint NOT NULL,
+    last_at  bigint NOT NULL
 );
 
-CREATE TABLE {prefix}sighting (
+CREATE TABLE {prefix}first_seen (
     source  integer NOT NULL,
     hash    bytea NOT NULL,
     id      text NOT NULL,
-    seen_at timestamptz NOT NULL,
+    seen_at bigint NOT NULL,
     PRIMARY KEY (source, hash)
 );
-CREATE INDEX {prefix}sighting_seen ON {prefix}sighting (seen_at);
+CREATE INDEX {prefix}first_seen_at ON {prefix}first_seen (seen_at);
 
 CREATE TABLE {prefix}quarantine (
     id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -189,12 +198,13 @@ CREATE TABLE {prefix}quarantine (
     version      integer NOT NULL,
     key          text,
     position     bigint,
+    due_at       bigint,
     headers      text,
     body         bytea NOT NULL,
     copies       bigint NOT NULL,
-    first_at     timestamptz NOT NULL,
-    last_at      timestamptz NOT NULL,
-    resolution   text CHECK (resolution IN ('keep-first', 'accept-as-new')),
+    first_at     bigint NOT NULL,
+    last_at      bigint NOT NULL,
+    resolution   text CHECK (resolution IN ('keep-first', 'accept-as-new', 'revision')),
     accepted_seq bigint,
     CONSTRAINT {prefix}quarantine_copy UNIQUE (seq, hash, type_hash)
 );
@@ -203,7 +213,7 @@ CREATE INDEX {prefix}quarantine_accepted ON {prefix}quarantine (accepted_seq) WH
 
 CREATE TABLE {prefix}audit (
     id     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    at     timestamptz NOT NULL,
+    at     bigint NOT NULL,
     actor  text NOT NULL,
     action text NOT NULL,
     seq    bigint NOT NULL,
@@ -226,8 +236,8 @@ CREATE TABLE {prefix}effect (
     result      text,
     done        boolean NOT NULL DEFAULT false,
     worker      bigint NOT NULL,
-    started_at  timestamptz NOT NULL,
-    finished_at timestamptz
+    started_at  bigint NOT NULL,
+    finished_at bigint
 );
 CREATE INDEX {prefix}effect_seq ON {prefix}effect (seq);
 
@@ -238,8 +248,17 @@ CREATE TABLE {prefix}poll (
     number   bigint NOT NULL,
     hash     bytea,
     token    text,
-    due_at   timestamptz NOT NULL,
-    ended_at timestamptz,
+    due_at   bigint NOT NULL,
+    ended_at bigint,
     failures integer NOT NULL,
     error    text
+);
+
+-- How far each part of a source was read: what came before is stored. Written in the transaction that stores it; a part has one reader.
+CREATE TABLE {prefix}position (
+    source   integer NOT NULL REFERENCES {prefix}name (id),
+    part     text NOT NULL,
+    position text NOT NULL,
+    read_at  bigint NOT NULL,
+    PRIMARY KEY (source, part)
 );

@@ -38,6 +38,8 @@ CREATE TABLE {prefix}ledger (
     source      integer NOT NULL,
     -- Of (type, version): the body, which says them in full, may be gone before the id.
     type_hash   integer NOT NULL,
+    -- Which part of all messages it belongs to (docs/schema.md). It stands where it takes the least room.
+    slot        integer NOT NULL,
     id          blob NOT NULL,
     hash        blob NOT NULL CHECK (length(hash) = 32),
     received_at integer NOT NULL,
@@ -60,25 +62,30 @@ CREATE TABLE {prefix}body (
     body        blob,
     destination text,
     cause       integer,
-    received_at integer NOT NULL
+    received_at integer NOT NULL,
+    -- Of a message that was not to run before.
+    due_at      integer
 );
 CREATE INDEX {prefix}body_cause ON {prefix}body (cause) WHERE cause IS NOT NULL;
 
 CREATE TABLE {prefix}queue (
     seq          integer PRIMARY KEY,
     subscription integer,
+    -- Of the key that the row has now, or of its id.
+    slot         integer NOT NULL,
     key_hash     integer,
+    -- Where it stands in its key: what is scheduled comes last of all, until it is due.
     place        integer NOT NULL,
     sequence     integer,
     outgoing     integer NOT NULL DEFAULT 0,
     destination  text,
-    state        text NOT NULL CHECK (state IN ('ready', 'retry', 'waiting', 'unhandled', 'dead')),
+    state        text NOT NULL CHECK (state IN ('ready', 'retry', 'scheduled', 'waiting', 'unhandled', 'dead')),
     due_at       integer,
     worker       integer,
     token        integer,
     attempts     integer NOT NULL DEFAULT 0,
     crashes      integer NOT NULL DEFAULT 0,
-    suspect      integer NOT NULL DEFAULT 0,
+    isolation    integer NOT NULL DEFAULT 0,
     -- Of an unhandled row: its type. Without a subscription nobody had subscribed to it; with one, its key was
     -- not to be found. A row that was copied from another has that one's number in `sequence`: when it came.
     type         text,
@@ -86,7 +93,7 @@ CREATE TABLE {prefix}queue (
     postponed    integer NOT NULL DEFAULT 0,
     CHECK ((worker IS NULL) = (token IS NULL)),
     CHECK (token IS NULL OR state IN ('ready', 'retry')),
-    CHECK (CASE state WHEN 'retry' THEN due_at IS NOT NULL WHEN 'waiting' THEN true ELSE due_at IS NULL END),
+    CHECK (CASE WHEN state IN ('retry', 'scheduled') THEN due_at IS NOT NULL WHEN state = 'waiting' THEN true ELSE due_at IS NULL END),
     CHECK (state <> 'waiting' OR key_hash IS NOT NULL),
     CHECK (subscription IS NOT NULL OR state = 'unhandled'),
     CHECK (state <> 'unhandled' OR type IS NOT NULL),
@@ -95,18 +102,18 @@ CREATE TABLE {prefix}queue (
 
 -- Only due work is in the claim indexes, so claims cost the same however much is finished, dead or waiting.
 CREATE INDEX {prefix}queue_ready ON {prefix}queue (seq)
-    WHERE state = 'ready' AND token IS NULL AND suspect = 0 AND NOT outgoing;
+    WHERE state = 'ready' AND token IS NULL AND isolation = 0 AND NOT outgoing;
 CREATE INDEX {prefix}queue_outgoing ON {prefix}queue (destination, seq)
-    WHERE state = 'ready' AND token IS NULL AND suspect = 0 AND outgoing;
+    WHERE state = 'ready' AND token IS NULL AND isolation = 0 AND outgoing;
 CREATE INDEX {prefix}queue_due ON {prefix}queue (due_at)
-    WHERE due_at IS NOT NULL AND token IS NULL AND suspect = 0 AND NOT outgoing;
+    WHERE due_at IS NOT NULL AND token IS NULL AND isolation = 0 AND NOT outgoing;
 CREATE INDEX {prefix}queue_outgoing_due ON {prefix}queue (destination, due_at)
-    WHERE due_at IS NOT NULL AND token IS NULL AND suspect = 0 AND outgoing;
-CREATE INDEX {prefix}queue_suspect ON {prefix}queue (suspect, seq) WHERE suspect > 0;
-CREATE INDEX {prefix}queue_noted ON {prefix}queue (worker, key_hash) WHERE token IS NOT NULL;
+    WHERE due_at IS NOT NULL AND token IS NULL AND isolation = 0 AND outgoing;
+CREATE INDEX {prefix}queue_isolated ON {prefix}queue (isolation, seq) WHERE isolation > 0;
+CREATE INDEX {prefix}queue_claimed ON {prefix}queue (worker, key_hash) WHERE token IS NOT NULL;
 CREATE INDEX {prefix}queue_key ON {prefix}queue (key_hash, place, seq) WHERE key_hash IS NOT NULL;
 CREATE INDEX {prefix}queue_waiting ON {prefix}queue (key_hash, place, seq) WHERE state = 'waiting';
-CREATE INDEX {prefix}queue_aside ON {prefix}queue (state, seq) WHERE state IN ('dead', 'unhandled');
+CREATE INDEX {prefix}queue_dead_unhandled ON {prefix}queue (state, seq) WHERE state IN ('dead', 'unhandled');
 CREATE INDEX {prefix}queue_unhandled ON {prefix}queue (type, subscription, coalesce(sequence, seq))
     WHERE state = 'unhandled';
 
@@ -157,7 +164,9 @@ CREATE TABLE {prefix}worker (
     lanes        integer NOT NULL DEFAULT 0,
     inline       integer NOT NULL,
     started_at   integer NOT NULL,
-    alive_until  integer NOT NULL
+    alive_until  integer NOT NULL,
+    -- Which circuits were open at its last heartbeat: lines of consumer, type and seconds.
+    circuits     text
 );
 
 CREATE TABLE {prefix}duplicate (
@@ -167,14 +176,14 @@ CREATE TABLE {prefix}duplicate (
     last_at  integer NOT NULL
 );
 
-CREATE TABLE {prefix}sighting (
+CREATE TABLE {prefix}first_seen (
     source  integer NOT NULL,
     hash    blob NOT NULL,
     id      text NOT NULL,
     seen_at integer NOT NULL,
     PRIMARY KEY (source, hash)
 ) WITHOUT ROWID;
-CREATE INDEX {prefix}sighting_seen ON {prefix}sighting (seen_at);
+CREATE INDEX {prefix}first_seen_at ON {prefix}first_seen (seen_at);
 
 CREATE TABLE {prefix}quarantine (
     id           integer PRIMARY KEY AUTOINCREMENT,
@@ -185,12 +194,13 @@ CREATE TABLE {prefix}quarantine (
     version      integer NOT NULL,
     key          text,
     position     integer,
+    due_at       integer,
     headers      text,
     body         blob NOT NULL,
     copies       integer NOT NULL,
     first_at     integer NOT NULL,
     last_at      integer NOT NULL,
-    resolution   text CHECK (resolution IN ('keep-first', 'accept-as-new')),
+    resolution   text CHECK (resolution IN ('keep-first', 'accept-as-new', 'revision')),
     accepted_seq integer,
     CONSTRAINT {prefix}quarantine_copy UNIQUE (seq, hash, type_hash)
 );
@@ -238,4 +248,13 @@ CREATE TABLE {prefix}poll (
     ended_at integer,
     failures integer NOT NULL,
     error    text
+);
+
+-- How far each part of a source was read: what came before is stored. Written in the transaction that stores it; a part has one reader.
+CREATE TABLE {prefix}position (
+    source   integer NOT NULL REFERENCES {prefix}name (id),
+    part     text NOT NULL,
+    position text NOT NULL,
+    read_at  integer NOT NULL,
+    PRIMARY KEY (source, part)
 );

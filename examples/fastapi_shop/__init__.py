@@ -1,0 +1,1 @@
+"""A shop on FastAPI and async SQLAlchemy."""

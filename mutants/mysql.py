@@ -1,0 +1,194 @@
+"""The guards of what MySQL and MariaDB are told in their own words, and of the sessions that tell them."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from mutants.mutant import Mutant
+
+STATEMENTS = "stores/sql/mysql.sql"
+GUARDS = "tests/contract/test_mysql_guards.py"
+CALLERS = "tests/contract/test_mysql_callers.py"
+CANCELLED = "tests/contract/test_mysql_cancellation.py"
+OPERATORS = "tests/contract/test_mysql_operators.py"
+SETTINGS = "tests/contract/test_mysql_settings.py"
+SUITE = "tests/contract/test_store_suite.py::TestStores"
+
+_mutant = partial(Mutant, store="mysql")
+_BODIES = (
+    "INSERT INTO {prefix}body (seq, source, id, type, version, `key`, key_from, aggregate, position, headers, body, "
+    "destination, cause, received_at,\n"
+)
+_MINE = "AND worker = :worker AND token = :token"
+
+MYSQL: tuple[Mutant, ...] = (
+    _mutant(
+        name="MySQL: a copy is stored again under the receipt of its call",
+        file=STATEMENTS,
+        old=f"WHERE l.receipt = :receipt;\n{_BODIES}",
+        new=f"WHERE l.receipt IS NOT NULL;\n{_BODIES}",
+        test=f"{SUITE}::test_a_duplicate_is_accepted_once_and_runs_once[mariadb-async]",
+    ),
+    _mutant(
+        name="MySQL: a handler's transaction that was replaced by another is finished all the same",
+        file="stores/mysql/programs.py",
+        old='    without_fence = 0 if ask.params["fence"] else 1\n',
+        new="    without_fence = 1\n",
+        test=f"{GUARDS}::test_a_procedure_that_commits_is_noticed_and_its_message_does_not_finish",
+    ),
+    _mutant(
+        name="MySQL: a zombie finishes what its own process has claimed again",
+        file=STATEMENTS,
+        old=f"DELETE FROM {{prefix}}queue WHERE seq IN :seqs {_MINE};\nINSERT INTO {{prefix}}run",
+        new="DELETE FROM {prefix}queue WHERE seq IN :seqs AND worker = :worker;\nINSERT INTO {prefix}run",
+        test=f"{SUITE}::test_a_finish_with_half_of_its_claim_changes_nothing[mariadb-async-worker]",
+    ),
+    _mutant(
+        name="MySQL: a finish does not count what it removes",
+        file=STATEMENTS,
+        old="CASE WHEN ROW_COUNT() = :expected THEN :expected END",
+        new=":expected",
+        test=f"{SUITE}::test_a_finish_without_its_claim_raises_and_leaves_nothing[mariadb-async]",
+    ),
+    _mutant(
+        name="MySQL: two messages of a key run at the same time",
+        file=STATEMENTS,
+        old="SELECT (e.place, e.seq) < (m.place, m.seq) FROM {prefix}queue e",
+        new="SELECT FALSE FROM {prefix}queue e",
+        test=f"{SUITE}::test_messages_of_a_key_run_in_the_order_of_their_coming[mariadb-def-1] "
+        f"{SUITE}::test_one_that_fails_holds_its_key_and_no_other[mariadb-def]",
+    ),
+    _mutant(
+        name="MySQL: who finishes does not wake the next of its key",
+        file=STATEMENTS,
+        old="SET q.state = 'ready', q.due_at = NULL WHERE q.state = 'waiting';",
+        new="SET q.state = 'waiting' WHERE q.state = 'waiting';",
+        test=f"{SUITE}::test_one_that_fails_holds_its_key_and_no_other[mariadb-def]",
+    ),
+    _mutant(
+        name="MySQL: a lock wait time-out may be passed over",
+        file="stores/mysql/failures.py",
+        old="SWALLOWED = CONFLICTS | BUSY | _LATE | _AWAY",
+        new="SWALLOWED = CONFLICTS | _LATE | _AWAY",
+        test=f"{GUARDS}::test_a_handler_that_passes_over_a_lock_wait_time_out_does_not_finish[def]",
+    ),
+    _mutant(
+        name="MySQL: DDL of a handler commits what it did before",
+        file="stores/mysql/guard.py",
+        old="        if check(text):\n",
+        new="        if check(text.partition(' ')[2]):\n",
+        test=f"{GUARDS}::test_what_would_end_the_transaction_is_refused_where_it_stands",
+    ),
+    _mutant(
+        name="MySQL: a call that failed in the middle leaves its ledger row in the caller's transaction",
+        file="stores/mysql/joined.py",
+        old="    undoes_statements_only = True",
+        new="    undoes_statements_only = False",
+        test=f"{CALLERS}::test_a_call_that_failed_in_the_middle_leaves_nothing",
+    ),
+    _mutant(
+        name="a deadlock that has undone a caller's transaction looks like one of the call alone",
+        file="stores/inside.py",
+        old="    except (GuardFailed, TransactionAborted):  # a deadlock",
+        new="    except TransactionAborted:  # a deadlock",
+        test=f"{CALLERS}::test_a_deadlock_takes_the_callers_own_rows_and_says_so",
+    ),
+    _mutant(
+        name="MySQL: a caller's older view does not see a copy",
+        file="stores/mysql/joined.py",
+        old='latest = _LATEST if self._keeps_view else b""',
+        new='latest = b""',
+        test=f"{CALLERS}::test_what_came_after_the_callers_view_began_is_known",
+    ),
+    _mutant(
+        name="MySQL: a backslash in a text ends it where the mode says so",
+        file="stores/mysql/joined.py",
+        old='self._write = plain_literal if "NO_BACKSLASH_ESCAPES" in mode.upper() else literal',
+        new="self._write = literal",
+        test=f"{CALLERS}::test_text_that_needs_quoting_arrives_as_it_was_sent",
+    ),
+    _mutant(
+        name="MySQL: a dry run of an async handler shows nothing",
+        file="stores/mysql/session.py",
+        old="            return await run_async(dry_run.result(request.prefix, called, recorded), rows)",
+        new="            return DryRunResult(called, recorded, ())",
+        test=f"{OPERATORS}::test_a_dry_run_shows_what_would_be_changed[async]",
+    ),
+    _mutant(
+        name="MySQL: of ids that a collation takes for one, one is imported",
+        file="admin/adoption.py",
+        old='spellings = f"count(DISTINCT {bytewise})" if',
+        new='spellings = "1" if',
+        test=f"{OPERATORS}::test_ids_that_the_servers_collation_takes_for_one_are_all_imported",
+    ),
+    _mutant(
+        name="MySQL: SQLAlchemy takes a row that has not changed for one that is gone",
+        file="stores/mysql/guard.py",
+        old="            result.affected_rows = int(found[1])",
+        new="            pass",
+        test="tests/integrations/test_orm_handlers.py::test_a_row_that_was_so_already_is_found[def]",
+    ),
+    _mutant(
+        name="MySQL: a cancelled statement leaves its answer to the next one",
+        file="stores/mysql/aio.py",
+        old="if self.in_handler and not is_gone:",
+        new="if self.in_handler:",
+        test=f"{CANCELLED}::test_a_handler_whose_time_is_over_during_a_statement_fails_alone[before]",
+    ),
+    _mutant(
+        name="MySQL: a handler that loses its connection by its own doing runs again for ever",
+        file="stores/mysql/session.py",
+        old="        return not self.idle\n",
+        new="        return not self.connection.closed and self._in_transaction\n",
+        test=f"{CANCELLED}::test_a_handler_that_passes_over_its_own_cancellation_does_not_finish[False]",
+    ),
+    _mutant(
+        name="MySQL: a handler that passes over a deadlock is at fault for what MySQL undid",
+        file="stores/mysql/failures.py",
+        old="SWALLOWED = CONFLICTS | BUSY | _LATE | _AWAY",
+        new="SWALLOWED = BUSY | _LATE | _AWAY",
+        test=f"{GUARDS}::test_a_handler_that_passes_over_a_deadlock_does_not_finish[def]",
+    ),
+    _mutant(
+        name="MySQL: ids that the server's collation takes for one are one message",
+        file="stores/statements.py",
+        old="/*!80017 COLLATE utf8mb4_0900_bin */ /*M! COLLATE utf8mb4_nopad_bin */",
+        new="COLLATE utf8mb4_general_ci",
+        test=f"{GUARDS}::test_two_texts_are_one_only_where_their_bytes_are[def-order-a-order-A]",
+    ),
+    _mutant(
+        name="MySQL: a transaction sees what was committed before it began, and no more",
+        file="stores/mysql/store.py",
+        old="ISOLATION LEVEL READ COMMITTED",
+        new="ISOLATION LEVEL REPEATABLE READ",
+        test=f"{GUARDS}::test_a_handler_sees_what_others_have_committed_meanwhile[async]",
+    ),
+    _mutant(
+        name="MySQL: a claim locks its keys and writes nothing, which a cluster does not compare",
+        file=STATEMENTS,
+        old="{values keys} ON DUPLICATE KEY UPDATE uses = uses + 1;",
+        new="{values keys} ON DUPLICATE KEY UPDATE uses = uses;",
+        test=f"{GUARDS}::test_whoever_claims_a_message_writes_the_lock_of_its_key[def]",
+    ),
+    _mutant(
+        name="MySQL: a server that may lose what it acknowledged is exactly-once",
+        file="stores/mysql/findings.py",
+        old='    if flush != "1":\n',
+        new='    if flush == "0":\n',
+        test=f"{SETTINGS}::test_each_setting_is_looked_at[innodb_flush_log_at_trx_commit]",
+    ),
+    _mutant(
+        name="MySQL: tables that no failure undoes are passed over",
+        file="stores/mysql/store.py",
+        old="WHERE transactions = 'NO')",
+        new="WHERE transactions = 'XA')",
+        test=f"{SETTINGS}::test_tables_that_have_no_transactions_are_named",
+    ),
+    _mutant(
+        name="MySQL: a replicated group whose new primary lags is fine",
+        file="stores/mysql/findings.py",
+        old='    if consistency == "EVENTUAL":\n',
+        new='    if consistency == "NEVER":\n',
+        test=f"{SETTINGS}::test_what_clusters_say[group]",
+    ),
+)

@@ -1,0 +1,69 @@
+"""The store in Redis: guards, order, what is looked at before, and what a server must be."""
+
+from __future__ import annotations
+
+from mutants.mutant import Mutant
+
+SUITE = "tests/redis_store/test_suite.py::TestRedis"
+EFFECTS = "tests/redis_store/test_effects.py"
+STORE = "tests/redis_store/test_store.py"
+CRASHES = "tests/redis_store/test_crashes.py"
+
+REDIS: tuple[Mutant, ...] = (
+    Mutant(
+        name="Redis: a finish without its claim is committed",
+        file="stores/redis/lua/4-finish.lua",
+        old="if not carries(row, worker, token) then",
+        new="if false then",
+        test=f"{SUITE}::test_a_process_that_was_declared_dead_commits_nothing",
+    ),
+    Mutant(
+        name="Redis: what cannot work is found when it runs",
+        file="stores/redis/lua/4-finish.lua",
+        old="if wrong then error(",
+        new="if false then error(",
+        test=f"{EFFECTS}::test_a_command_that_cannot_work_is_found_before_any_runs",
+    ),
+    Mutant(
+        name="Redis: what is partly applied is tried again",
+        file="stores/redis/lua/4-finish.lua",
+        old="unclaimed(seq, row, { s = 'dead', t = false, a = row.a + 1 })",
+        new="unclaimed(seq, row, { s = 'ready', t = false, a = row.a + 1 })",
+        test=f"{EFFECTS}::test_what_fails_in_the_middle_is_partly_applied_and_never_repeated",
+    ),
+    Mutant(
+        name="Redis: after a message that is partly applied the others are done as well",
+        file="stores/redis/lua/4-finish.lua",
+        old="if mine[seq] then break end",
+        new="if mine[seq] then rows[seq] = rows[seq] end",
+        test=f"{EFFECTS}::test_of_a_group_one_is_partly_applied_and_the_others_are_done_once",
+    ),
+    Mutant(
+        name="Redis: a claim passes what comes before it in its key",
+        file="stores/redis/lua/3-claim.lua",
+        old="return { s = 'waiting', t = false } end",
+        new="return nil end",
+        test=f"{CRASHES}::test_many_workers_keep_the_order_of_keys {SUITE}::test_it_joins_its_key_behind_what_came_before",
+    ),
+    Mutant(
+        name="Redis: a copy runs beside the message that is processed inline",
+        file="stores/redis/lua/4b-direct.lua",
+        old="if is_held(locks[#locks]) then",
+        new="if false then",
+        test=f"{CRASHES}::test_fifty_copies_at_once_inline_have_one_effect",
+    ),
+    Mutant(
+        name="Redis: the last second is called durable",
+        file="stores/redis/server.py",
+        old='elif sync != "always":',
+        new='elif sync == "no":',
+        test=f"{STORE}::test_a_server_that_may_lose_something_is_weaker",
+    ),
+    Mutant(
+        name="Redis: a cluster is a store",
+        file="stores/redis/server.py",
+        old='if info.get("redis_mode") == "cluster":',
+        new="if False:",
+        test=f"{STORE}::test_a_cluster_is_refused_with_the_reason",
+    ),
+)

@@ -1,0 +1,1 @@
+"""APIs that are polled for messages."""

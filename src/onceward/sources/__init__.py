@@ -1,1 +1,0 @@
-"""Where messages come from: brokers, each one file, opened by URL."""

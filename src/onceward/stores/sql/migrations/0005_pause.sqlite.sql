@@ -1,0 +1,20 @@
+-- deploy: before
+-- What operators have paused, and for how long: the time of a pause does not count for the age of a message. See docs/operations.md.
+
+CREATE TABLE {prefix}pause (
+    -- type, consumer, source, destination, everything.
+    kind     text NOT NULL,
+    -- Empty for everything.
+    name     text NOT NULL,
+    began_at integer NOT NULL,
+    -- Null while it goes on.
+    ended_at integer,
+    actor    text NOT NULL,
+    reason   text NOT NULL,
+    PRIMARY KEY (kind, name, began_at)
+);
+
+CREATE VIEW {prefix}pause_readable AS
+SELECT kind, name, strftime('%Y-%m-%d %H:%M:%f', began_at / 1000000.0, 'unixepoch') AS began_at,
+       strftime('%Y-%m-%d %H:%M:%f', ended_at / 1000000.0, 'unixepoch') AS ended_at, actor, reason
+FROM {prefix}pause;

@@ -1,0 +1,1 @@
+"""The DynamoDB store, on DynamoDB Local and on moto."""

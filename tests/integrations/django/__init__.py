@@ -1,0 +1,1 @@
+"""`onceward.integrations.django` with the real Django, on real databases."""

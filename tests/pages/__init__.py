@@ -1,0 +1,1 @@
+"""The code of README and documentation, run as it stands. How to mark a block: `reader.py`."""

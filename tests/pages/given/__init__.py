@@ -1,0 +1,1 @@
+"""Programs whose names the code of pages uses."""

@@ -1,0 +1,1 @@
+"""Typed messages: models, annotations, type checkers."""

@@ -1,1 +1,0 @@
-"""Upkeep: tables that stay small, and nothing that is still needed goes with what is not."""

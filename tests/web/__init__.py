@@ -1,0 +1,1 @@
+"""An inbox inside web applications: real servers, real signals, real kills."""
