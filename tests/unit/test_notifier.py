@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import psycopg
 import pytest
 
 from onceward.stores.postgres.notifier import Notifier
@@ -53,3 +54,22 @@ def test_it_waits_again_after_it_was_woken_for_nothing(notifier: Notifier, conne
     wait_until(lambda: not notifier._asked.is_set())
     notifier.notify()
     assert connection.sent.acquire(timeout=30)
+
+
+def test_what_could_not_be_sent_is_sent_later(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that refuses a connection for a moment must not cost the workers a whole poll interval."""
+    monkeypatch.setattr(Notifier, "AGAIN", 0.01)
+    answers: list[Any] = [connection, psycopg.OperationalError("too many clients already")]
+
+    def connect() -> Any:
+        answer = answers.pop()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    notifier = Notifier(connect, "onceward")
+    try:
+        notifier.notify()
+        assert connection.sent.acquire(timeout=30)
+    finally:
+        notifier.close()

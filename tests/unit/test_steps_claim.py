@@ -97,6 +97,32 @@ class TestClaim:
         lot.held.add([77], time.now)
         assert lot.wait(time.now) == pytest.approx(0.02), "it was free for a while"
 
+    def test_keys_that_were_passed_over_are_looked_at_however_slow_the_machine_is(self) -> None:
+        """Their pause ends between the look and the rest: the lane looks again, and does not wait for the next poll."""
+        here = lane(context(handler()))
+        lot, time = here.lots[0], clock(here)
+        lot.held.add([77], time.now)
+        script = Script({"claim": Turns([], [claim_row(9)]), "keys_in_front": []})
+        assert script.run(next_batch(here)) == []
+        time.now += 0.05
+        assert lot.wait(time.now) == 0, "the last look has left it out"
+        assert [one.seq for one in script.run(next_batch(here))] == [9]
+        assert [one["held"] for one in script.params("claim")] == [[77], []]
+        assert lot.held.wait(time.now) == float("inf"), "the last look has included it"
+
+    @pytest.mark.parametrize("end", ["a look around found nothing", "begins anew"])
+    def test_keys_that_have_nothing_ready_are_forgotten(self, end: str) -> None:
+        """Else a lane that is not to claim would look for them again and again, without a rest."""
+        here = lane(context(handler()))
+        lot, time = here.lots[0], clock(here)
+        lot.held.add([77], time.now)
+        if end == "begins anew":
+            lot.begin_anew()
+        else:
+            lot.found_empty(time.now, time.now)
+        time.now += 0.05
+        assert lot.wait(time.now) == float("inf")
+
     def test_it_begins_anew_when_nothing_is_behind_them(self) -> None:
         """The next claim looks at them again: their keys may be free by then."""
         here = lane(context(handler()))

@@ -175,7 +175,8 @@ def _look(lane: Lane, lot: Lot, most: int) -> Look:
     if not behind and lot.full_scan_due(now):
         lot.cursor = 0
     orders = lane.destination is None  # outgoing messages have neither keys that are held nor retries among new ones
-    retries, held = (lot.again(most), lot.held.at(now)) if orders else (0, [])
+    held = lot.held.at(now)
+    retries, held = (lot.again(most), held) if orders else (0, [])
     lane.owner = lane.worker()
     claim = Claim(lane.owner, lane.token(), behind or wanted, most, lot.cursor, retries, held, lane.destination)
     if lane.counts:

@@ -34,6 +34,8 @@ class HeldKeys:
 
     def __init__(self) -> None:
         self._keys: dict[int, tuple[float, float]] = {}
+        self._passed: set[int] = set()
+        """Those that no look has included since they were found held, or were left out: they may be free by now."""
 
     def add(self, keys: Iterable[int], now: float) -> None:
         """They were found held."""
@@ -41,17 +43,26 @@ class HeldKeys:
             _, pause = self._keys.get(key, (now, SHORTEST_PAUSE))
             pause = min(pause * 2, LONGEST_PAUSE)
             self._keys[key] = (now + pause, pause)
+            self._passed.add(key)
 
     def at(self, now: float) -> list[int]:
         """Those to be left out of a look."""
         if not self._keys:
             return []
         self._keys = {key: (until, pause) for key, (until, pause) in self._keys.items() if until + pause > now}
-        return sorted(key for key, (until, _) in self._keys.items() if until > now)
+        self._passed = {key for key, (until, _) in self._keys.items() if until > now}
+        return sorted(self._passed)
 
     def wait(self, now: float) -> float:
-        """In how many seconds the first of them is to be looked at again."""
-        return min((until - now for until, _ in self._keys.values() if until > now), default=float("inf"))
+        """In how many seconds the first of those that were passed over is to be looked at again.
+
+        At once where its pause has ended since: a slow machine may take longer from a look to here than the pause.
+        """
+        return min((self._keys[key][0] - now for key in self._passed), default=float("inf"))
+
+    def forget(self) -> None:
+        """None of them has anything ready."""
+        self._keys, self._passed = {}, set()
 
 
 @dataclass(slots=True, eq=False)
@@ -148,12 +159,14 @@ class Lot:
     def found_empty(self, began: float, now: float) -> None:
         """A full scan, for this and others, has found nothing of it."""
         self.cursor = 0
+        self.held.forget()
         self.full_scan_done(began, now)
         self.rest(began, now, is_empty=True)
 
     def begin_anew(self) -> None:
         """The next look is a full scan and passes over none."""
-        self.scanned_at, self.held = float("-inf"), HeldKeys()
+        self.scanned_at = float("-inf")
+        self.held.forget()
 
     def wait(self, now: float) -> float:
         """After a look in vain: in how many seconds another one may find what this one has passed over."""

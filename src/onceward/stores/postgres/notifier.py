@@ -1,7 +1,7 @@
 """Wake-ups on PostgreSQL: LISTEN and NOTIFY as a hint, each on a connection of its own.
 
 NOTIFY takes a lock at every commit, so it is never part of a receive: one thread notifies for all of them, at most
-a hundred times a second. A lost notification costs one poll interval, nothing else.
+a hundred times a second, and once more after it could not. A lost notification costs one poll interval, nothing else.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ class Notifier(threading.Thread):
     """Notifies for this process: at once, then not again for a moment."""
 
     GAP = 0.01
+    AGAIN = 1.0
+    """Seconds until it tries once more what failed."""
 
     def __init__(self, connect: Connect, channel: str) -> None:
         super().__init__(name="onceward-notifier", daemon=True)
@@ -58,7 +60,8 @@ class Notifier(threading.Thread):
                 self._connection = self._connect()
             self._connection.execute(self._statement)
         except psycopg.Error:  # a hint only: the poll of the workers is the fallback
-            self._stopping.wait(1)
+            if not self._stopping.wait(self.AGAIN):
+                self.notify()
 
     def close(self) -> None:
         """Stop; fine when stopped already."""
