@@ -17,11 +17,20 @@ from tests.contract.harness import QUICK, Kind, Shop, arguments
 from tests.order.background import meanwhile
 from tests.waiting import wait_until
 
+STEADY = Settings(lease=timedelta(seconds=6), poll=timedelta(milliseconds=50))
+
 
 @pytest.fixture
 def quick(store_url: str, kind: Kind) -> Iterator[Shop]:
     """A shop whose workers are declared dead after a second."""
     with Shop(store_url, kind, settings=QUICK) as shop:
+        yield shop
+
+
+@pytest.fixture
+def steady(store_url: str, kind: Kind) -> Iterator[Shop]:
+    """A shop whose workers are declared dead by the test alone, also on a busy machine, and notice it soon."""
+    with Shop(store_url, kind, settings=STEADY) as shop:
         yield shop
 
 
@@ -166,9 +175,9 @@ def lease_end(shop: Shop, worker: int) -> int:
 
 
 @pytest.mark.parametrize("ending", ["returns", "raises"])
-def test_a_zombie_can_finish_nothing(quick: Shop, ending: str) -> None:
+def test_a_zombie_can_finish_nothing(steady: Shop, ending: str) -> None:
     """R12, HZ-30, I7: declared dead while its handler ran, a worker's effects roll back, and it charges nobody."""
-    other = quick.another(settings=QUICK)
+    other = steady.another(settings=STEADY)
     taken_over = threading.Event()
 
     def stopped(message: Message) -> Steps:
@@ -178,26 +187,26 @@ def test_a_zombie_can_finish_nothing(quick: Shop, ending: str) -> None:
         if ending == "raises" and message.id == "m1":
             raise RuntimeError("too late")
 
-    quick.handle(behaviour=stopped)
+    steady.handle(behaviour=stopped)
     other.handle()
-    with quick.running(process="zombie"):
-        seq = quick.receive("m1").seq
-        wait_until(lambda: quick.status(seq) == "running")
+    with steady.running(process="zombie"):
+        seq = steady.receive("m1").seq
+        wait_until(lambda: steady.status(seq) == "running")
         other.declare_dead("zombie")
         other.drain()
-        assert quick.notes() == [("m1", "default")]
+        assert steady.notes() == [("m1", "default")]
         taken_over.set()
         # It registers anew by itself and works on.
-        quick.receive("m2")
-        wait_until(lambda: quick.notes() == [("m1", "default"), ("m2", "zombie")])
-        assert [worker.process.partition("#")[0] for worker in quick.inbox.admin.workers()] == ["zombie"]
-    assert [(a.kind, a.charged) for a in quick.detail(seq).history] == [("crash", True)]
+        steady.receive("m2")
+        wait_until(lambda: steady.notes() == [("m1", "default"), ("m2", "zombie")])
+        assert [worker.process.partition("#")[0] for worker in steady.inbox.admin.workers()] == ["zombie"]
+    assert [(a.kind, a.charged) for a in steady.detail(seq).history] == [("crash", True)]
 
 
 @pytest.mark.parametrize("ending", ["returns", "raises"])
-def test_a_zombie_ends_nothing_that_its_heir_runs(quick: Shop, ending: str) -> None:
+def test_a_zombie_ends_nothing_that_its_heir_runs(steady: Shop, ending: str) -> None:
     """R12, HZ-30: the row is there, under another claim. It is neither finished nor charged but by whoever has that."""
-    heir, begun, go_on = quick.another(settings=QUICK), threading.Event(), threading.Event()
+    heir, begun, go_on = steady.another(settings=STEADY), threading.Event(), threading.Event()
 
     def waking(message: Message) -> Steps:
         yield Until(begun.is_set)
@@ -210,59 +219,59 @@ def test_a_zombie_ends_nothing_that_its_heir_runs(quick: Shop, ending: str) -> N
         yield Until(go_on.is_set)
         yield wrote(message, "heir")
 
-    quick.handle(behaviour=waking)
+    steady.handle(behaviour=waking)
     heir.handle(behaviour=running)
-    with quick.running(process="zombie", concurrency=1):
-        seq = quick.receive("m1").seq
-        wait_until(lambda: quick.status(seq) == "running")
+    with steady.running(process="zombie", concurrency=1):
+        seq = steady.receive("m1").seq
+        wait_until(lambda: steady.status(seq) == "running")
         heir.declare_dead("zombie")
         with heir.running(concurrency=1):
             wait_until(begun.is_set)
-            quick.receive("m2")
+            steady.receive("m2")
             # Its one lane is through with m1 when it takes up another message; the heir's is busy.
-            wait_until(lambda: quick.notes() == [("m2", "zombie")])
+            wait_until(lambda: steady.notes() == [("m2", "zombie")])
             go_on.set()
-            wait_until(lambda: quick.status(seq) == "done")
-    assert quick.notes() == [("m1", "heir"), ("m2", "zombie")]
-    assert [(a.kind, a.charged) for a in quick.detail(seq).history] == [("crash", True)]
+            wait_until(lambda: steady.status(seq) == "done")
+    assert steady.notes() == [("m1", "heir"), ("m2", "zombie")]
+    assert [(a.kind, a.charged) for a in steady.detail(seq).history] == [("crash", True)]
 
 
-def test_a_zombie_loses_only_what_was_taken(quick: Shop) -> None:
+def test_a_zombie_loses_only_what_was_taken(steady: Shop) -> None:
     """HZ-30: of a group, the whole transaction rolls back; every message of it has one effect in the end."""
     taken_over = threading.Event()
-    other = quick.another(settings=QUICK)
+    other = steady.another(settings=STEADY)
 
     def stopped(message: Message) -> Steps:
         if message.id == "m0":
             yield Until(taken_over.is_set)
         yield wrote(message)
 
-    quick.handle(behaviour=stopped)
+    steady.handle(behaviour=stopped)
     other.handle()
-    quick.receive_many(arguments(f"m{number}") for number in range(6))
-    with quick.running(process="zombie"):
-        wait_until(lambda: quick.count("queue", "token IS NOT NULL") == 6)
+    steady.receive_many(arguments(f"m{number}") for number in range(6))
+    with steady.running(process="zombie"):
+        wait_until(lambda: steady.count("queue", "token IS NOT NULL") == 6)
         other.declare_dead("zombie")
         other.drain()
         taken_over.set()
-        quick.receive("m6")
-        wait_until(lambda: "m6" in quick.effects())
-    assert quick.effects() == [f"m{number}" for number in range(7)]
+        steady.receive("m6")
+        wait_until(lambda: "m6" in steady.effects())
+    assert steady.effects() == [f"m{number}" for number in range(7)]
     assert {
-        a.charged for n in range(6) for a in quick.detail(quick.inbox.admin.find("stripe", f"m{n}")[0]).history
+        a.charged for n in range(6) for a in steady.detail(steady.inbox.admin.find("stripe", f"m{n}")[0]).history
     } == {False}
 
 
-def test_a_worker_whose_row_is_gone_registers_anew(quick: Shop) -> None:
+def test_a_worker_whose_row_is_gone_registers_anew(steady: Shop) -> None:
     """R12: idle when it was declared dead, it claims nothing under its old number."""
-    quick.handle()
-    with quick.running(process="idle"):
-        (worker,) = quick.inbox.admin.workers()
-        quick.declare_dead("idle")
-        quick.receive("m1")
-        wait_until(lambda: quick.status("m1") == "done")
-        assert quick.detail("m1").finished_by != worker.id
-    assert quick.effects() == ["m1"]
+    steady.handle()
+    with steady.running(process="idle"):
+        (worker,) = steady.inbox.admin.workers()
+        steady.declare_dead("idle")
+        steady.receive("m1")
+        wait_until(lambda: steady.status("m1") == "done")
+        assert steady.detail("m1").finished_by != worker.id
+    assert steady.effects() == ["m1"]
 
 
 def test_a_graceful_stop_leaves_nothing_behind(shop: Shop) -> None:

@@ -224,7 +224,7 @@ def _played(
             process.work()
         if process.crashed:
             harness.process().take_over(process.name)
-    _settle_down(harness)
+    _settle_down(harness, messages)
     return harness.look(), _statuses(harness.inbox, messages)
 
 
@@ -239,13 +239,12 @@ def _is(identity: tuple[str, str], message: Any) -> bool:
     return (message.source, message.id) == identity
 
 
-def _settle_down(harness: Harness) -> None:
+def _settle_down(harness: Harness, messages: Sequence[Mapping[str, Any]]) -> None:
     """Make what waits for a retry due, and work, until nothing changes: what is dead stays."""
     for _ in range(_ROUNDS):
         if not harness.unfinished():
             return
-        harness.hurry()
-        harness.process().work()
+        harness.work(lambda: any(status == "due" for *_, status in _statuses(harness.inbox, messages)))
 
 
 def _statuses(inbox: Inbox, messages: Sequence[Mapping[str, Any]]) -> Statuses:

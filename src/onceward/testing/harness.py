@@ -7,6 +7,7 @@ with that of a run without faults.
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -24,6 +25,9 @@ from onceward.testing.process import Process, Sessions
 from onceward.testing.restore import keeper_of
 
 _ROUNDS = 6
+_PATIENCE, _PAUSE = 10.0, 0.02
+"""For how many seconds, and how often, a message that is due and cannot be claimed is tried: a busy server takes a
+while to notice that a connection was cut, and keeps its locks until then."""
 
 Message = Mapping[str, Any]
 
@@ -157,8 +161,7 @@ class Harness:
         for _ in range(_ROUNDS):
             if not self.unfinished():
                 return
-            self.hurry()
-            self.process().work()
+            self.work(self._is_due)
             detail = self.detail()
             if detail is not None and detail.status == "dead":
                 open_effects = [effect for effect in detail.effects if not effect.done]
@@ -170,6 +173,17 @@ class Harness:
                 if not open_effects:
                     return
                 self.inbox.admin.redrive(detail.seq, reason="a proof")
+
+    def work(self, is_due: Callable[[], bool]) -> None:
+        """Make retries due, and run what is due in another process; what is due and cannot be claimed is waited for."""
+        self.hurry()
+        until = time.monotonic() + _PATIENCE
+        while not self.process().work() and is_due() and time.monotonic() < until:
+            time.sleep(_PAUSE)
+
+    def _is_due(self) -> bool:
+        detail = self.detail()
+        return detail is not None and detail.status == "due"
 
     def hurry(self) -> None:
         """Make retries due."""
