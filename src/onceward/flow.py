@@ -168,6 +168,9 @@ class Outcome:
     """How many it has made of its own."""
     inside: float = 0.0
     """How many seconds of its time the database took for its statements."""
+    computed: float = 0.0
+    """How many seconds of processor time it took, those of its statements among them, where it gets more than a
+    connection."""
 
 
 def done(request: Do | Around) -> Outcome:

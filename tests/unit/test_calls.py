@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from time import thread_time
+from typing import Any, cast
 
 import pytest
 
+from onceward.domain.parameters import Parameter
 from onceward.errors import HandlerTimeout
 from onceward.flow import Call, Outcome
 from onceward.message import Message
@@ -53,6 +57,27 @@ async def test_an_async_handler_gets_them_too() -> None:
         return one.id, tx
 
     assert await run_async(handle) == Outcome(value=("e1", TX))
+
+
+def test_what_is_made_for_a_handler_is_known_to_compute() -> None:
+    """Its processor time is measured, which costs some itself: of handlers that get the plain connection it is not."""
+
+    class Provider:
+        @contextmanager
+        def opened(self, _: Any) -> Iterator[str]:
+            until = thread_time() + 0.002
+            while thread_time() < until:
+                pass
+            yield "made"
+
+    def handle(_: Message, made: Any) -> Any:
+        return made
+
+    parameter = Parameter(provider=cast("Any", Provider()))
+    provided = outcome(Call(replace(handler(function=handle), parameter=parameter), message()), TX, is_reset)
+    assert provided.value == "made"
+    assert provided.computed >= 0.002
+    assert run(handle).computed == 0
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)

@@ -257,6 +257,18 @@ class TestFailure:
             "begin call call savepoint call call rollback_to_savepoint call call finish"
         )
 
+    def test_one_that_computes_has_called_nothing(self) -> None:
+        """An ORM takes a while by itself: that is no reason for a savepoint for each message."""
+        here = holding()
+
+        def call(_: Call) -> Outcome:
+            here.context.clock.now += 0.005  # type: ignore[attr-defined] # a Clock
+            return Outcome(touched=True, inside=0.002, computed=0.0025)
+
+        script = Script(answers(call=call))
+        script.run(handle(here, batch(1, 2)))
+        assert script.params("savepoint") == []
+
     def test_explicit_verdicts_are_honoured_where_they_are_raised(self) -> None:
         """D33: the handler of a rejected or postponed message is called once."""
         verdicts = {"m1": Outcome(error=Reject("no")), "m3": Outcome(error=Retry("later", after=60), touched=True)}

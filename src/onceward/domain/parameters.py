@@ -95,6 +95,11 @@ class Parameter:
         plain = (self.passes and self.provider is None) or any(one.provider is None for one in self.further)
         return plain or self.around is not None
 
+    @property
+    def is_made(self) -> bool:
+        """Whether something is made for each call."""
+        return self.provider is not None or self.around is not None or bool(self.further)
+
     def call(self, function: Callable[..., Any], message: Any, tx: Any) -> Any:
         """Call a `def` handler."""
         with ExitStack() as stack:

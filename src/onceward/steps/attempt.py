@@ -190,7 +190,7 @@ def run(lane: Lane, group: Group, patience: float) -> Flow[Failed | None]:
                 return Failed(failure or TransactionEnded(), _culprit(part), away)
             if failure is None:
                 group.stands(part, touched=outcome.touched)
-                if group.wants_savepoint(now - began - outcome.inside):
+                if group.wants_savepoint(now - began - outcome.inside - outcome.computed):
                     yield from lane.context.moves.queue.savepoint()
                     group.saved()
                     now = lane.context.clock()

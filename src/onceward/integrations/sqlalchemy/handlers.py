@@ -16,6 +16,7 @@ from contextlib import (
     asynccontextmanager,
     closing,
     contextmanager,
+    suppress,
 )
 from functools import partial
 from typing import Any, NoReturn
@@ -59,6 +60,8 @@ class SqlAlchemy:
         self._sessions = _checked(providers.options.get("sessions"))
         self._lock = threading.Lock()
         self._engines: dict[bool, Engine] = {}
+        self._ready: dict[bool, Engine] = {}
+        """Those that know what their dialect asks a database."""
         self._making: dict[Any, Making] = {}
 
     def check(self, where: str, wanted: Any, *, is_async: bool) -> None:
@@ -74,6 +77,8 @@ class SqlAlchemy:
             raise ConfigurationError(f"{where}: SQLAlchemy has no dialect for the store {self._store.url!r}")
         if issubclass(wanted, Session | AsyncSession):
             self._maker(where, wanted)
+        with self._lock, suppress(ImportError):  # what is missing is told by the store, when it is used
+            self._engine(is_async=is_async)  # its dialect takes a while to import, and the first message need not wait
 
     def cause(self, error: BaseException) -> BaseException:
         """The driver's error in one of SQLAlchemy's.
@@ -97,7 +102,7 @@ class SqlAlchemy:
     @contextmanager
     def _connection(self, transaction: HandlerTransaction) -> Iterator[HandlerConnection]:
         tx = transaction.tx
-        connection = tx.opened() if _is_other(tx) else HandlerConnection(self._engine(), self._lent(tx, tx))
+        connection = tx.opened() if _is_other(tx) else HandlerConnection(self._ready_engine(), self._lent(tx, tx))
         try:
             yield connection
             check(connection.lent)
@@ -149,34 +154,43 @@ class SqlAlchemy:
             tx.count_matched()
         return LentTransaction(connection, tx)
 
-    def _engine(self, *, is_async: bool = False) -> Engine:
-        known = self._engines.get(is_async)
+    def _ready_engine(self, *, is_async: bool = False) -> Engine:
+        """An engine that knows what its dialect asks a database."""
+        known = self._ready.get(is_async)
         if known is not None:
             return known
         with self._lock:
-            if is_async not in self._engines:
-                self._engines[is_async] = self._made(is_async=is_async)
-            return self._engines[is_async]
+            if is_async not in self._ready:
+                engine = self._engine(is_async=is_async)
+                self._ask(engine)
+                self._ready[is_async] = engine
+            return self._ready[is_async]
 
     async def _async_engine(self) -> AsyncEngine:
-        known = self._engines.get(True)
+        known = self._ready.get(True)
         if known is None:
-            known = await asyncio.to_thread(self._engine, is_async=True)
+            known = await asyncio.to_thread(self._ready_engine, is_async=True)
         return AsyncEngine(known)
 
-    def _made(self, *, is_async: bool) -> Engine:
-        """An engine that has no connections, and knows what its dialect asks a database."""
-        dialect = self._store.dialect
-        url, options = _DIALECTS[dialect, is_async], _OPTIONS[dialect]
-        if is_async:
-            engine = create_async_engine(url, poolclass=NullPool, async_creator=_no_other, **options).sync_engine
-        else:
-            engine = create_engine(url, poolclass=NullPool, creator=_no_other, **options)
-        with self._store.raw() if dialect != "sqlite" else closing(sqlite3.connect(":memory:")) as connection:
+    def _engine(self, *, is_async: bool) -> Engine:
+        """An engine that has no connections. Under the lock."""
+        if is_async not in self._engines:
+            dialect = self._store.dialect
+            url, options = _DIALECTS[dialect, is_async], _OPTIONS[dialect]
+            if is_async:
+                engine = create_async_engine(url, poolclass=NullPool, async_creator=_no_other, **options).sync_engine
+            else:
+                engine = create_engine(url, poolclass=NullPool, creator=_no_other, **options)
+            self._engines[is_async] = engine
+        return self._engines[is_async]
+
+    def _ask(self, engine: Engine) -> None:
+        """What the dialect wants to know is asked on a connection of its own."""
+        raw = self._store.raw() if self._store.dialect != "sqlite" else closing(sqlite3.connect(":memory:"))
+        with raw as connection:
             lent = LentTransaction(connection, connection)
             engine.dialect.initialize(Connection(engine, lent, _has_events=False, _allow_autobegin=False))
             lent.over = True
-        return engine
 
     def _maker(self, where: str, wanted: Any) -> Making:
         """What makes Sessions of the class that is wanted, as the inbox was told to."""
