@@ -709,8 +709,8 @@ SELECT DISTINCT blob_name FROM {prefix}body WHERE blob_name IN :names
 
 -- name: sign_out
 -- Guard: the primary key; a session ends once.
-INSERT INTO {prefix}ended_session (session, until) VALUES (:session, {clock} + {microseconds seconds})
-ON DUPLICATE KEY UPDATE until = {prefix}ended_session.until
+INSERT INTO {prefix}ended_session (session, ends_at) VALUES (:session, {clock} + {microseconds seconds})
+ON DUPLICATE KEY UPDATE ends_at = {prefix}ended_session.ends_at
 
 -- name: stats
 -- Counts of the queue are counts of unfinished work, which is small; the rest are sums over groups.
