@@ -337,7 +337,7 @@ INSERT INTO {prefix}key_lock (key_hash) VALUES {values key_hashes} ON DUPLICATE 
 -- Guard: the transaction still has its fence (a savepoint, which is gone with the transaction), and every row still carries this claim; else
 -- the release, or the insert of a null into `messages`, fails, and everything the handlers did rolls back. The deletion is "done".
 RELEASE SAVEPOINT {identifier fence};
-SELECT coalesce(max(outgoing), 0) INTO @onceward_outgoing FROM {prefix}queue WHERE seq IN :seqs;
+SET @onceward_outgoing = (SELECT coalesce(max(outgoing), 0) FROM {prefix}queue WHERE seq IN :seqs);
 DELETE FROM {prefix}queue WHERE seq IN :seqs AND worker = :worker AND token = :token;
 INSERT INTO {prefix}run (worker, token, code_version, finished_at, first_seq, last_seq, seqs, messages, outgoing)
 VALUES (:worker, :token, :code_version, {clock}, :first, :last, :numbers, CASE WHEN ROW_COUNT() = :expected THEN :expected END, @onceward_outgoing)
@@ -463,7 +463,8 @@ WHERE worker = :worker AND token IS NOT NULL
 WITH RECURSIVE waiting (type) AS (
     SELECT min(unhandled_type) FROM {prefix}queue
     UNION ALL
-    SELECT (SELECT min(q.unhandled_type) FROM {prefix}queue q WHERE q.unhandled_type > w.type) FROM waiting w WHERE w.type IS NOT NULL
+    SELECT (SELECT q.unhandled_type FROM {prefix}queue q WHERE q.unhandled_type > w.type ORDER BY q.unhandled_type LIMIT 1)
+    FROM waiting w WHERE w.type IS NOT NULL
 )
 SELECT w.type, NULL FROM waiting w WHERE EXISTS (
     SELECT 1 FROM {prefix}queue q WHERE q.unhandled_type = w.type AND q.subscription IS NULL)
