@@ -122,3 +122,12 @@ def test_what_tidb_says(mode: str, expected: list[str]) -> None:
     found = [*findings._tidb({"version": "8.0.11-TiDB-v8.5.4", "tidb_txn_mode": mode})]
     assert [level for level, _, _ in found] == expected
     assert "CHECK is not enforced" in found[-1][1]
+
+
+@pytest.mark.parametrize("cache", [1, 1000])
+def test_on_tidb_numbers_are_drawn_one_by_one(cache: int) -> None:
+    """Drawn in blocks by each of several servers, they would not be in the order of arrival."""
+    made_by = (
+        f"CREATE TABLE `onceward_ledger` (...) COLLATE=utf8mb4_0900_bin /*T![auto_id_cache] AUTO_ID_CACHE={cache} */"
+    )
+    assert [level for level, _, _ in findings.numbering(made_by)] == ([] if cache == 1 else ["error"])
