@@ -204,7 +204,7 @@ MYSQL: tuple[Mutant, ...] = (
         file="stores/mysql/programs.py",
         old="(wanted[:half], wanted[half:]) if half else ():",
         new="():",
-        test=f"{PROGRAMS}::test_keys_that_others_have_locked_are_passed_over[others1-tidb]",
+        test=f"{PROGRAMS}::test_keys_that_others_have_locked_are_passed_over[tidb-others1]",
     ),
     _mutant(
         name="TiDB: numbers that are drawn in blocks are in order",
