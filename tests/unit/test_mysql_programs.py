@@ -86,6 +86,15 @@ def test_callers_hold_the_catalog_each_by_a_row_of_its_own_where_a_lock_is_not_s
     assert place > taken or taken == HOLDERS
 
 
+def test_a_transaction_that_receives_again_takes_no_other_row() -> None:
+    """Else one that receives many messages would hold all of them."""
+    server = Server("tidb", [3])
+    for _ in range(2 * HOLDERS):
+        server.perform("hold_catalog")
+    held = {text.partition("place = ")[2] for packet in server.asked for text in packet[-1:]}
+    assert len({one for one in held if not one.startswith("3 ")}) == 1
+
+
 def test_a_shared_lock_is_held_on_one_row() -> None:
     server = Server("mysql", [])
     server.perform("hold_catalog")
