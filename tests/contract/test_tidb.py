@@ -73,7 +73,7 @@ def test_callers_transactions_do_not_wait_for_each_other_and_a_change_of_subscri
     late.handle(type="order.sent")
     subscribing = threading.Thread(target=late.receive, args=("sent",), kwargs={"type": "order.sent"})
     subscribing.start()
-    waiting = "SELECT 1 FROM information_schema.data_lock_waits"
+    waiting = "SELECT 1 FROM information_schema.tidb_trx WHERE state = 'LockWaiting'"
     wait_until(lambda: bool(mariadb_server.administer(waiting)), message="the change to wait for a caller")
     for connection in callers:
         connection.commit()

@@ -97,6 +97,9 @@ _MOCK = {
 
 _TIDB = {
     "procedures": "TiDB has no stored procedures",
+    "SIGNAL": "TiDB has no SIGNAL, by which this case makes a commit fail",
+    "SERIALIZABLE": "TiDB refuses SERIALIZABLE",
+    "gap locks": "TiDB locks no gaps between rows, so the two do not wait for each other",
 }
 """What TiDB cannot do."""
 
