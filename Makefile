@@ -166,7 +166,7 @@ pictures: $(READY) ## Draw the README's picture, and record the demo as an anima
 	@$(BIN)/python -m proof.pictures
 	@$(BIN)/python -m proof.recording
 
-engines: servers ## Play the contract and a load on another server, and record it (QUICK=1: the load alone, without a record): make engines ENGINE=postgres13|postgres14|postgres16|postgres17|postgres18|failover|mysql|mariadb|mariadb11|galera|group|dynamodb|pulsar|redis|valkey
+engines: servers ## Play the contract and a load on another server, and record it (QUICK=1: the load alone, without a record): make engines ENGINE=postgres13|postgres14|postgres16|postgres17|postgres18|failover|mysql|mariadb|mariadb11|tidb|galera|group|dynamodb|pulsar|redis|valkey
 	@$(SCRATCH) WORKERS=$(WORKERS) $(BIN)/python -m engines $(ENGINE) $(if $(QUICK),--load,--json proof/figures/engine-$(ENGINE).json --page)
 
 hops: $(READY) ## Show which functions a message passes through, and renew that and the tree in CONTRIBUTING.md and docs/architecture.md

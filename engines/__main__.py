@@ -14,7 +14,7 @@ from engines.cases import ALONE, Cases
 from engines.dynamodb import dynamodb
 from engines.failover import failover
 from engines.load import Report
-from engines.mysql import galera, group, mariadb, mariadb11, mysql
+from engines.mysql import galera, group, mariadb, mariadb11, mysql, tidb
 from engines.postgres import postgres
 from engines.pulsar import pulsar
 from engines.redis import redis
@@ -36,6 +36,7 @@ ENGINES = {
     "mysql": Engine(cases.mysql("mysql"), mysql),
     "mariadb": Engine(cases.mysql(""), mariadb),
     "mariadb11": Engine(cases.mysql("mariadb11"), mariadb11),
+    "tidb": Engine(cases.mysql("tidb"), tidb),
     "galera": Engine(ALONE, galera),
     "group": Engine(ALONE, group),
     "dynamodb": Engine(cases.dynamodb(), dynamodb),

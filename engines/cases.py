@@ -53,9 +53,10 @@ def postgres(major: str) -> Cases:
 
 def mysql(server: str) -> Cases:
     """The shipped suite and what MySQL lets a handler do, on the server of its family that is named."""
-    tests = tuple(f"tests/contract/test_{one}.py" for one in ("store_suite", "mysql_guards", "mysql_callers"))
+    files = ("store_suite", "mysql_guards", "mysql_callers", *(["tidb"] if server == "tidb" else []))
+    tests = tuple(f"tests/contract/test_{one}.py" for one in files)
     environment = {"ONCEWARD_MYSQL": server, "ONCEWARD_STORES": "all"}
-    return Cases("the shipped suite, guards and callers", tests, "mariadb or mysql", environment)
+    return Cases("the shipped suite, guards and callers", tests, "mariadb or mysql or tidb", environment)
 
 
 def redis(*, valkey: bool = False) -> Cases:

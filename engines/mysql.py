@@ -9,7 +9,7 @@ from engines.load import MESSAGES, Load, Report
 from onceward import Inbox
 from tests.servers import FaultProxy
 from tests.servers.mariadb import MariadbServer
-from tests.servers.mysql import GaleraCluster, GroupCluster, Mariadb11Server, MysqlServer
+from tests.servers.mysql import GaleraCluster, GroupCluster, Mariadb11Server, MysqlServer, TidbServer
 from tests.waiting import wait_until
 
 
@@ -26,6 +26,11 @@ def mariadb11() -> Report:
 def mysql() -> Report:
     """MySQL 8."""
     return _report(MysqlServer)
+
+
+def tidb() -> Report:
+    """One TiDB."""
+    return _report(TidbServer)
 
 
 def galera() -> Report:

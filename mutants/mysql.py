@@ -12,6 +12,7 @@ CALLERS = "tests/contract/test_mysql_callers.py"
 CANCELLED = "tests/contract/test_mysql_cancellation.py"
 OPERATORS = "tests/contract/test_mysql_operators.py"
 SETTINGS = "tests/contract/test_mysql_settings.py"
+PROGRAMS = "tests/unit/test_mysql_programs.py"
 SUITE = "tests/contract/test_store_suite.py::TestStores"
 
 _mutant = partial(Mutant, store="mysql")
@@ -96,7 +97,7 @@ MYSQL: tuple[Mutant, ...] = (
     _mutant(
         name="MySQL: a caller's older view does not see a copy",
         file="stores/mysql/joined.py",
-        old='latest = _LATEST if self._keeps_view else b""',
+        old='latest = WORDS[self._statements.server]["shared"].encode() if self._keeps_view else b""',
         new='latest = b""',
         test=f"{CALLERS}::test_what_came_after_the_callers_view_began_is_known",
     ),
@@ -190,5 +191,26 @@ MYSQL: tuple[Mutant, ...] = (
         old='    if consistency == "EVENTUAL":\n',
         new='    if consistency == "NEVER":\n',
         test=f"{SETTINGS}::test_what_clusters_say[group]",
+    ),
+    _mutant(
+        name="TiDB: what it reads past is believed to be locked",
+        file="stores/statements.py",
+        old='"tried": "FOR UPDATE NOWAIT"}',
+        new='"tried": "FOR UPDATE SKIP LOCKED"}',
+        test=f"{PROGRAMS}::test_nothing_that_tidb_reads_past_is_said_to_it",
+    ),
+    _mutant(
+        name="TiDB: one key that is held keeps all others from running",
+        file="stores/mysql/programs.py",
+        old="(wanted[:half], wanted[half:]) if half else ():",
+        new="():",
+        test=f"{PROGRAMS}::test_keys_that_others_have_locked_are_passed_over[tidb-others1]",
+    ),
+    _mutant(
+        name="TiDB: numbers that are drawn in blocks are in order",
+        file="stores/mysql/findings.py",
+        old='if "AUTO_ID_CACHE=1 " not in made_by:',
+        new='if "AUTO_ID_CACHE=1" not in made_by:',
+        test=f"{SETTINGS}::test_on_tidb_numbers_are_drawn_one_by_one[1000]",
     ),
 )

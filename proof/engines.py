@@ -47,6 +47,12 @@ STATEMENTS = {
     **dict.fromkeys(("postgres13", "postgres14", "postgres16", "postgres17", "postgres18"), _POSTGRES),
     "failover": Statement(_SQL, "yes", "a **synchronous** standby"),
     **dict.fromkeys(("mysql", "mariadb", "mariadb11"), _MYSQL),
+    "tidb": Statement(
+        _SQL,
+        "yes: the tables have `AUTO_ID_CACHE` 1",
+        "TiKV's word: one server with TiDB's own store shows its transactions and locks, and **no loss of a node**; "
+        "pessimistic transactions, which onceward sets in its sessions and demands of callers",
+    ),
     "galera": Statement(
         f"{_SQL}, whichever server is written",
         "for what onceward's own sessions receive; for `receive(tx=...)` through one server alone",

@@ -127,9 +127,9 @@ def _mariadb() -> MariadbServer:
     which = os.environ.get("ONCEWARD_MYSQL")
     if not which:
         return MariadbServer()
-    from tests.servers.mysql import Mariadb11Server, MysqlServer  # noqa: PLC0415 - of `make engines` alone
+    from tests.servers.mysql import Mariadb11Server, MysqlServer, TidbServer  # noqa: PLC0415 - of `make engines` alone
 
-    return {"mysql": MysqlServer, "mariadb11": Mariadb11Server}[which]()
+    return {"mysql": MysqlServer, "mariadb11": Mariadb11Server, "tidb": TidbServer}[which]()
 
 
 @pytest.fixture(scope="session")

@@ -87,7 +87,10 @@ def caller(shop: Shop, driver: str, **options: Any) -> Iterator[Caller]:
         one.connection.close()
 
 
-@pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
+@pytest.mark.parametrize(
+    "isolation",
+    ["READ COMMITTED", "REPEATABLE READ", pytest.param("SERIALIZABLE", marks=pytest.mark.needs("SERIALIZABLE"))],
+)
 def test_a_message_is_there_if_and_only_if_the_caller_commits(shop: Shop, driver: str, isolation: str) -> None:
     with caller(shop, driver) as own:
         own.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}")
@@ -177,6 +180,7 @@ def test_a_call_that_failed_in_the_middle_leaves_nothing(shop: Shop, driver: str
     assert shop.effects() == ["m0", "m1", *(["own"] if before else [])]
 
 
+@pytest.mark.needs("gap locks")
 def test_a_deadlock_takes_the_callers_own_rows_and_says_so(shop: Shop, driver: str) -> None:
     """The server has undone the whole transaction: a caller that reads the error knows what a commit would lack."""
     shop.receive("m0")

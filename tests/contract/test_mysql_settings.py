@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from onceward import ConfigurationError, Inbox, Message
+from onceward import Inbox, Message
 from onceward.admin import guarantees
 from onceward.admin.doctor import examine
 from onceward.stores.mysql import findings
-from onceward.stores.mysql.store import refuse_tidb
 from tests.servers import MariadbServer
 
 
@@ -114,8 +113,21 @@ def test_what_clusters_say(said: dict[str, Any], expected: list[tuple[str, str]]
     ]
 
 
-def test_tidb_is_refused_with_the_reason() -> None:
-    """It speaks of itself as MySQL, and would fail in the middle of the tables."""
-    refuse_tidb("8.0.33")
-    with pytest.raises(ConfigurationError, match="TiDB refuses its tables"):
-        refuse_tidb("8.0.11-TiDB-v8.5.4")
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [("pessimistic", ["ok", "ok"]), ("optimistic", ["ok", "warning", "ok"]), ("", ["ok", "warning", "ok"])],
+)
+def test_what_tidb_says(mode: str, expected: list[str]) -> None:
+    """`make engines ENGINE=tidb` looks at a real one (test_tidb.py)."""
+    found = [*findings._tidb({"version": "8.0.11-TiDB-v8.5.4", "tidb_txn_mode": mode})]
+    assert [level for level, _, _ in found] == expected
+    assert "CHECK is not enforced" in found[-1][1]
+
+
+@pytest.mark.parametrize("cache", [1, 1000])
+def test_on_tidb_numbers_are_drawn_one_by_one(cache: int) -> None:
+    """Drawn in blocks by each of several servers, they would not be in the order of arrival."""
+    made_by = (
+        f"CREATE TABLE `onceward_ledger` (...) COLLATE=utf8mb4_0900_bin /*T![auto_id_cache] AUTO_ID_CACHE={cache} */"
+    )
+    assert [level for level, _, _ in findings.numbering(made_by)] == ([] if cache == 1 else ["error"])

@@ -175,7 +175,7 @@ def test_signing_out_ends_the_session_in_every_process(inbox: Inbox) -> None:
             assert later.get_with(copied, "/").status_code == 303
             assert later.post("/logout").status_code == 303  # without a session
         with inbox.transaction() as tx:
-            tx.execute("UPDATE onceward_ended_session SET until = 0")
+            tx.execute("UPDATE onceward_ended_session SET ends_at = 0")
         assert other.post("/logout").status_code == 303
         with inbox.transaction() as tx:
             assert tx.execute("SELECT count(*) FROM onceward_ended_session").fetchone()[0] == 1  # the old one is swept

@@ -205,27 +205,53 @@ def pubsub_emulator() -> Path | None:
 
 
 def pstest_program() -> Path:
-    """The Pub/Sub fake of Google's Go client as a program, built once and kept for later runs."""
+    """The Pub/Sub fake of Google's Go client as a program."""
     program = _cache() / f"pstest-{PSTEST}"
+
+    def build(go: Callable[..., None], folder: Path) -> None:
+        shutil.copy(Path(__file__).with_name("pstest.go"), folder / "main.go")
+        go("mod", "init", "pstest")
+        go("get", f"cloud.google.com/go/pubsub/v2/pstest@v{PSTEST}")
+        go("build", "-o", "built", ".")
+
+    return _built(program, build)
+
+
+TIDB = "8.5.4"
+
+
+def tidb_program() -> Path:
+    """The `tidb-server` program with its own store, for one process: seven minutes of a processor, once."""
+    program = _cache() / f"tidb-{TIDB}"
+
+    def build(go: Callable[..., None], folder: Path) -> None:
+        shutil.copy(Path(__file__).with_name("tidb.mod"), folder / "go.mod")
+        named = f"-X github.com/pingcap/tidb/pkg/parser/mysql.TiDBReleaseVersion=v{TIDB}"
+        flags = ("-buildvcs=false", "-mod=mod", "-p=2", "-ldflags", f"-s -w -checklinkname=0 {named}")
+        go("build", *flags, "-o", "built", "github.com/pingcap/tidb/cmd/tidb-server")
+
+    return _built(program, build)
+
+
+def _built(program: Path, build: Callable[[Callable[..., None], Path], None]) -> Path:
+    """A program in Go, built once as `built` in the folder, and kept for later runs."""
     if program.exists():
         return program
     go = ensure("golang-go", probe=lambda: _find("go"))
+    # A Go that is too old for the module fetches a newer one by itself.
+    environment = {**os.environ, "GOTOOLCHAIN": "auto"}
     with _only_one(), tempfile.TemporaryDirectory(dir=_cache(), prefix="building-") as building:
+
+        def run(*command: str) -> None:
+            done = subprocess.run(
+                [go, *command], cwd=building, env=environment, capture_output=True, text=True, check=False
+            )
+            if done.returncode:
+                raise ServerMissing(f"`go {' '.join(command)}` for {program.name} failed:\n{done.stdout}{done.stderr}")
+
         if not program.exists():
-            shutil.copy(Path(__file__).with_name("pstest.go"), Path(building, "main.go"))
-            # A Go that is too old for the module fetches a newer one by itself.
-            environment = {**os.environ, "GOTOOLCHAIN": "auto"}
-            for command in (
-                ["mod", "init", "pstest"],
-                ["get", f"cloud.google.com/go/pubsub/v2/pstest@v{PSTEST}"],
-                ["build", "-o", "pstest", "."],
-            ):
-                done = subprocess.run(
-                    [go, *command], cwd=building, env=environment, capture_output=True, text=True, check=False
-                )
-                if done.returncode:
-                    raise ServerMissing(f"`go {' '.join(command)}` for Pub/Sub failed:\n{done.stdout}{done.stderr}")
-            Path(building, "pstest").rename(program)
+            build(run, Path(building))
+            Path(building, "built").rename(program)
     return program
 
 

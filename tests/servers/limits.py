@@ -95,6 +95,14 @@ _MOCK = {
     "refusal": "librdkafka's mock cluster makes a topic that is asked for",
 }
 
+_TIDB = {
+    "procedures": "TiDB has no stored procedures",
+    "SIGNAL": "TiDB has no SIGNAL, by which this case makes a commit fail",
+    "SERIALIZABLE": "TiDB refuses SERIALIZABLE",
+    "gap locks": "TiDB locks no gaps between rows, so the two do not wait for each other",
+}
+"""What TiDB cannot do."""
+
 
 def why_not(item: pytest.Item) -> str:
     """Why a case cannot be played in this run; empty if it can."""
@@ -107,6 +115,8 @@ def why_not(item: pytest.Item) -> str:
         return absent
     if "peers" in needs:
         return peer_missing(item)
+    if tidb := _on_tidb(needs):
+        return tidb
     if another := _of_another_run(item, needs) or _in_java(item, broker):
         return another
     cannot: dict[str, str] = {}
@@ -120,6 +130,13 @@ def why_not(item: pytest.Item) -> str:
         if broker == "kafka":
             cannot["proxy"] = "your Kafka advertises its own address, past any proxy"
     return next((cannot[need] for need in sorted(needs) if need in cannot), "")
+
+
+def _on_tidb(needs: Collection[str]) -> str:
+    """Why a case is not played where TiDB is, or is not, the server of MySQL's family."""
+    if os.environ.get("ONCEWARD_MYSQL") == "tidb":
+        return next((_TIDB[need] for need in sorted(needs) if need in _TIDB), "")
+    return "TiDB takes minutes to build (make engines ENGINE=tidb plays it)" if "TiDB" in needs else ""
 
 
 def _in_java(item: pytest.Item, broker: str) -> str:

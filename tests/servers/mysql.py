@@ -1,4 +1,4 @@
-"""A private MySQL 8 and a private MariaDB 11.4, fetched with Maven, and clusters of three of each kind."""
+"""A private MySQL 8 and MariaDB 11.4, fetched with Maven, clusters of three of each kind, and a private TiDB."""
 
 from __future__ import annotations
 
@@ -55,6 +55,23 @@ class Mariadb11Server(MariadbServer):
         options = [f"--basedir={self._home}", "--auth-root-authentication-method=normal", "--skip-test-db"]
         script = self._home / "scripts" / "mariadb-install-db"
         self._process.run(script, "--no-defaults", f"--datadir={self.folder}/data", *options)
+
+
+class TidbServer(MariadbServer):
+    """A TiDB of one's own: one process, with the store that TiDB tests itself on in place of TiKV."""
+
+    name = "TiDB"
+    ready = "server is running MySQL protocol"
+    version_option = "-V"
+    version_text = r"Release Version: v(\d+\.\d+\.\d+)"
+
+    def __init__(self) -> None:
+        super().__init__(program=install.tidb_program())
+
+    def command(self, port: int) -> Sequence[str | Path]:
+        settings = self.write("config.toml", '[status]\nreport-status = false\n[performance]\nstats-lease = "0"\n')
+        where = [f"--path={self.folder}/data", f"--socket={self.folder}/s.sock", "--host=127.0.0.1", "-P", str(port)]
+        return [self._program, "--store=unistore", "--config", settings, *where]
 
 
 class GroupCluster:

@@ -10,6 +10,7 @@ tokens:
 - `{in type x}`, in what is shared: is one of the list x, whose elements have this type
 
 - `{table}` and `{counted}`, behind a table of MySQL: how it keeps its rows, and that it counts them
+- `{shared}`, `{skipping}` and `{tried}`, behind a query of MySQL: how rows are locked (mysql.sql has what each means)
 
 In what is shared `:x` is the parameter x; PostgreSQL alone is told its type, where one stands behind it (`:x::bigint`).
 A name in double quotes is quoted as the database wants it. A dialect's own statement takes the place of the shared one
@@ -34,7 +35,7 @@ _COMMENT = re.compile(r"^\s*--[^\n]*\n?", re.MULTILINE)
 _STATEMENT = re.compile(r"(?:\$\$.*?\$\$|;(?!\s*(?:\n|\Z))|[^;$]|\$)+", re.DOTALL)
 # Not in a literal, where it is a part of a name; but for the one that names a sequence.
 _NAME = re.compile(r"(?<!')(?<!INDEX \()\{prefix\}|(?<=nextval\(')\{prefix\}")
-_TOKEN = re.compile(r"\{(now|clock|second|microseconds|table|counted)(?: (\w+))?\}")
+_TOKEN = re.compile(r"\{(now|clock|second|microseconds|table|counted|shared|skipping|tried)(?: (\w+))?\}")
 _LIST = re.compile(r"\{in (\w+) (\w+)\}")
 _QUOTED = re.compile(r'"(\w+)"')
 _PARAMETER = re.compile(r"(?<![:\w]):(\w+)(::\w+)?")
@@ -73,22 +74,28 @@ WORDS = {
         # Compared byte by byte, trailing spaces included: each server has another name for that, and reads its own.
         "table": _BY_BYTES,
         "counted": f"{_BY_BYTES} /*T! AUTO_ID_CACHE 1 */",
+        "shared": "LOCK IN SHARE MODE",
+        "skipping": "FOR UPDATE SKIP LOCKED",
+        "tried": "FOR UPDATE SKIP LOCKED",
     },
 }
+WORDS["tidb"] = WORDS["mysql"] | {"shared": "FOR UPDATE", "skipping": "FOR UPDATE", "tried": "FOR UPDATE NOWAIT"}
+"""A server that understands the files of MySQL otherwise."""
 _SQL = Path(__file__).with_name("sql")
 
 
 @cache
-def load(dialect: str, prefix: str, schema: str = "") -> dict[str, tuple[str, ...]]:
+def load(dialect: str, prefix: str, schema: str = "", server: str = "") -> dict[str, tuple[str, ...]]:
     """The statements of a dialect by name; a section may hold several, which run in order.
 
-    `schema`, quoted where it needs to be, is where the tables are; without it they are found by the search path.
+    `schema`, quoted where it needs to be, is where the tables are; without it they are found by the search path. A
+    `server` may have words of its own.
     """
     shared = {name: _spoken(text, dialect) for name, text in sections("portable").items()}
     found = shared | sections(dialect)
     if schema:
         found = {name: _NAME.sub(lambda _: f"{schema}.{{prefix}}", text) for name, text in found.items()}
-    return {name: _statements(text, dialect, prefix) for name, text in found.items()}
+    return {name: _statements(text, server or dialect, prefix) for name, text in found.items()}
 
 
 def sections(file: str) -> dict[str, str]:

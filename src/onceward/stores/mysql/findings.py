@@ -16,7 +16,8 @@ _SMALL_PACKET = 16 << 20
 def of(said: Mapping[str, Any], pool: int, workers: int, destinations: int) -> list[Finding]:
     """Each as (level, what is so, what to do)."""
     given = {name.lower(): str(value) for name, value in said.items()}
-    return [*_durability(given), *_kind(given), *_modes(given), _room(given, pool, workers, destinations)]
+    kind = _tidb(given) if is_tidb(given["version"]) else (*_durability(given), *_kind(given))
+    return [*kind, *_modes(given), _room(given, pool, workers, destinations)]
 
 
 def _durability(said: Mapping[str, str]) -> Iterator[Finding]:
@@ -38,6 +39,33 @@ def _durability(said: Mapping[str, str]) -> Iterator[Finding]:
         yield "error", "this server is a read-only replica", "connect to the primary"
     if said.get("innodb_doublewrite", "ON") == "OFF":
         yield "error", "innodb_doublewrite is off: a crash of the machine can destroy tables", "turn it on"
+
+
+def is_tidb(version: str) -> bool:
+    """Whether a server is TiDB, which speaks of itself as MySQL."""
+    return "TiDB" in version
+
+
+def _tidb(said: Mapping[str, str]) -> Iterator[Finding]:
+    yield "ok", f"TiDB {said['version']}, default transactions are {said.get('tidb_txn_mode') or 'optimistic'}", ""
+    if said.get("tidb_txn_mode") != "pessimistic":
+        yield (
+            "warning",
+            "tidb_txn_mode is not pessimistic: tx= refuses callers' transactions (onceward's own sessions set it)",
+            "SET GLOBAL tidb_txn_mode = 'pessimistic'",
+        )
+    if said.get("tidb_enable_check_constraint", "OFF") != "ON":
+        yield "ok", "CHECK is not enforced (tidb_enable_check_constraint); onceward does not rely on it", ""
+
+
+def numbering(made_by: str) -> Iterator[Finding]:
+    """Of a table whose numbers are the order of messages, by what would make it again on TiDB."""
+    if "AUTO_ID_CACHE=1 " not in made_by:
+        yield (
+            "error",
+            "the ledger does not have AUTO_ID_CACHE 1: servers draw its numbers in blocks, and order per key is lost",
+            "make the tables anew with `onceward migrate` in another database: it cannot be changed later",
+        )
 
 
 def _kind(said: Mapping[str, str]) -> Iterator[Finding]:

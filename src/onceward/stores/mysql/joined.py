@@ -18,12 +18,11 @@ from onceward.flow import Each, Query, run_async, run_sync
 from onceward.stores.mysql.failures import is_of_driver, translated
 from onceward.stores.mysql.guard import Guard
 from onceward.stores.mysql.programs import Ask, Program, Rows, Tail, performed
-from onceward.stores.mysql.session import Named
-from onceward.stores.mysql.statement import literal, packets, plain_literal
+from onceward.stores.mysql.statement import Named, literal, packets, plain_literal
 from onceward.stores.mysql.wire import IN_TRANSACTION, send, send_async, whole
+from onceward.stores.statements import WORDS
 
-_ASKED = "SELECT @@sql_mode, @@character_set_client, @@max_allowed_packet, @@{}, connection_id()"
-_LATEST = b"LOCK IN SHARE MODE"
+_ASKED = "SELECT @@sql_mode, @@character_set_client, @@max_allowed_packet, @@{}, {}"
 
 
 class _Joined:
@@ -47,10 +46,16 @@ class _Joined:
 
     def _question(self) -> str:
         flavour = str(self.connection.get_server_info())
-        return _ASKED.format("tx_isolation" if "maria" in flavour.lower() else "transaction_isolation")
+        isolation = "tx_isolation" if "maria" in flavour.lower() else "transaction_isolation"
+        return _ASKED.format(isolation, "@@tidb_txn_mode" if self._statements.is_tidb else "'pessimistic'")
 
-    def _learn(self, mode: Any, charset: Any, largest: int, isolation: Any) -> None:
-        mode, charset, isolation = (_text(one) for one in (mode, charset, isolation))
+    def _learn(self, mode: Any, charset: Any, largest: int, isolation: Any, locking: Any) -> None:
+        mode, charset, isolation, locking = (_text(one) for one in (mode, charset, isolation, locking))
+        if locking != "pessimistic":
+            raise ConfigurationError(
+                "tx= is on a connection to TiDB whose transactions are optimistic: it would hold no lock before its "
+                "commit; SET SESSION tidb_txn_mode = 'pessimistic' before the transaction begins"
+            )
         if charset != "utf8mb4":
             raise ConfigurationError(
                 f"tx= is on a connection in {charset}, in which not every text can be sent; connect with "
@@ -79,7 +84,7 @@ class _Joined:
         if isinstance(request, Each) and not records:
             return Tail()
         params = dict(request.shared if isinstance(request, Each) else request.params)
-        latest = _LATEST if self._keeps_view else b""
+        latest = WORDS[self._statements.server]["shared"].encode() if self._keeps_view else b""
         ask = Ask(self._statements, request.name, params, records, self._write, latest, self._keeps_view)
         return (yield from performed(ask))
 
@@ -105,7 +110,7 @@ class JoinedSession(_Joined):
         requests = request if isinstance(request, tuple) else (request,)
         try:
             if not self._largest:
-                self._learn(*self._rows(self._question().encode())[0][:4])
+                self._learn(*self._rows(self._question().encode())[0])
             answers = run_sync(self._exchange(requests), self._send)  # type: ignore[arg-type] # packets, not requests
         except Exception as error:
             if not is_of_driver(error):
@@ -138,7 +143,7 @@ class AsyncJoinedSession(_Joined):
         requests = request if isinstance(request, tuple) else (request,)
         try:
             if not self._largest:
-                self._learn(*(await self._rows(self._question().encode()))[0][:4])
+                self._learn(*(await self._rows(self._question().encode()))[0])
             answers = await run_async(self._exchange(requests), self._send)  # type: ignore[arg-type] # as above
         except Exception as error:
             if not is_of_driver(error):

@@ -8,7 +8,7 @@ fence, which is gone with the transaction, and `finish` releases it before it ch
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -19,10 +19,9 @@ from onceward.stores.dry_run import DryRunResult
 from onceward.stores.mysql import dry_run
 from onceward.stores.mysql.failures import DRIVER, is_infrastructure, swallowed, translated
 from onceward.stores.mysql.programs import BEFORE_BEGIN, Ask, Program, Rows, Tail, performed
-from onceward.stores.mysql.statement import Statement, identifier, literal, plain_literal
+from onceward.stores.mysql.statement import Named, identifier, literal, plain_literal
 from onceward.stores.mysql.wire import BEGIN, COMMIT, IN_TRANSACTION, NO_BACKSLASH, ROLLBACK, send, send_async
 
-Named = Mapping[str, Sequence[Statement]]
 _FENCE = b"SAVEPOINT "
 
 
@@ -53,7 +52,7 @@ class _MysqlSession:
     def _exchange(self, requests: Sequence[Any]) -> Generator[Sequence[bytes], list[Rows], list[Any]]:
         """The statements of requests, as few packets as what is read in between allows; then the answers."""
         answers: list[Any] = [[] for _ in requests]
-        waiting: list[bytes] = []
+        waiting = self._ahead(requests)
         tails: list[tuple[int, int, Tail]] = []
 
         def settle(rows: list[Rows]) -> None:
@@ -62,18 +61,20 @@ class _MysqlSession:
             waiting.clear()
             tails.clear()
 
-        if self.connection.pending_begin is not None or isinstance(requests[0], Begin):
-            for request in requests:
-                if isinstance(request, Each) and request.name == BEFORE_BEGIN:
-                    first = Ask(self._statements, request.name, {}, request.records, self._write())
-                    waiting += [first.part(0), COMMIT]
         for index, request in enumerate(requests):
+            waiting += self._before(request)
             program = self._program(request)
             try:
                 wanted = next(program)
                 while True:
                     start = len(waiting)
-                    rows = yield [*waiting, *wanted]
+                    try:
+                        rows = yield [*waiting, *wanted]
+                    except DRIVER as error:
+                        if waiting:
+                            raise
+                        wanted = program.throw(error)  # it may have tried what others have
+                        continue
                     settle(rows)
                     wanted = program.send(rows[start:])
             except StopIteration as stop:
@@ -82,15 +83,28 @@ class _MysqlSession:
         settle((yield list(waiting)) if waiting else [])
         return answers
 
+    def _ahead(self, requests: Sequence[Any]) -> list[bytes]:
+        """What is committed before the transaction of these requests begins."""
+        if self.connection.pending_begin is None and not isinstance(requests[0], Begin):
+            return []
+        asked = [one for one in requests if isinstance(one, Each) and one.name == BEFORE_BEGIN]
+        write = self._write()
+        made = [Ask(self._statements, one.name, {}, one.records, write).part(0) for one in asked]
+        return [each for one in made for each in (one, COMMIT)]
+
+    def _before(self, request: Any) -> list[bytes]:
+        """What begins the transaction, or puts right what a handler has left, before the statements of a request."""
+        if not isinstance(request, Query | Each) or (isinstance(request, Each) and not request.records):
+            return []
+        return [*self.connection.take_pending_begin(), *self._guarded(request.name)]
+
     def _program(self, request: Any) -> Program:
         if isinstance(request, Query | Each):
             records = request.records if isinstance(request, Each) else ()
             if isinstance(request, Each) and not records:
                 return Tail()
             params = dict(request.shared if isinstance(request, Each) else request.params)
-            ask = Ask(self._statements, request.name, params, records, self._write())
-            opening = self.connection.take_pending_begin()
-            return (yield from _after(opening, self._guarded(request.name), performed(ask)))
+            return (yield from performed(Ask(self._statements, request.name, params, records, self._write())))
         if isinstance(request, Begin):
             self.connection.begins(self._opening(request))
             return Tail()
@@ -162,27 +176,6 @@ class _MysqlSession:
 
     def _translated(self, error: BaseException) -> StoreError | ContractViolation:
         return translated(error, closed=self.connection.closed)
-
-
-def _after(opening: list[bytes], settings: list[bytes], program: Program) -> Program:
-    """A program behind what begins its transaction."""
-    before = [*opening, *settings]
-    if not before:
-        return (yield from program)
-    try:
-        wanted = next(program)
-    except StopIteration as stop:
-        tail: Tail = stop.value
-        count = len(before)
-        return Tail([*before, *tail.statements], lambda rows: tail.answered(rows[count:]))
-    rows = yield [*before, *wanted]
-    rows = rows[len(before) :]
-    while True:
-        try:
-            wanted = program.send(rows)
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return] # StopIteration cannot carry the type
-        rows = yield wanted
 
 
 class MysqlSession(_MysqlSession):

@@ -17,6 +17,7 @@ _TOKEN = re.compile(
     r"\{(?P<kind>rows|fresh|union|values|identifier) (?P<inner>[^{}]*)\}|\{(?P<latest>latest)\}"
     r"|(?<![\w:]):(?P<name>[a-z_]\w*)"
 )
+TIDB = "tidb"
 _JOINED = {"rows": b", ", "fresh": b", ", "union": b" UNION ALL "}
 
 Params = Mapping[str, Any]
@@ -121,6 +122,19 @@ def _special(  # noqa: PLR0913, PLR0917 - the parts of `rendered`
         return b", ".join([b"(%s)" % write(one) for one in params[inner]])
     each = records or (params,)
     return _JOINED[kind].join([inner.rendered({**params, **record}, write) for record in each])
+
+
+class Named(dict[str, Sequence[Statement]]):
+    """Statements by name, in the words of a server."""
+
+    def __init__(self, texts: Mapping[str, Sequence[str]], server: str) -> None:
+        super().__init__({name: [Statement.of(part) for part in parts] for name, parts in texts.items()})
+        self.server = server
+
+    @property
+    def is_tidb(self) -> bool:
+        """Whether a row that is tried and is locked is an error; elsewhere it is left out."""
+        return self.server == TIDB
 
 
 PACKET = 1 << 20

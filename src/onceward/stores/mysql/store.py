@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import cached_property
 from typing import Any
 
 from pymysql.constants import CLIENT
@@ -26,7 +27,7 @@ from onceward.stores.mysql.joined import (
 from onceward.stores.mysql.polling import PollingListener
 from onceward.stores.mysql.pools import Pools
 from onceward.stores.mysql.session import OWN_SETTINGS, AsyncMysqlSession, MysqlSession
-from onceward.stores.mysql.statement import Statement
+from onceward.stores.mysql.statement import TIDB, Named
 from onceward.stores.mysql.wire import send, send_async
 from onceward.stores.protocol import EVERYTHING, TimeLimits
 from onceward.stores.relational import RelationalMoves
@@ -48,13 +49,8 @@ _NOT_UNDONE = (
 _IS_GALERA = b"SHOW VARIABLES LIKE 'wsrep_on'"
 
 
-def refuse_tidb(version: str) -> None:
-    """Raise `ConfigurationError` on TiDB, which speaks of itself as MySQL."""
-    if "TiDB" in version:
-        raise ConfigurationError(
-            f"{version} cannot keep an inbox yet: TiDB refuses its tables and its recursive queries. Use MySQL 8 or "
-            "MariaDB"
-        )
+_OF_TIDB = (b"SET SESSION tidb_txn_mode = 'pessimistic'",)
+"""A lock is taken when it is asked for, and not at the commit."""
 
 
 class MysqlStore:
@@ -69,8 +65,7 @@ class MysqlStore:
         self.url, self.prefix, self._pool_size = url, prefix, pool
         self.address = Address.of(url)
         self._secure = self.address.secure()
-        named = load(self.dialect, prefix, self.address.schema)
-        self._statements = {name: [Statement.of(part) for part in parts] for name, parts in named.items()}
+        self._statements = self._named(self.dialect)
         self._lock = threading.Lock()
         self._newer: list[str] | None = None
         self._is_galera: bool | None = None
@@ -81,6 +76,17 @@ class MysqlStore:
         self._pid = os.getpid()
         self._pools = Pools(self._pool_size, self._session, self._async_session)
         self._wakes: set[Callable[[], None]] = set()
+
+    def _named(self, server: str) -> Named:
+        return Named(load(self.dialect, self.prefix, self.address.schema, server), server)
+
+    @cached_property
+    def _of_tidb(self) -> Named:
+        return self._named(TIDB)
+
+    def _spoken(self, version: str) -> Named:
+        """The statements in the words of a server."""
+        return self._of_tidb if findings.is_tidb(version) else self._statements
 
     def moves(self, limits: TimeLimits) -> RelationalMoves:
         """What steps may ask of it."""
@@ -98,8 +104,9 @@ class MysqlStore:
             )
             ((version, which, largest),) = send(connection, _OPENING)[-1]
             connection.__dict__.update(number=which, largest=largest, flavour=version, is_changed=False)
-            refuse_tidb(version)
-            if self._knows_galera(version, lambda sql: send(connection, [sql])[0]):
+            if findings.is_tidb(version):
+                send(connection, _OF_TIDB)
+            elif self._knows_galera(version, lambda sql: send(connection, [sql])[0]):
                 send(connection, _GALERA)
             send(connection, [b"COMMIT"])
         except BaseException as error:
@@ -129,8 +136,9 @@ class MysqlStore:
             await connection.connect()
             ((version, which, largest),) = (await send_async(connection, _OPENING))[-1]
             connection.__dict__.update(number=which, largest=largest, flavour=version, is_changed=False)
-            refuse_tidb(version)
-            if self._is_galera:
+            if findings.is_tidb(version):
+                await send_async(connection, _OF_TIDB)
+            elif self._is_galera:
                 await send_async(connection, _GALERA)
             await send_async(connection, [b"COMMIT"])
         except BaseException as error:  # also a cancellation: nobody else knows the connection yet
@@ -152,11 +160,12 @@ class MysqlStore:
             connection.force_close()
 
     def _session(self) -> MysqlSession:
-        return MysqlSession(self._statements, self.open_connection(), reopen=self.open_connection)
+        connection = self.open_connection()
+        return MysqlSession(self._spoken(connection.flavour), connection, reopen=self.open_connection)
 
     async def _async_session(self) -> AsyncMysqlSession:
         connection = await self.open_async_connection()
-        return AsyncMysqlSession(self._statements, connection, reopen=self.open_async_connection)
+        return AsyncMysqlSession(self._spoken(connection.flavour), connection, reopen=self.open_async_connection)
 
     def connect(self) -> MysqlSession:
         self.check_schema()
@@ -217,7 +226,7 @@ class MysqlStore:
             )
         check_open(tx)
         self.check_schema()
-        return JoinedSession(self._statements, tx)
+        return JoinedSession(self._spoken(str(tx.get_server_info())), tx)
 
     def async_join(self, tx: Any) -> AsyncJoinedSession:
         if not is_async_driver(tx):
@@ -227,7 +236,7 @@ class MysqlStore:
             )
         check_open(tx)
         self.check_schema()
-        return AsyncJoinedSession(self._statements, tx)
+        return AsyncJoinedSession(self._spoken(str(tx.get_server_info())), tx)
 
     @contextmanager
     def raw(self) -> Iterator[PlainConnection]:
@@ -286,7 +295,9 @@ class MysqlStore:
             said: dict[str, Any] = dict(row for rows in send(connection, asked) for row in rows)
             workers = send(connection, [f"SELECT count(*) FROM {self.prefix}worker".encode()])[0][0][0]
             unsafe = [name for (name,) in send(connection, [_NOT_UNDONE])[0]]
-        return [*findings.of(said, self._pool_size, workers, destinations), *findings.tables(unsafe)]
+            made_by = send(connection, [f"SHOW CREATE TABLE {self.prefix}ledger".encode()])[0][0][1]
+            numbering = findings.numbering(made_by) if findings.is_tidb(connection.flavour) else ()
+        return [*findings.of(said, self._pool_size, workers, destinations), *numbering, *findings.tables(unsafe)]
 
     def close(self) -> None:
         self._pools.close()

@@ -7,8 +7,11 @@
 --
 -- :x is a parameter, and a list of them in parentheses; {rows (...)} and {union ...} are a text for each record, with commas or UNION ALL;
 -- {fresh (...)} as rows, for the records that the statements before have answered; {values x} a list as rows; {identifier x} a name. No guard
--- relies on SKIP LOCKED (TiDB reads past it) nor on CHECK: a claim is a condition of each statement that needs it. An assignment sees those
--- before it: what is counted up comes last.
+-- relies on CHECK (TiDB has none): a claim is a condition of each statement that needs it. An assignment sees those before it, but not on
+-- TiDB: what is counted up comes last.
+--
+-- TiDB has no shared locks, and reads past SKIP LOCKED without locking anything. So {shared} is held alone there, {skipping} waits, and {tried}
+-- fails where a row is locked (stores/mysql/programs.py goes on then): what was answered is locked everywhere.
 
 -- name: begin_limits
 -- At the beginning of a transaction, where they are not what the connection has already.
@@ -22,12 +25,14 @@ SET version = floor(rand() * 9007199254740992), last_crash_at = CASE WHEN :crash
 
 -- name: hold_catalog
 -- For a receive inside the caller's transaction, in a statement before it: who wants what stays as it is until that ends, for
--- lock_catalog waits. Answers whether the transaction keeps to a view of its own, which may be older.
-SELECT :keeps_view FROM {prefix}catalog_lock WHERE one = 1 LOCK IN SHARE MODE
+-- lock_catalog waits. Answers whether the transaction keeps to a view of its own, which may be older. Where nothing can be shared (TiDB),
+-- each tries to hold a row that no other has.
+SELECT :keeps_view FROM {prefix}catalog_lock WHERE place = :place {tried};
+SELECT :keeps_view FROM {prefix}catalog_lock WHERE place = :place {shared}
 
 -- name: lock_catalog
 -- Before who wants what is changed: waits for callers' transactions that have received under hold_catalog.
-SELECT one FROM {prefix}catalog_lock WHERE one = 1 FOR UPDATE
+SELECT place FROM {prefix}catalog_lock ORDER BY place FOR UPDATE
 
 -- name: catalog_holders
 -- Who holds a row is told to administrators alone.
@@ -141,7 +146,7 @@ ON DUPLICATE KEY UPDATE copies = copies + VALUES(copies), last_at = VALUES(last_
 -- case without one is out of reach. Never touches the first body; answers what an operator decided about these bytes under this type.
 INSERT INTO {prefix}quarantine (seq, hash, type_hash, type, version, `key`, position, due_at, headers, body, copies, first_at, last_at)
 SELECT l.seq, :hash, :type_hash, :type, :version, :key, :position, coalesce(:due_at, {clock} + :due_in), :headers, :body, 1, {clock}, {clock}
-FROM {prefix}ledger l WHERE l.seq = :seq LOCK IN SHARE MODE
+FROM {prefix}ledger l WHERE l.seq = :seq {shared}
 ON DUPLICATE KEY UPDATE last_at = {clock}, copies = {prefix}quarantine.copies + 1;
 SELECT resolution, accepted_seq FROM {prefix}quarantine WHERE seq = :seq AND hash = :hash AND type_hash = :type_hash
 
@@ -168,7 +173,7 @@ WHERE l.consumer = :consumer AND l.source = :source AND l.id = :stored_id AND l.
   AND NOT EXISTS (SELECT 1 FROM {prefix}run r
                   WHERE r.first_seq <= l.seq AND r.last_seq >= l.seq AND json_contains(r.seqs, cast(l.seq AS char)))
   AND NOT EXISTS (SELECT 1 FROM {prefix}audit a WHERE a.seq = l.seq AND a.action = 'discard')
-LOCK IN SHARE MODE;
+{shared};
 SELECT :seq FROM DUAL WHERE ROW_COUNT() > 0
 
 -- name: lock_free_keys
@@ -177,7 +182,7 @@ SELECT :seq FROM DUAL WHERE ROW_COUNT() > 0
 INSERT INTO {prefix}key_lock (key_hash) SELECT i.key_hash FROM ({union SELECT :key_hash AS key_hash}) AS i
 WHERE NOT EXISTS (SELECT 1 FROM {prefix}key_lock k WHERE k.key_hash = i.key_hash)
 ON DUPLICATE KEY UPDATE uses = {prefix}key_lock.uses;
-SELECT key_hash FROM {prefix}key_lock WHERE key_hash IN :keys FOR UPDATE SKIP LOCKED;
+SELECT key_hash FROM {prefix}key_lock WHERE key_hash IN :keys {tried};
 UPDATE {prefix}key_lock SET uses = uses + 1 WHERE key_hash IN :keys
 
 -- name: busy_keys
@@ -195,14 +200,14 @@ WHERE EXISTS (SELECT 1 FROM {prefix}queue q WHERE q.key_hash = i.key_hash AND q.
 -- just found held are passed over. What was scheduled gets its place in its key here: the next number, drawn by rows that are gone at once. What others have locked is skipped where the server can do that, and waited for where it cannot. The lock of
 -- a key is a row that is there (tried), or one that is made here. A larger body stays behind, to be fetched by itself (body_of). Relies on
 -- queue_ready and queue_due.
-SELECT id FROM {prefix}worker WHERE id = :worker LOCK IN SHARE MODE;
+SELECT id FROM {prefix}worker WHERE id = :worker {shared};
 SELECT seq, key_hash, place, due_at FROM {prefix}queue FORCE INDEX ({prefix}queue_due)
 WHERE destination IS NULL AND free_due <= {now} AND subscription IN :subscriptions AND (key_hash IN :held) IS NOT TRUE
-ORDER BY free_due LIMIT :retries FOR UPDATE SKIP LOCKED;
+ORDER BY free_due LIMIT :retries {skipping};
 SELECT seq, key_hash, place, due_at FROM {prefix}queue FORCE INDEX ({prefix}queue_ready)
 WHERE destination IS NULL AND free_seq >= :cursor AND subscription IN :subscriptions AND (key_hash IN :held) IS NOT TRUE
-ORDER BY free_seq LIMIT :limit FOR UPDATE SKIP LOCKED;
-SELECT key_hash FROM {prefix}key_lock WHERE key_hash IN :keys FOR UPDATE SKIP LOCKED;
+ORDER BY free_seq LIMIT :limit {skipping};
+SELECT key_hash FROM {prefix}key_lock WHERE key_hash IN :keys {tried};
 SELECT key_hash FROM {prefix}key_lock WHERE key_hash IN :keys;
 INSERT INTO {prefix}key_lock (key_hash) VALUES {values keys} ON DUPLICATE KEY UPDATE uses = uses + 1;
 UPDATE {prefix}queue SET worker = :worker, token = :token, state = CASE WHEN state IN ('waiting', 'scheduled') THEN 'retry' ELSE state END
@@ -223,17 +228,17 @@ SELECT seq, key_hash, due_at FROM {prefix}queue WHERE key_hash IN :keys AND plac
 -- queue_ready and queue_due.
 SELECT seq, key_hash, place, due_at FROM {prefix}queue FORCE INDEX ({prefix}queue_due)
 WHERE destination = :destination AND free_due <= {now} AND subscription IN :subscriptions
-ORDER BY free_due LIMIT :limit FOR UPDATE SKIP LOCKED;
+ORDER BY free_due LIMIT :limit {skipping};
 SELECT seq, key_hash, place, due_at FROM {prefix}queue FORCE INDEX ({prefix}queue_ready)
 WHERE destination = :destination AND free_seq >= :cursor AND subscription IN :subscriptions
-ORDER BY free_seq LIMIT :limit FOR UPDATE SKIP LOCKED
+ORDER BY free_seq LIMIT :limit {skipping}
 
 -- name: claim_isolated
 -- As claim, for messages of one level that were in flight when a process died. Relies on queue_apart.
 SELECT seq, key_hash, place, due_at FROM {prefix}queue FORCE INDEX ({prefix}queue_apart)
 WHERE apart = :level AND token IS NULL AND (state = 'ready' OR due_at <= {now})
   AND subscription IN :subscriptions AND destination <=> :destination AND (key_hash IN :held) IS NOT TRUE
-ORDER BY seq LIMIT 200 FOR UPDATE SKIP LOCKED
+ORDER BY seq LIMIT 200 {skipping}
 
 -- name: awaiting
 -- Which of these destinations have a message that may be published now. Relies on queue_ready, queue_due and queue_apart.
@@ -248,7 +253,7 @@ WHERE EXISTS (SELECT 1 FROM {prefix}queue WHERE destination = n.name AND free_se
 SELECT q.seq FROM {prefix}queue q FORCE INDEX ({prefix}queue_due)
 WHERE q.destination <=> :destination AND q.free_due > {now} AND q.state = 'retry' AND q.outgoing = :outgoing AND q.subscription IN :subscriptions
   AND (SELECT a.error NOT LIKE 'Retry:%' FROM {prefix}attempt a WHERE a.seq = q.seq ORDER BY a.id DESC LIMIT 1)
-ORDER BY q.free_due LIMIT :limit FOR UPDATE SKIP LOCKED;
+ORDER BY q.free_due LIMIT :limit {skipping};
 UPDATE {prefix}queue SET due_at = {clock} WHERE seq IN :seqs AND state = 'retry' AND token IS NULL
 
 -- name: first_due
@@ -337,7 +342,7 @@ INSERT INTO {prefix}key_lock (key_hash) VALUES {values key_hashes} ON DUPLICATE 
 -- Guard: the transaction still has its fence (a savepoint, which is gone with the transaction), and every row still carries this claim; else
 -- the release, or the insert of a null into `messages`, fails, and everything the handlers did rolls back. The deletion is "done".
 RELEASE SAVEPOINT {identifier fence};
-SELECT coalesce(max(outgoing), 0) INTO @onceward_outgoing FROM {prefix}queue WHERE seq IN :seqs;
+SET @onceward_outgoing = (SELECT coalesce(max(outgoing), 0) FROM {prefix}queue WHERE seq IN :seqs);
 DELETE FROM {prefix}queue WHERE seq IN :seqs AND worker = :worker AND token = :token;
 INSERT INTO {prefix}run (worker, token, code_version, finished_at, first_seq, last_seq, seqs, messages, outgoing)
 VALUES (:worker, :token, :code_version, {clock}, :first, :last, :numbers, CASE WHEN ROW_COUNT() = :expected THEN :expected END, @onceward_outgoing)
@@ -421,7 +426,7 @@ SELECT id FROM {prefix}worker WHERE id = :worker AND process = :process
 -- Locked, so that one process at a time takes a worker over; one that is claiming right now is skipped. With them those that have claims and
 -- no row any more: in a cluster of several writers a claim on one server may have passed by the take-over on another.
 SELECT id, inline, pid, host FROM {prefix}worker
-WHERE alive_until < {now} AND id <> :worker ORDER BY id LIMIT 10 FOR UPDATE SKIP LOCKED;
+WHERE alive_until < {now} AND id <> :worker ORDER BY id LIMIT 10 {skipping};
 SELECT DISTINCT q.worker, 0, 0, '' FROM {prefix}queue q
 WHERE q.worker IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {prefix}worker w WHERE w.id = q.worker) LIMIT 10
 
@@ -463,7 +468,8 @@ WHERE worker = :worker AND token IS NOT NULL
 WITH RECURSIVE waiting (type) AS (
     SELECT min(unhandled_type) FROM {prefix}queue
     UNION ALL
-    SELECT (SELECT min(q.unhandled_type) FROM {prefix}queue q WHERE q.unhandled_type > w.type) FROM waiting w WHERE w.type IS NOT NULL
+    SELECT (SELECT q.unhandled_type FROM {prefix}queue q WHERE q.unhandled_type > w.type ORDER BY q.unhandled_type LIMIT 1)
+    FROM waiting w WHERE w.type IS NOT NULL
 )
 SELECT w.type, NULL FROM waiting w WHERE EXISTS (
     SELECT 1 FROM {prefix}queue q WHERE q.unhandled_type = w.type AND q.subscription IS NULL)
@@ -709,8 +715,8 @@ SELECT DISTINCT blob_name FROM {prefix}body WHERE blob_name IN :names
 
 -- name: sign_out
 -- Guard: the primary key; a session ends once.
-INSERT INTO {prefix}ended_session (session, until) VALUES (:session, {clock} + {microseconds seconds})
-ON DUPLICATE KEY UPDATE until = {prefix}ended_session.until
+INSERT INTO {prefix}ended_session (session, ends_at) VALUES (:session, {clock} + {microseconds seconds})
+ON DUPLICATE KEY UPDATE ends_at = {prefix}ended_session.ends_at
 
 -- name: stats
 -- Counts of the queue are counts of unfinished work, which is small; the rest are sums over groups.
@@ -855,7 +861,7 @@ WHERE at > {now} - :minutes * 60000000 GROUP BY minute_ago
 SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'innodb_flush_log_at_trx_commit', 'sync_binlog', 'log_bin', 'binlog_format', 'tx_isolation',
     'transaction_isolation', 'sql_mode', 'max_allowed_packet', 'max_connections', 'read_only', 'wsrep_on', 'innodb_doublewrite',
     'lower_case_table_names', 'collation_server', 'group_replication_group_name',
-    'group_replication_single_primary_mode', 'group_replication_consistency');
+    'group_replication_single_primary_mode', 'group_replication_consistency', 'tidb_txn_mode', 'tidb_enable_check_constraint');
 SHOW GLOBAL STATUS WHERE Variable_name IN ('Threads_connected', 'wsrep_cluster_size')
 
 -- name: notify
@@ -880,7 +886,7 @@ SELECT seq, received_at < {now} - {microseconds keep} FROM {prefix}body WHERE se
 
 -- name: lock_ledger
 -- What a copy with other bytes is being compared with right now is skipped; what is locked here gets no new case until the commit.
-SELECT seq FROM {prefix}ledger WHERE seq IN :seqs ORDER BY seq FOR UPDATE SKIP LOCKED
+SELECT seq FROM {prefix}ledger WHERE seq IN :seqs ORDER BY seq {tried}
 
 -- name: drop_bodies
 -- Guard: nothing unfinished, dead or in an open case, looked at in a new statement after lock_ledger.
@@ -927,7 +933,8 @@ DELETE FROM {prefix}run WHERE id IN :seqs AND NOT EXISTS (
 
 -- name: forget_effects
 -- Guard: done, long ago, and older than every message that is remembered: those take their effects along when they go. What is left was
--- processed inline, rolled back, and never came again. Relies on effect_seq. Beside them, the locks of keys that only inline work has had.
+-- processed inline, rolled back, and never came again. Relies on effect_seq. Beside them, the locks of
+-- keys that only inline work has had, tried as in lock_free_keys.
 DELETE FROM {prefix}audit WHERE action <> 'erase' AND seq IN (
     SELECT e.seq FROM {prefix}effect e
     WHERE e.done AND e.finished_at < {now} - {microseconds keep}
@@ -935,9 +942,9 @@ DELETE FROM {prefix}audit WHERE action <> 'erase' AND seq IN (
 DELETE FROM {prefix}effect
 WHERE done AND finished_at < {now} - {microseconds keep}
   AND seq < coalesce((SELECT min(l.seq) FROM {prefix}ledger l), 9223372036854775807);
-SELECT k.key_hash FROM {prefix}key_lock k
-WHERE NOT EXISTS (SELECT 1 FROM {prefix}queue q WHERE q.key_hash = k.key_hash) LIMIT 10000 FOR UPDATE SKIP LOCKED;
-DELETE FROM {prefix}key_lock WHERE key_hash IN :keys
+SELECT k.key_hash FROM {prefix}key_lock k WHERE NOT EXISTS (SELECT 1 FROM {prefix}queue q WHERE q.key_hash = k.key_hash) LIMIT 10000;
+DELETE FROM {prefix}key_lock
+WHERE key_hash IN :keys AND NOT EXISTS (SELECT 1 FROM {prefix}queue q WHERE q.key_hash = {prefix}key_lock.key_hash)
 
 -- name: bodies_after
 -- Everything that has a body, in order of number, for whoever looks for a person's data. Relies on the primary key of body.

@@ -525,13 +525,13 @@ WHERE substr(headers, 1, 18) = '{"onceward-blob":"' AND substr(headers, 19, 56) 
 
 -- name: sign_out
 -- Guard: the primary key; a session ends once.
-INSERT INTO {prefix}ended_session (session, until)
+INSERT INTO {prefix}ended_session (session, ends_at)
 VALUES (:session, {clock} + {microseconds seconds})
 ON CONFLICT (session) DO NOTHING
 
 -- name: forget_sessions
 -- Beside each new one, so that the table holds what ended within one session's time: a handful of rows, read as they are.
-DELETE FROM {prefix}ended_session WHERE until < {now}
+DELETE FROM {prefix}ended_session WHERE ends_at < {now}
 
 -- name: signed_out
 -- Relies on the primary key.

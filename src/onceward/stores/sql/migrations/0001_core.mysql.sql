@@ -12,11 +12,13 @@ CREATE TABLE IF NOT EXISTS {prefix}catalog (
 INSERT INTO {prefix}catalog (one, version, folder)
 VALUES (1, floor(rand() * 9007199254740992), left(md5(concat(rand(), uuid())), 12)) ON DUPLICATE KEY UPDATE one = 1;
 
--- One row: held while a caller's transaction relies on the catalog as it is, and by whoever changes who wants what.
+-- Held while a caller's transaction relies on the catalog as it is, and by whoever changes who wants what. More than one row for TiDB, where a
+-- lock cannot be shared: each transaction holds another, and a change waits for all.
 CREATE TABLE IF NOT EXISTS {prefix}catalog_lock (
-    one tinyint PRIMARY KEY
+    place smallint PRIMARY KEY
 ) {table};
-INSERT INTO {prefix}catalog_lock (one) VALUES (1) ON DUPLICATE KEY UPDATE one = 1;
+INSERT INTO {prefix}catalog_lock (place) VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10), (11), (12), (13), (14), (15), (16)
+ON DUPLICATE KEY UPDATE place = {prefix}catalog_lock.place;
 
 CREATE TABLE IF NOT EXISTS {prefix}name (
     id   integer AUTO_INCREMENT PRIMARY KEY,

@@ -17,5 +17,5 @@ CREATE TABLE IF NOT EXISTS {prefix}source (
 -- Sessions of the dashboard that ended before their time, for as long as their cookies would be good.
 CREATE TABLE IF NOT EXISTS {prefix}ended_session (
     session varchar(255) PRIMARY KEY,
-    until   bigint NOT NULL
+    ends_at bigint NOT NULL
 ) {table};

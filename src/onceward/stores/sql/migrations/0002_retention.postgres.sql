@@ -88,5 +88,5 @@ CREATE TABLE {prefix}source (
 -- Sessions of the dashboard that ended before their time, for as long as their cookies would be good.
 CREATE TABLE {prefix}ended_session (
     session text PRIMARY KEY,
-    until   bigint NOT NULL
+    ends_at bigint NOT NULL
 );

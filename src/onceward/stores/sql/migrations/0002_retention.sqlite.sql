@@ -19,5 +19,5 @@ CREATE INDEX {prefix}body_blob ON {prefix}body (substr(headers, 19, 56)) WHERE s
 -- Sessions of the dashboard that ended before their time, for as long as their cookies would be good.
 CREATE TABLE {prefix}ended_session (
     session text PRIMARY KEY,
-    until   integer NOT NULL
+    ends_at integer NOT NULL
 );

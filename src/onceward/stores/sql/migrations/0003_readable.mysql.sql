@@ -79,7 +79,7 @@ SELECT task, from_unixtime(due_at / 1000000) AS due_at
 FROM {prefix}maintenance;
 
 CREATE OR REPLACE VIEW {prefix}ended_session_readable AS
-SELECT session, from_unixtime(until / 1000000) AS until
+SELECT session, from_unixtime(ends_at / 1000000) AS ends_at
 FROM {prefix}ended_session;
 
 CREATE OR REPLACE VIEW {prefix}position_readable AS

@@ -80,5 +80,5 @@ SELECT task, to_timestamp(due_at / 1000000.0) AS due_at
 FROM {prefix}maintenance;
 
 CREATE VIEW {prefix}ended_session_readable AS
-SELECT session, to_timestamp(until / 1000000.0) AS until
+SELECT session, to_timestamp(ends_at / 1000000.0) AS ends_at
 FROM {prefix}ended_session;

@@ -78,7 +78,7 @@ SELECT task, strftime('%Y-%m-%d %H:%M:%f', due_at / 1000000.0, 'unixepoch') AS d
 FROM {prefix}maintenance;
 
 CREATE VIEW {prefix}ended_session_readable AS
-SELECT session, strftime('%Y-%m-%d %H:%M:%f', until / 1000000.0, 'unixepoch') AS until
+SELECT session, strftime('%Y-%m-%d %H:%M:%f', ends_at / 1000000.0, 'unixepoch') AS ends_at
 FROM {prefix}ended_session;
 
 CREATE VIEW {prefix}position_readable AS
