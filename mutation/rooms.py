@@ -28,14 +28,43 @@ class Room:
                 yield path.relative_to(PACKAGE).as_posix(), path.read_bytes()
 
 
+_BROKERS = ("consumer", "deadlines", "debezium", "envelope", "mqtt", "nats", "positions", "protocol", "redis")
+"""And what they share; the servers of the others take longer to start than most changes live."""
+
 ROOMS = (
     Room("steps", ("steps/*.py",), _STORE),
     Room("stores", ("stores/relational/*.py", "stores/sqlite/*.py", "stores/*.py"), _STORE),
     Room("sql", ("stores/sql/portable.sql", "stores/sql/sqlite.sql"), _STORE),
     Room("webhooks", ("webhooks/*.py",), ("tests/webhooks", *_NO_SERVER)),
-    Room("brokers", ("brokers/*.py",), ("tests/unit", "tests/sources", "-k", "redis or unit")),
     Room(
-        "dashboard", ("dashboard/access.py", "dashboard/throttle.py"), ("tests/dashboard/test_access.py", *_NO_SERVER)
+        "brokers",
+        tuple(f"brokers/{name}.py" for name in _BROKERS),
+        (
+            *("tests/unit/test_consumer.py", "tests/unit/test_envelope.py", "tests/sources/test_cloudevents.py"),
+            *("tests/sources/test_contract.py", "tests/sources/test_deadlines.py", "tests/sources/test_debezium.py"),
+            *("tests/sources/test_mqtt.py", "tests/sources/test_nats.py", "tests/sources/test_positions.py"),
+            *(
+                "tests/sources/test_redis.py",
+                "-k",
+                "not kafka and not pubsub and not pulsar and not rabbit and not sqs",
+            ),
+        ),
     ),
-    Room("retention", ("retention/*.py", "steps/prune.py", "steps/erase.py"), ("tests/retention", *_NO_SERVER)),
+    Room(
+        "dashboard",
+        ("dashboard/access.py", "dashboard/throttle.py"),
+        (
+            *("tests/dashboard/test_access.py", "tests/dashboard/test_requests.py"),
+            *("tests/dashboard/test_throttle.py", *_NO_SERVER),
+        ),
+    ),
+    Room(
+        "retention",
+        ("retention/*.py", "steps/prune.py", "steps/erase.py"),
+        (
+            *("tests/retention/test_archive.py", "tests/retention/test_erase.py", "tests/retention/test_prune.py"),
+            *("tests/unit/test_steps_erase.py", "tests/unit/test_steps_prune.py", "tests/unit/test_wrong_uses.py"),
+            *_NO_SERVER,
+        ),
+    ),
 )
