@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mutants.mutant import Mutant
-from mutants.player import Unready, run_tests
+from mutants.player import Run, Unready, run_tests
 from mutation.change import Change
 from mutation.covered import Covered
 from mutation.equivalent import EQUIVALENT
@@ -25,6 +25,7 @@ from mutation.state import KEPT, state
 _FIRST = 12
 _ERROR_OF_A_FIXTURE = 1
 """The exit code of pytest, where no test has failed."""
+_NOT_FOUND = "not found: "
 _SPARE = 120.0
 _TIMES = 8
 
@@ -74,22 +75,33 @@ def _played(change: Change, source: bytes, covered: Covered) -> tuple[str, str]:
 
 def _killed(mutant: Mutant, tests: Sequence[str], seconds: float) -> tuple[str, str] | None:
     """By which of these tests, which take so long on the code as it is; None where they all pass."""
-    for _ in range(2):
-        try:
-            run = run_tests(mutant, tests, _SPARE + _TIMES * seconds)
-        except subprocess.TimeoutExpired:
-            return "timeout", "the tests do not end"
-        if not run.code:
-            return None
-        if run.failed:
-            return "killed", run.failed
-        if "Timeout (>" in run.output:
-            return "timeout", "a test does not end"
-        if "not found: " in run.output:
-            raise Unready(f"a test that is known cannot be found, so that nothing is decided:\n{run.output}")
-        if run.code != _ERROR_OF_A_FIXTURE:
-            break  # it cannot even be imported; a fixture may be late for reasons of its own, and gets another chance
-    return "killed", "an error before a test"
+    run = _run(mutant, tests, seconds)
+    if run and _NOT_FOUND in run.output:  # what cases are called may be of the code that is changed
+        run = _run(mutant, [*dict.fromkeys(map(_bare, tests))], seconds)
+    if run and run.code == _ERROR_OF_A_FIXTURE and not run.failed:  # it may be late for reasons of its own
+        run = _run(mutant, tests, seconds)
+    if run is None:
+        return "timeout", "the tests do not end"
+    if not run.code:
+        return None
+    if run.failed:
+        return "killed", run.failed if run.failed in tests else _bare(run.failed)
+    if _NOT_FOUND in run.output:
+        raise Unready(f"a test that is known cannot be found, so that nothing is decided:\n{run.output}")
+    return ("timeout", "a test does not end") if "Timeout (>" in run.output else ("killed", "an error before a test")
+
+
+def _run(mutant: Mutant, tests: Sequence[str], seconds: float) -> Run | None:
+    """None where they do not end."""
+    try:
+        return run_tests(mutant, tests, _SPARE + _TIMES * seconds)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def _bare(test: str) -> str:
+    """Its name without its case."""
+    return test.partition("[")[0]
 
 
 def _kept(change: Change, source: bytes) -> Path:

@@ -8,7 +8,18 @@ from dataclasses import dataclass
 from mutants.player import PACKAGE
 
 _NO_SERVER = ("-k", "not postgres and not mariadb and not memory")
-_STORE = ("tests/unit", "tests/contract/test_store_suite.py", *_NO_SERVER)
+_CONTRACT = (
+    *("after_commit", "catalog", "claims", "direct", "fan_out", "handle", "hostile_handlers", "inline", "inside"),
+    *("middleware", "operators", "receive", "selection", "store_suite", "tables"),
+)
+_SEEING = ("dry_run", "explain", "replay")
+_STORE = (
+    "tests/unit",
+    *(f"tests/contract/test_{name}.py" for name in _CONTRACT),
+    *(f"tests/seeing/test_{name}.py" for name in _SEEING),
+    *("tests/order/test_dead_heads.py", "tests/order/test_keys.py", "tests/outbox/test_send.py"),
+    *("tests/retention/test_blobs.py", *_NO_SERVER),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +57,7 @@ ROOMS = (
             *(
                 "tests/sources/test_redis.py",
                 "-k",
-                "not kafka and not pubsub and not pulsar and not rabbit and not sqs",
+                "not kafka and not pubsub and not pulsar and not rabbit and not sqs and not (redis and postgres)",
             ),
         ),
     ),
@@ -63,6 +74,7 @@ ROOMS = (
         ("retention/*.py", "steps/prune.py", "steps/erase.py"),
         (
             *("tests/retention/test_archive.py", "tests/retention/test_erase.py", "tests/retention/test_prune.py"),
+            *("tests/retention/test_blobs.py", "tests/retention/test_maintenance.py", "tests/seeing/test_replay.py"),
             *("tests/unit/test_steps_erase.py", "tests/unit/test_steps_prune.py", "tests/unit/test_wrong_uses.py"),
             *_NO_SERVER,
         ),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from onceward.dashboard import access
 from onceward.dashboard.access import COOKIE, Access, same_origin
 from tests.dashboard import shop
 from tests.dashboard.test_access import comes_from
@@ -38,7 +37,7 @@ def test_a_request_to_no_host_is_of_no_site(headers: dict[str, str]) -> None:
 
 def test_a_session_is_valid_for_twelve_hours_and_no_second_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1_000_000.0]
-    monkeypatch.setattr(access.time, "time", lambda: now[0])
+    monkeypatch.setattr("onceward.dashboard.access.time.time", lambda: now[0])
     people = Access([shop.VIEWER], anonymous=None, has_ended=lambda _: False)
     cookie = people.sign_in(comes_from("192.0.2.1"), shop.VIEWER.name, shop.VIEWER.secret)
     request = comes_from("192.0.2.1", cookie=f"{COOKIE}={cookie}")
