@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -82,16 +84,21 @@ def run_tests(mutant: Mutant | None, tests: Sequence[str], seconds: float | None
             edited = folder / PACKAGE.name / mutant.file
             edited.write_text(edited.read_text(encoding="utf-8").replace(mutant.old, mutant.new), encoding="utf-8")
         path = os.pathsep.join(filter(None, (name, os.environ.get("PYTHONPATH"))))
-        done = subprocess.run(
+        with subprocess.Popen(
             [sys.executable, "-m", "pytest", *_OPTIONS, *tests],
             cwd=CHECKOUT,
             env={**os.environ, "PYTHONPATH": path, FOLDER: name, "ONCEWARD_STORES": "all"},  # no turns are taken
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            check=False,
-            timeout=seconds,
-        )
+            start_new_session=True,
+        ) as running:
+            try:
+                output, _ = running.communicate(timeout=seconds)
+            finally:
+                # What its tests started would go on, and hold the output open.
+                with suppress(ProcessLookupError):
+                    os.killpg(running.pid, signal.SIGKILL)
         note = folder / NOTE
         failed = note.read_text(encoding="utf-8") if note.exists() else ""
-        return Run(done.returncode, failed, "\n".join(done.stdout.splitlines()[-30:]))
+        return Run(running.returncode, failed, "\n".join(output.splitlines()[-30:]))

@@ -1,7 +1,7 @@
 """The changes of a Python file: comparisons, conditions, numbers, and statements that are left out.
 
-Left alone is what only people read (documentation, texts of errors, log lines) and what is not run (annotations, blocks
-for type checkers).
+Left alone is what only people read (documentation, texts of errors, log lines), what is not run (annotations, blocks
+for type checkers), and what only refuses a mistake of ours (the settings of a dataclass, `strict=` of zip).
 """
 
 from __future__ import annotations
@@ -58,6 +58,10 @@ class _Finder:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 yield from node.args.defaults
                 yield from node.body
+            case ast.ClassDef():
+                yield from node.body
+            case ast.Call(func=ast.Name(id="zip")):
+                yield from node.args
             case ast.AnnAssign(value=value):
                 if value:
                     yield value

@@ -8,7 +8,18 @@ from dataclasses import dataclass
 from mutants.player import PACKAGE
 
 _NO_SERVER = ("-k", "not postgres and not mariadb and not memory")
-_STORE = ("tests/unit", "tests/contract/test_store_suite.py", *_NO_SERVER)
+_CONTRACT = (
+    *("after_commit", "catalog", "claims", "direct", "fan_out", "handle", "hostile_handlers", "inline", "inside"),
+    *("middleware", "operators", "receive", "selection", "store_suite", "tables"),
+)
+_SEEING = ("dry_run", "explain", "replay")
+_STORE = (
+    "tests/unit",
+    *(f"tests/contract/test_{name}.py" for name in _CONTRACT),
+    *(f"tests/seeing/test_{name}.py" for name in _SEEING),
+    *("tests/order/test_dead_heads.py", "tests/order/test_keys.py", "tests/outbox/test_send.py"),
+    *("tests/retention/test_blobs.py", *_NO_SERVER),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +39,44 @@ class Room:
                 yield path.relative_to(PACKAGE).as_posix(), path.read_bytes()
 
 
+_BROKERS = ("consumer", "deadlines", "debezium", "envelope", "mqtt", "nats", "positions", "protocol", "redis")
+"""And what they share; the servers of the others take longer to start than most changes live."""
+
 ROOMS = (
     Room("steps", ("steps/*.py",), _STORE),
     Room("stores", ("stores/relational/*.py", "stores/sqlite/*.py", "stores/*.py"), _STORE),
     Room("sql", ("stores/sql/portable.sql", "stores/sql/sqlite.sql"), _STORE),
     Room("webhooks", ("webhooks/*.py",), ("tests/webhooks", *_NO_SERVER)),
-    Room("brokers", ("brokers/*.py",), ("tests/unit", "tests/sources", "-k", "redis or unit")),
     Room(
-        "dashboard", ("dashboard/access.py", "dashboard/throttle.py"), ("tests/dashboard/test_access.py", *_NO_SERVER)
+        "brokers",
+        tuple(f"brokers/{name}.py" for name in _BROKERS),
+        (
+            *("tests/unit/test_consumer.py", "tests/unit/test_envelope.py", "tests/sources/test_cloudevents.py"),
+            *("tests/sources/test_contract.py", "tests/sources/test_deadlines.py", "tests/sources/test_debezium.py"),
+            *("tests/sources/test_mqtt.py", "tests/sources/test_nats.py", "tests/sources/test_positions.py"),
+            *(
+                "tests/sources/test_redis.py",
+                "-k",
+                "not kafka and not pubsub and not pulsar and not rabbit and not sqs and not (redis and postgres)",
+            ),
+        ),
     ),
-    Room("retention", ("retention/*.py", "steps/prune.py", "steps/erase.py"), ("tests/retention", *_NO_SERVER)),
+    Room(
+        "dashboard",
+        ("dashboard/access.py", "dashboard/throttle.py"),
+        (
+            *("tests/dashboard/test_access.py", "tests/dashboard/test_requests.py"),
+            *("tests/dashboard/test_throttle.py", *_NO_SERVER),
+        ),
+    ),
+    Room(
+        "retention",
+        ("retention/*.py", "steps/prune.py", "steps/erase.py"),
+        (
+            *("tests/retention/test_archive.py", "tests/retention/test_erase.py", "tests/retention/test_prune.py"),
+            *("tests/retention/test_blobs.py", "tests/retention/test_maintenance.py", "tests/seeing/test_replay.py"),
+            *("tests/unit/test_steps_erase.py", "tests/unit/test_steps_prune.py", "tests/unit/test_wrong_uses.py"),
+            *_NO_SERVER,
+        ),
+    ),
 )
