@@ -21,6 +21,7 @@ from mutants.sources import SOURCES
 from mutants.sqlite import SQLITE
 from mutants.testing import TESTING
 from mutants.typed import TYPED
+from mutants.waking import WAKING
 from mutants.webhooks import WEBHOOKS
 
 ALL = (
@@ -46,4 +47,5 @@ ALL = (
     *AROUND,
     *DYNAMODB,
     *INCIDENTS,
+    *WAKING,
 )

@@ -123,7 +123,7 @@ class AfterCommit:
 
 @dataclass(slots=True)
 class Wait:
-    """Wait until there may be work, or the seconds are over."""
+    """Wait until there may be work, or the seconds are over; the answer is False where only they are."""
 
     seconds: float
 

@@ -60,7 +60,7 @@ def assert_healthy(inbox: Inbox) -> None:
 def assert_connections_idle(inbox: Inbox) -> None:
     """I15: no connection is left inside a transaction; a server needs a moment to see that one was dropped."""
     with psycopg.connect(inbox.url, autocommit=True) as connection:
-        wait_until(lambda: not connection.execute(_OPEN).fetchall(), timeout=10, message="no transaction left open")
+        wait_until(lambda: not connection.execute(_OPEN).fetchall(), message="no transaction left open")
 
 
 def assert_nobody_left(inbox: Inbox, before: set[threading.Thread], *, pooled: bool = False) -> None:
@@ -68,9 +68,7 @@ def assert_nobody_left(inbox: Inbox, before: set[threading.Thread], *, pooled: b
     with inbox.transaction() as connection:
         workers = list(connection.execute(f"SELECT process, host FROM {inbox.context.prefix}worker").fetchall())
     assert workers == [], "a worker did not deregister"
-    wait_until(lambda: threads() <= before, timeout=10, message="the end of every thread of onceward")
+    wait_until(lambda: threads() <= before, message="the end of every thread of onceward")
     if inbox.store.dialect == "postgres" and not pooled:
         with psycopg.connect(inbox.url, autocommit=True) as connection:
-            wait_until(
-                lambda: not connection.execute(_CONNECTED).fetchall(), timeout=10, message="every connection closed"
-            )
+            wait_until(lambda: not connection.execute(_CONNECTED).fetchall(), message="every connection closed")

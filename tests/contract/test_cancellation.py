@@ -213,7 +213,7 @@ def test_a_worker_that_is_cancelled_while_it_starts(async_shop: Shop) -> None:
 
     for turns in range(20):
         async_shop.await_(cancelled(turns))
-        wait_until(lambda: async_shop.inbox.admin.workers() == [], timeout=5, message=f"nobody after {turns} turns")
+        wait_until(lambda: async_shop.inbox.admin.workers() == [], message=f"nobody after {turns} turns")
     async_shop.drain()
     assert async_shop.effects() == ["m1"]
 

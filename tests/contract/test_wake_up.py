@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import timedelta
+from threading import Event
 
 import pytest
 
-from onceward import Reject, Settings
-from tests.contract.behaviour import effect, raising
+from onceward import Message, Reject, Settings
+from tests.contract.behaviour import Steps, Until, effect, raising, wrote
 from tests.contract.caller import own_transaction
 from tests.contract.harness import QUICK, Kind, Shop, arguments
 from tests.waiting import wait_until
@@ -118,3 +120,47 @@ def test_polling_alone_is_enough(store_url: str, kind: Kind, monkeypatch: pytest
                 wait_until(lambda n=number: shop.status(f"m{n}") == "retrying")  # type: ignore[misc]
                 shop.hurry()
                 done(shop, f"m{number}")
+
+
+def test_what_a_stopped_process_gives_back_is_picked_up_at_once(sleepy: Shop) -> None:
+    """R22: a deployment stops a process that has claimed more than it has handled; the others need not wait."""
+    other, told = sleepy.another(settings=HARDLY_EVER), Event()
+    ids = [f"m{number}" for number in range(5)]
+
+    def slow(message: Message) -> Steps:
+        yield Until(told.is_set)
+        yield wrote(message)
+
+    sleepy.handle(behaviour=slow)
+    other.handle()
+    for message_id in ids:
+        sleepy.receive(message_id)
+    with ExitStack() as working:
+        with sleepy.started() as ended:
+            wait_until(lambda: sleepy.runs["m0"] == 1)
+            assert len(sleepy.inbox.admin.running()) == len(ids)
+            working.enter_context(other.running())
+            other.receive("probe")
+            done(other, "probe")
+            sleepy.inbox.stop()
+            told.set()
+            wait_until(ended)
+        done(other, *ids)
+        assert other.runs.total() > 1, "the first process gave nothing back"
+
+
+@pytest.mark.parametrize(("first", "second"), [("def", "async"), ("async", "def")])
+def test_a_successor_that_others_handle_is_picked_up_at_once(sleepy: Shop, first: Kind, second: Kind) -> None:
+    """R18, R22: in one key messages of a `def` and of an `async def` handler follow each other."""
+
+    def first_waits(message: Message) -> Steps:
+        yield Until(lambda: "m2" in sleepy.seqs and sleepy.status("m2") == "waiting")
+        yield wrote(message)
+
+    sleepy.handle("a", first_waits, first, key="k")
+    sleepy.handle("b", effect, second, key="k")
+    with sleepy.running():
+        sleepy.receive("m1", "a", data={"k": 1})
+        wait_until(lambda: sleepy.runs["m1"])
+        sleepy.receive("m2", "b", data={"k": 1})
+        done(sleepy, "m1", "m2")

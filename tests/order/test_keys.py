@@ -81,7 +81,7 @@ class Meeting:
 
     def __init__(self, *expected: str) -> None:
         self._expected, self._inside = set(expected), set[str]()
-        self._patience = time.monotonic() + 10
+        self._patience = time.monotonic() + 25
         self.complete = False
 
     def attend(self, message: Message) -> Steps:

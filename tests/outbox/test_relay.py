@@ -246,7 +246,7 @@ def test_a_waiting_relay_is_woken(store_url: str, way: str) -> None:
                 send(shop, "a")
             else:
                 shop.receive("m1")
-            wait_until(lambda: len(sink.names) == 2, timeout=10, message="the message published at once")
+            wait_until(lambda: len(sink.names) == 2, message="the message published at once")
 
 
 class Relays:

@@ -33,7 +33,7 @@ def spooling(store_url: str, tmp_path: Path, request: pytest.FixtureRequest) -> 
 def drained(shop: Shop) -> None:
     spool = shop.inbox._receiver.spooling.spool
     assert spool is not None
-    wait_until(lambda: spool.is_empty, timeout=20, message="an empty spool")
+    wait_until(lambda: spool.is_empty, message="an empty spool")
 
 
 def test_messages_wait_on_the_disk_and_then_run_in_order(spooling: Shop) -> None:
@@ -79,7 +79,7 @@ def test_what_a_dead_process_left_is_drained_by_the_next(spooling: Shop) -> None
     assert shop.drain() == 1
     other.append([Delivery.of(source=SOURCE, id="left2", type=TYPE, data={"k": 1})])
     with shop.running():
-        wait_until(lambda: "left2" in shop.effects(), timeout=20)
+        wait_until(lambda: "left2" in shop.effects())
 
 
 def test_a_drain_that_dies_is_done_again(spooling: Shop) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from onceward.errors import StoreUnavailable
 from onceward.message import Receipt
+from onceward.runtime import group_commit as group_commit_module
 from onceward.runtime.group_commit import CROWD, SHARED, AsyncGroupCommit, GroupCommit, _Waiter
 from tests.unit.builders import delivery
 
@@ -153,6 +154,21 @@ def test_a_crowd_is_stored_in_parts() -> None:
         answers = list(pool.map(lambda _: group_commit.receive(delivery(id="x")).seq, range(many)))
     assert answers == [1] * many
     assert max(map(len, store.calls)) <= SHARED
+
+
+def test_a_leader_that_is_not_among_those_it_stores_waits_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More wait than share a transaction, and the last of them waited long enough to lead: it is not forgotten."""
+    monkeypatch.setattr(group_commit_module, "SHARED", 2)
+    store = Store(held=False)
+    group_commit = GroupCommit(store, 1)
+    waiters = [_Waiter(delivery(id=one)) for one in names(3)]
+    group_commit._sharing.waiting = [*waiters]
+    last = waiters[-1]
+    group_commit._lead(last)
+    assert last in group_commit._sharing.waiting
+    group_commit._take_part(last)
+    assert [waiter.is_done for waiter in waiters] == [True] * 3
+    assert store.calls == [["x", "xx"], ["xxx"]]
 
 
 def test_an_interrupted_leader_leaves_the_others_to_themselves() -> None:

@@ -147,16 +147,21 @@ class GroupCommit:
             for waiter in shared:
                 waiter.is_done = True
                 waiter.woken.set()
-            self._leave(leader)
+            with self._lock:  # it waits on where so many came before it that it was not among those
+                self._next_leads(leader)
 
     def _leave(self, waiter: _Waiter) -> None:
-        """It neither waits nor leads any more: perhaps another leads now."""
+        """It neither waits nor leads any more."""
         with self._lock:
             self._sharing.leave(waiter)
-            self._sharing.begun.pop(waiter, None)
-            if self._sharing.waiting:
-                self._appoint(self._sharing.waiting[0])
-                self._sharing.waiting[0].woken.set()
+            self._next_leads(waiter)
+
+    def _next_leads(self, leader: _Waiter) -> None:
+        """It does not lead any more: perhaps another leads now."""
+        self._sharing.begun.pop(leader, None)
+        if self._sharing.waiting:
+            self._appoint(self._sharing.waiting[0])
+            self._sharing.waiting[0].woken.set()
 
 
 _Caller: TypeAlias = "tuple[Delivery, asyncio.Future[Receipt | None]]"

@@ -71,10 +71,14 @@ class Waiter:
     def __init__(self, wake: Wake) -> None:
         self._wake, self._seen = wake, wake.count
 
-    def rest(self, request: Wait) -> None:
-        """Wait as a step wants it, but not when it was notified meanwhile."""
-        self._seen = self._wake.wait(self._seen, request.seconds)
+    def rest(self, request: Wait) -> bool:
+        """Wait as a step wants it, but not when it was notified meanwhile; returns whether it was notified."""
+        return self._notified(self._wake.wait(self._seen, request.seconds))
 
-    async def async_rest(self, request: Wait) -> None:
+    async def async_rest(self, request: Wait) -> bool:
         """As `rest`, awaited."""
-        self._seen = await self._wake.async_wait(self._seen, request.seconds)
+        return self._notified(await self._wake.async_wait(self._seen, request.seconds))
+
+    def _notified(self, count: int) -> bool:
+        before, self._seen = self._seen, count
+        return count != before

@@ -159,6 +159,8 @@ class Worker:
         if self._listener is not None:
             self._listener.close()
         self._membership.stop()
+        if not self._until_idle:  # what it has given back, and what comes after what it has done, is for others now
+            self._store.notify()
 
     def _introduce(self) -> Flow[int]:
         """Subscribe to what is not, yet or any more, and serve it from then on; returns whether it did."""

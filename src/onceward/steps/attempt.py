@@ -33,7 +33,7 @@ from onceward.steps.blob import offload_sent
 from onceward.steps.claim import Taken, may_claim_next, next_claim, taken_by
 from onceward.steps.context import Context
 from onceward.steps.group import MOST_SAVEPOINTS, Group
-from onceward.steps.lane import Claimed, Lane, let_go
+from onceward.steps.lane import Claimed, Lane, hand_on, let_go
 from onceward.steps.order import skipped
 from onceward.steps.rows import outgoing_rows
 from onceward.steps.settle import failed_attempt, settle, settle_of, tell, unclaim
@@ -308,14 +308,17 @@ def _finish(lane: Lane, group: Group, fence: str, sent: Sequence[Delivery], *, c
         then=look.claim if look is not None else None,
     )
     try:
-        found = yield from lane.context.moves.queue.finish(finish)
+        finished = yield from lane.context.moves.queue.finish(finish)
     except StoreUnavailable:
         if look is not None:
             lane.claim_less(look.lot)
         raise
+    found = finished.following
     taken = taken_by(lane, look, found) if look is not None and found is not None else None
     for failure, row in zip(group.failures, attempts, strict=True):
         tell(lane, failure, row)
+    if finished.promoted:
+        hand_on(lane, finished.promoted)
     return taken
 
 

@@ -132,6 +132,8 @@ class Context:
     """Unhandled messages whose placing the database refused: how often, and when each is tried again."""
     look_at: float = float("inf")
     """When this process looks again whether the catalog has changed; never before it was read."""
+    current_at: float = float("-inf")
+    """What had changed in it by then is known."""
     clock: Callable[[], float] = time.monotonic
     large: LargeBodies = field(default_factory=LargeBodies)
     """Where bodies are that are too large for a row."""
@@ -173,7 +175,7 @@ def in_transaction(context: Context, *requests: Request, durable: bool = True) -
 
 def load_catalog(context: Context, cache: Cache) -> Flow[None]:
     """Read names and subscriptions anew."""
-    read = cache.begin_read()
+    read, began = cache.begin_read(), context.clock()
     rows = yield from context.moves.catalog.load_catalog()
     by_type: dict[str, list[Subscription]] = {}
     for subscription in rows.subscriptions:
@@ -192,15 +194,22 @@ def load_catalog(context: Context, cache: Cache) -> Flow[None]:
         pauses=Pauses(rows.pauses, rows.now, context.clock()),
     )
     cache.put(catalog.learned(rows.names), read)
-    context.look_at = context.clock() + LOOK_SECONDS
+    context.look_at, context.current_at = context.clock() + LOOK_SECONDS, began
 
 
 def stay_current(context: Context) -> Flow[None]:
     """Read the catalog again, if it has changed; asked for when the time to look has come (`look_at`)."""
-    context.look_at = context.clock() + LOOK_SECONDS
+    began = context.clock()
+    context.look_at = began + LOOK_SECONDS
     version = yield from context.moves.catalog.catalog_version()
     if version != context.cache.catalog.version:
         yield from load_catalog(context, context.cache)
+    context.current_at = began
+
+
+def catalog_wait(context: Context, current_at: float, woken_at: float) -> float:
+    """In how many seconds the catalog is to be looked at: what woke a lane may be there, and not be known yet."""
+    return max(0.0, context.look_at - context.clock()) if current_at < woken_at else float("inf")
 
 
 def know_names(context: Context, cache: Cache, names: Iterable[str]) -> Flow[None]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from onceward.errors import StoreConflict, StoreUnavailable
 from onceward.flow import RECONNECT, Flow, Wait
 from onceward.registry import OUTBOX
-from onceward.steps.context import Context, stay_current
+from onceward.steps.context import Context, catalog_wait, stay_current
 
 LINGER = 5.0
 """For how many seconds the lane of a destination stays when there is nothing more to publish."""
@@ -32,11 +32,13 @@ class Dispatch:
 
 def dispatch(relay: Dispatch, *, until_idle: bool = False) -> Flow[None]:
     """Start lanes where there is something to publish, until stopped; or once, until each of them has ended."""
-    poll = relay.context.settings.poll.total_seconds()
+    context, poll = relay.context, relay.context.settings.poll.total_seconds()
+    woken_at = context.clock()
     while not relay.stopping():
         try:
-            if relay.context.clock() >= relay.context.look_at:
-                yield from stay_current(relay.context)
+            if context.clock() >= context.look_at:
+                yield from stay_current(context)
+            current_at = context.current_at
             found = yield from _awaiting(relay)
         except (StoreConflict, StoreUnavailable):
             yield RECONNECT
@@ -47,7 +49,8 @@ def dispatch(relay: Dispatch, *, until_idle: bool = False) -> Flow[None]:
             relay.start(destination)
         if until_idle:
             break
-        yield Wait(poll)
+        if (yield Wait(min(poll, catalog_wait(context, current_at, woken_at)))) is not False:
+            woken_at = context.clock()
     while until_idle and relay.busy and not relay.stopping():
         yield Wait(poll)
 

@@ -17,7 +17,7 @@ from onceward.steps.attempt import Failed, attempt, forget_claims, reconnect, st
 from onceward.steps.blob import prepare
 from onceward.steps.claim import as_batch
 from onceward.steps.group import failure_of
-from onceward.steps.isolated import next_batch
+from onceward.steps.isolated import look_wait, next_batch
 from onceward.steps.lane import IN_KEY, Claimed, Lane, fetched, let_go
 from onceward.steps.settle import hasten, move, postpone, put_off, settle, unclaim
 
@@ -37,7 +37,7 @@ def work(lane: Lane, *, until_idle: bool = False) -> Flow[int]:
                 if trouble:
                     yield from _recover(lane, trouble)
                     if troubles > 1:  # the database answers, and refuses again and again
-                        yield Wait(min(0.05 * 2 ** min(troubles, 10), 2.0))
+                        yield from _wait(lane, min(0.05 * 2 ** min(troubles, 10), 2.0))
                     trouble = None
                 batch = batch or (yield from next_batch(lane))
                 idle = not batch and (yield from _rest(lane, until_idle=until_idle))
@@ -58,14 +58,16 @@ def work(lane: Lane, *, until_idle: bool = False) -> Flow[int]:
 
 def _rest(lane: Lane, *, until_idle: bool) -> Flow[bool]:
     """Nothing was claimed: wait a moment; returns whether there is nothing left to do."""
-    if lane.wants_alone or lane.isolation.closed:
-        yield Wait(0.01)
+    isolation = lane.isolation
+    if lane.wants_alone or isolation.closed or isolation.opened != lane.opened:  # it was not to claim all this while
+        lane.looked_at = float("-inf")
+        yield from _wait(lane, 0.01)
         return False
     if not until_idle:
         if lane.context.clock() - lane.active_at >= lane.linger:
             return True
         now, poll = lane.context.clock(), lane.context.settings.poll.total_seconds()
-        yield Wait(min((poll, *(lot.wait(now) for lot in lane.lots))))
+        yield from _wait(lane, min((poll, look_wait(lane), *(lot.wait(now) for lot in lane.lots))))
         return False
     is_idle = all(lot.cursor == 0 and lot.scanned_at != float("-inf") and lot.scanned_idle for lot in lane.lots)
     lane.looked_at = float("-inf")
@@ -73,6 +75,12 @@ def _rest(lane: Lane, *, until_idle: bool) -> Flow[bool]:
         lot.scanned_idle = True
         lot.begin_anew()  # idle is only what a full scan finds idle
     return is_idle
+
+
+def _wait(lane: Lane, seconds: float) -> Flow[None]:
+    """Wait; what it is notified of may be anything that it looks for, also now and then."""
+    if (yield Wait(seconds)) is not False:
+        lane.woken_at = lane.context.clock()
 
 
 def _recover(lane: Lane, trouble: StoreError) -> Flow[None]:

@@ -7,8 +7,18 @@ has one cause. All others run beside the messages of other lanes, in one lane at
 from __future__ import annotations
 
 from onceward.flow import Flow
-from onceward.steps.claim import Look, as_batch, claim_due, gaps, isolated_are_due, rests, served, take
-from onceward.steps.context import stay_current
+from onceward.steps.claim import (
+    ISOLATED_SECONDS,
+    Look,
+    as_batch,
+    claim_due,
+    gaps,
+    isolated_are_due,
+    rests,
+    served,
+    take,
+)
+from onceward.steps.context import catalog_wait, stay_current
 from onceward.steps.lane import Claimed, Lane
 from onceward.steps.subscribe import place_soon
 from onceward.stores.moves.claims import Claim
@@ -23,6 +33,7 @@ def next_batch(lane: Lane) -> Flow[list[Claimed]]:
     """Claim what comes next. Where isolated messages wait, they and others come in turn: neither holds up the other."""
     if lane.context.clock() >= lane.context.look_at:
         yield from stay_current(lane.context)
+    lane.current_at, lane.opened = lane.context.current_at, lane.isolation.opened
     had_isolated, lane.had_isolated = lane.had_isolated, False
     if had_isolated:
         lane.looked_at = float("-inf")
@@ -36,12 +47,25 @@ def next_batch(lane: Lane) -> Flow[list[Claimed]]:
     return (yield from claim_due(lane))
 
 
+def look_wait(lane: Lane) -> float:
+    """After looks in vain: in how many seconds one is due that is not made every time.
+
+    What woke the lane may be there: something isolated, something that is paused no more, or a key that is free.
+    """
+    now, isolated = lane.context.clock(), lane.isolated.held
+    again = 0.0 if lane.looked_at < lane.woken_at else isolated.wait(now)
+    catalog = catalog_wait(lane.context, lane.current_at, lane.woken_at)
+    return min(catalog, max(0.0, lane.looked_at + ISOLATED_SECONDS - now, again))
+
+
 def _claim_isolated(lane: Lane) -> Flow[list[Claimed]]:
     """Claim isolated messages of the highest level: a group of them, or one with the process to itself."""
     while True:
         wanted = served(lane, lane.subscriptions)
         level = yield from lane.context.moves.claims.isolation_level(wanted, lane.destination)
         lane.looked_at, lane.wants_alone = lane.context.clock(), level == ALONE
+        if level == 0:
+            lane.isolated.held.forget()
         if not _entered(lane, level):
             return []
         lane.owner = lane.worker()

@@ -18,6 +18,8 @@ class Isolation:
         self._alone: object | None = None
         self._with_isolated: dict[object, Hashable] = {}
         """The lanes inside with isolated messages, and of which kind it is."""
+        self.opened = 0
+        """How often one that was alone, or wanted to be, has let the others in again."""
 
     def enter(self, who: object) -> bool:
         """Go in with the others, or stay; False while another is or wants to be alone."""
@@ -43,6 +45,7 @@ class Isolation:
             self._with_isolated.pop(who, None)
             if self._alone is who:
                 self._alone = None
+                self.opened += 1
 
     def enter_alone(self, who: object) -> bool:
         """Ask to be alone; True as soon as all others are out. Ask again until then."""

@@ -7,7 +7,7 @@ lost answer was, the rows can be found and let go.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -196,6 +196,12 @@ class Lane:
     """An isolated message waits, and this lane has asked the others to let it run alone."""
     looked_at: float = float("-inf")
     """When it last looked for isolated messages."""
+    woken_at: float = field(init=False)
+    """When it was last woken: there may be something since, also where it does not look every time."""
+    current_at: float = float("-inf")
+    """How current the catalog was that it last looked with, and"""
+    opened: int = 0
+    """how often lanes had been let in again by then."""
     had_isolated: bool = False
     """Its last claim was one of isolated messages: the next one is for other messages, if there are any."""
     marks: Sequence[Mark] = ()
@@ -215,6 +221,7 @@ class Lane:
 
     def __post_init__(self) -> None:
         self.counts, self.active_at = False, self.context.clock()
+        self.woken_at = self.active_at
         self.serve(self.subscriptions)
 
     def serve(self, subscriptions: list[Subscription]) -> None:
@@ -298,6 +305,12 @@ def committing(lane: Lane, move: Flow[T]) -> Flow[T]:
     except StoreUnavailable:
         lane.first_try = lane.first_try or Try(lane.began, lane.context.clock())
         raise
+
+
+def hand_on(lane: Lane, promoted: Collection[int]) -> None:
+    """Messages of these subscriptions go on in their keys: those of others are for other lanes, which may be asleep."""
+    if not {one.id for one in lane.subscriptions}.issuperset(promoted):
+        lane.notify()
 
 
 def let_go(lane: Lane, *tokens: int) -> None:

@@ -76,6 +76,8 @@ def _settle(lane: Lane, failure: Failure, row: AttemptRow) -> Flow[None]:
     settled = yield from lane.context.moves.queue.settle(settle_of(failure, row))
     if settled:  # else another worker has it: nothing of this is true any more
         tell(lane, failure, row)
+        if failure.leaves_key:  # its successor is perhaps for other lanes
+            lane.notify()
 
 
 def settle_of(failure: Failure, row: AttemptRow) -> Settle:
@@ -151,6 +153,7 @@ def move(lane: Lane, message: Claimed) -> Flow[None]:
     )
     moved = yield from lane.context.moves.queue.relocate(request)
     if moved:
+        lane.notify()  # what comes after it, where it was or where it is now, is perhaps for other lanes
         log.warning("message #%d was moved to its place in its key: %s", message.seq, reason)
 
 

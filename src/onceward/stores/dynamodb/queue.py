@@ -12,9 +12,8 @@ from onceward.stores.dynamodb.ledger import LARGEST, accept, counted, identity_o
 from onceward.stores.dynamodb.row import Row
 from onceward.stores.dynamodb.rows import Table
 from onceward.stores.dynamodb.unit import Shared, repeated
-from onceward.stores.moves.claims import Claimed
 from onceward.stores.moves.ledger import NewRow
-from onceward.stores.moves.queue import Finish, Hasten, Postpone, Relocate, Settle
+from onceward.stores.moves.queue import Finish, Finished, Hasten, Postpone, Relocate, Settle
 from onceward.stores.recording import Open, Savepoint, Undo
 
 
@@ -35,7 +34,7 @@ class Queue:
     def rollback_to_savepoint(self) -> Flow[None]:
         yield Undo()
 
-    def finish(self, finish: Finish) -> Flow[Claimed | None]:
+    def finish(self, finish: Finish) -> Flow[Finished]:
         for row in finish.outgoing:
             refuse_large(row["id"], row["body"], row["headers"])
         for result in finish.results.values():
@@ -44,7 +43,7 @@ class Queue:
         yield from repeated(lambda: self._finish(finish, numbers))
         for seq in finish.seqs:
             self._base.places.pop(seq, None)
-        return (yield from take(self._base, finish.then)) if finish.then is not None else None
+        return Finished((yield from take(self._base, finish.then)) if finish.then is not None else None)
 
     def _finish(self, finish: Finish, numbers: dict[int, int]) -> Flow[None]:
         table = Table(self._base)

@@ -80,6 +80,15 @@ class Finish:
     """The next claim, in the same commit."""
 
 
+class Finished(NamedTuple):
+    """What came with the end of a group's transaction."""
+
+    following: Claimed | None = None
+    """The next claim, if one was wanted."""
+    promoted: Collection[int] = ()
+    """The subscriptions of the messages that waited in its keys and go on now, where the store has such a state."""
+
+
 class Postpone(NamedTuple):
     """Try a claimed message again later, uncharged: the database was at fault."""
 
@@ -133,8 +142,8 @@ class QueueMoves(Protocol):
     def rollback_to_savepoint(self) -> Flow[None]:
         """Inside it: undo what was done since the last savepoint."""
 
-    def finish(self, finish: Finish, /) -> Flow[Claimed | None]:
-        """Inside it, and its end: commit it all, or raise and nothing of it has happened. Returns the next claim.
+    def finish(self, finish: Finish, /) -> Flow[Finished]:
+        """Inside it, and its end: commit it all, or raise and nothing of it has happened.
 
         Raises `GuardFailed` where a message no longer carries the claim, or the transaction is not the one it was.
         """

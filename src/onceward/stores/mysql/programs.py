@@ -282,7 +282,7 @@ def _finished(ask: Ask) -> Tail:
 def promote(ask: Ask) -> Tail:
     """Let the next message of each key go on."""
     ask.records = [{"key_hash": key} for key in ask.params["key_hashes"]]
-    return Tail(ask.parts(0, 1) if ask.records else [])
+    return Tail(ask.parts(0, 1, 2) if ask.records else [])
 
 
 def lock_keys(ask: Ask) -> Tail:

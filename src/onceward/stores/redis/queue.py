@@ -8,8 +8,7 @@ from typing import Any
 
 from onceward.errors import GuardFailed
 from onceward.flow import Flow
-from onceward.stores.moves.claims import Claimed
-from onceward.stores.moves.queue import AttemptRow, Finish, Hasten, Postpone, Relocate, Settle
+from onceward.stores.moves.queue import AttemptRow, Finish, Finished, Hasten, Postpone, Relocate, Settle
 from onceward.stores.recording import Open, Savepoint, Undo
 from onceward.stores.redis.claims import claim_given, claimed
 from onceward.stores.redis.requests import (
@@ -39,7 +38,7 @@ class Queue:
     def rollback_to_savepoint(self) -> Flow[None]:
         yield Undo()
 
-    def finish(self, finish: Finish) -> Flow[Claimed | None]:
+    def finish(self, finish: Finish) -> Flow[Finished]:
         given = {
             "worker": str(finish.worker),
             "token": str(finish.token),
@@ -57,9 +56,9 @@ class Queue:
         }
         found, bodies = yield from both(End("finish", given, rows_raw(finish.outgoing)))
         refuse_part(found)
-        if finish.then is None:
-            return None
-        return (yield from claimed(finish.then, found["claimed"], bodies))
+        then = finish.then
+        following = (yield from claimed(then, found["claimed"], bodies)) if then is not None else None
+        return Finished(following, {*found["promoted"]})
 
     # Without the effects of a handler
 

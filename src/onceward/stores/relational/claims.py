@@ -66,26 +66,29 @@ class Claims:
         # All that a handler does commits after its claim, and is lost with it; what is published is not.
         durable = claim.destination is not None or claim.isolation > 0
         begin = self._transactions.usual if durable else self._transactions.not_durable
-        return (yield from self.end_with([begin], claim))
+        _, claimed = yield from self.end_with([begin], claim)
+        return claimed
 
-    def end_with(self, before: Sequence[Request], claim: Claim) -> Flow[Claimed]:
+    def end_with(self, before: Sequence[Request], claim: Claim) -> Flow[tuple[Sequence[Any], Claimed]]:
         """End a transaction with a claim, without the rows that are not at the head of their key, and commit it.
+
+        Returns the answers to what was asked before, too.
 
         It travels in one go, unless messages are numbered within their key: then it is looked at before the commit.
         """
         park = Query("park", {"worker": claim.worker, "token": claim.token})
         if claim.gaps is None:
-            *_, found, parked, _ = yield (*before, _query(claim), park, COMMIT)
+            *answers, found, parked, _ = yield (*before, _query(claim), park, COMMIT)
             rows = [ClaimedRow._make(row) for row in found]
             gone = dict(parked)
             kept = [(row, PASS) for row in rows if row.seq not in gone]
         else:
-            *_, found, parked = yield (*before, _query(claim), park)
+            *answers, found, parked = yield (*before, _query(claim), park)
             rows = [ClaimedRow._make(row) for row in found]
             gone = dict(parked)
             kept = yield from _in_sequence(claim, claim.gaps, [row for row in rows if row.seq not in gone])
             yield COMMIT
-        return _claimed(rows, gone, kept)
+        return answers, _claimed(rows, gone, kept)
 
     def still_claimed(self, worker: int, tokens: Collection[int]) -> Flow[set[int]]:
         (rows,) = yield from self._transactions.run(

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from onceward.domain import identity
 from onceward.flow import COMMIT, ROLLBACK, Each, Flow, Query, Request
-from onceward.stores.moves.claims import Claimed
-from onceward.stores.moves.queue import AttemptRow, Finish, Hasten, Postpone, Relocate, Settle
+from onceward.stores.moves.queue import AttemptRow, Finish, Finished, Hasten, Postpone, Relocate, Settle
 from onceward.stores.relational.claims import Claims, unclaim
 from onceward.stores.relational.keys import removing
 from onceward.stores.relational.ledger import sending
@@ -35,7 +34,7 @@ class Queue:
     def rollback_to_savepoint(self) -> Flow[None]:
         yield Query("rollback_to_savepoint")
 
-    def finish(self, finish: Finish) -> Flow[Claimed | None]:
+    def finish(self, finish: Finish) -> Flow[Finished]:
         # That the rows still carry the claim is a condition of `finish` itself; those of the failures carry the same.
         removal: list[Request] = [_finish(finish)]
         for failure in finish.failures:
@@ -44,11 +43,13 @@ class Queue:
             removal.append(unclaim(finish.worker, finish.token, finish.given_back))
         if finish.keys or finish.applied:
             removal = removing(finish.keys, *removal, applied=finish.applied)
-        requests = [*_beside(finish), *removal]
+        requests, following = [*_beside(finish), *removal], None
         if finish.then is None:
-            yield (*requests, COMMIT)
-            return None
-        return (yield from self._claims.end_with(requests, finish.then))
+            answers = yield (*requests, COMMIT)
+        else:
+            answers, following = yield from self._claims.end_with(requests, finish.then)
+        promoted = answers[len(requests) - 1] if finish.keys else ()  # the last of what removes from keys
+        return Finished(following, {subscription for (subscription,) in promoted})
 
     # Without the effects of a handler
 

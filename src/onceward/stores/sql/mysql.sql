@@ -357,6 +357,10 @@ VALUES (:worker, 0, :code_version, {clock}, :first, :last, :numbers,
 -- name: promote
 -- Guard: the key locks are held and the removal is in an earlier statement. The rows of the locks go: whoever waits for one makes it anew.
 -- Relies on queue_waiting.
+SELECT q.subscription FROM {prefix}queue q JOIN (
+    SELECT (SELECT w.seq FROM {prefix}queue w WHERE w.waiting_key = k.key_hash ORDER BY w.place, w.seq LIMIT 1) AS seq
+    FROM ({union SELECT :key_hash AS key_hash}) AS k LIMIT 10000
+) AS next ON next.seq = q.seq;
 UPDATE {prefix}queue q JOIN (
     SELECT (SELECT w.seq FROM {prefix}queue w WHERE w.waiting_key = k.key_hash ORDER BY w.place, w.seq LIMIT 1) AS seq
     FROM ({union SELECT :key_hash AS key_hash}) AS k LIMIT 10000

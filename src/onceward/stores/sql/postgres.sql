@@ -536,6 +536,7 @@ WHERE seq = ANY(ARRAY(
         ORDER BY place, seq LIMIT 1
     ) AS w
 ))
+RETURNING subscription
 
 -- name: store_results
 -- In the handler's transaction: a result exists exactly when its effects do.

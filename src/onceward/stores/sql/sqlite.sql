@@ -388,6 +388,7 @@ UPDATE {prefix}queue SET state = 'ready', due_at = NULL
 WHERE seq IN (
     SELECT (SELECT q.seq FROM {prefix}queue q WHERE q.key_hash = k.value AND q.state = 'waiting' ORDER BY q.place, q.seq LIMIT 1)
     FROM json_each(:key_hashes) AS k)
+RETURNING subscription
 
 -- name: store_results
 -- In the handler's transaction: a result exists exactly when its effects do.

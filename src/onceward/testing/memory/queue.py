@@ -8,10 +8,9 @@ from typing import Literal
 
 from onceward.errors import GuardFailed, StoreConflict
 from onceward.flow import ROLLBACK, Flow
-from onceward.stores.moves.claims import Claimed
 from onceward.stores.moves.inline import Applied, BeginDirect, Begun, FinishDirect, Placed, Requeue, StoreClaimed
 from onceward.stores.moves.ledger import NewRow, Stored
-from onceward.stores.moves.queue import AttemptRow, Finish, Hasten, Postpone, Relocate, Settle
+from onceward.stores.moves.queue import AttemptRow, Finish, Finished, Hasten, Postpone, Relocate, Settle
 from onceward.testing.memory.claims import take, unclaim, unplaced_of
 from onceward.testing.memory.recorder import Recorded
 from onceward.testing.memory.sessions import Apply, End, Memory, Open, Record, Savepoint, Undo, move
@@ -37,10 +36,10 @@ class Queue:
     def rollback_to_savepoint(self) -> Flow[None]:
         yield Undo()
 
-    def finish(self, finish: Finish) -> Flow[Claimed | None]:
+    def finish(self, finish: Finish) -> Flow[Finished]:
         return (yield End(lambda tables: self._finish(tables, finish)))  # type: ignore[no-any-return] # as performed
 
-    def _finish(self, tables: Tables, finish: Finish) -> Claimed | None:
+    def _finish(self, tables: Tables, finish: Finish) -> Finished:
         rows = [_claimed(tables, seq, finish.worker, finish.token) for seq in finish.seqs]
         tables.advance(finish.applied)
         outgoing = any(row.outgoing for row in rows)
@@ -58,8 +57,9 @@ class Queue:
             _claimed(tables, failure.seq, finish.worker, finish.token)
             _settle(tables, failure)
         unclaim(tables, finish.worker, finish.token, finish.given_back)
-        tables.promote(finish.keys)
-        return take(tables, finish.then, self._memory.keys) if finish.then is not None else None
+        promoted = tables.promote(finish.keys)
+        following = take(tables, finish.then, self._memory.keys) if finish.then is not None else None
+        return Finished(following, promoted)
 
     # Without the effects of a handler
 

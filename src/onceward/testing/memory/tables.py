@@ -298,12 +298,15 @@ class Tables:
         earlier = (one for one in self.of_key(row.key_hash) if one.order < row.order)
         return not any(self.bodies[one.seq]["key"] == key for one in earlier)
 
-    def promote(self, keys: Iterable[int | None]) -> None:
-        """After a removal: the first of each key that waits goes on."""
+    def promote(self, keys: Iterable[int | None]) -> set[int]:
+        """After a removal: the first of each key that waits goes on; the subscriptions of those that do."""
+        promoted = set[int]()
         for key in {key for key in keys if key is not None}:
             first = next((row for row in self.of_key(key) if row.state == "waiting"), None)
             if first is not None:
                 self.queue[first.seq] = first._replace(state="ready", due_at=None)
+                promoted |= set() if first.subscription is None else {first.subscription}
+        return promoted
 
     def leave_key(self, seq: int) -> bool:
         """Let a key go on without its dead message; False where it is not dead, holds none, or is not first."""

@@ -102,7 +102,7 @@ class Shop:
         """No worker is registered any more, and no thread runs."""
         with Inbox(self.place.store()) as looking:
             assert looking.admin.workers() == [], "a worker did not deregister"
-        wait_until(lambda: threads() <= self._before, timeout=10, message="the end of every thread of onceward")
+        wait_until(lambda: threads() <= self._before, message="the end of every thread of onceward")
 
     # Handlers
 

@@ -210,7 +210,7 @@ local function is_first(seq, row)
   return of_key(row.h, 0, 0)[1] == seq
 end
 
--- After a removal: the first of a key that waits goes on.
+-- After a removal: the first of a key that waits goes on; its subscription, if there is one.
 local function promote(hash)
   if not hash then return end
   local from = 0
@@ -220,7 +220,7 @@ local function promote(hash)
       local row = row_of(seq)
       if row.s == 'waiting' and not row.n then
         change(seq, row, { s = 'ready', t = false })
-        return
+        return row.u
       end
     end
     if #seqs < 20 then return end
@@ -228,7 +228,11 @@ local function promote(hash)
   end
 end
 
-local function promote_all(hashes) for _, hash in ipairs(hashes or {}) do promote(hash) end end
+local function promote_all(hashes)
+  local promoted = {}
+  for _, hash in ipairs(hashes or {}) do promoted[#promoted + 1] = promote(hash) end
+  return promoted
+end
 
 -- Progress: how far a key has come in its own numbers.
 

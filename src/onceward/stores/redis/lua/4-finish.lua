@@ -154,8 +154,8 @@ local function finish(a, raw, bodies)
     settle(failure, row)
   end
   unclaim(a.worker, a.token, a.given_back)
-  promote_all(a.keys)
-  return { claimed = a.claim and take(a.claim, bodies) or nil }
+  local promoted = promote_all(a.keys)
+  return { promoted = promoted, claimed = a.claim and take(a.claim, bodies) or nil }
 end
 
 function F.finish(a, raw)
