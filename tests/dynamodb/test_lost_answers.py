@@ -276,3 +276,26 @@ def test_a_key_is_free_when_the_call_that_held_it_was_cancelled(inbox: Inbox, pl
     began = asyncio.Event()
     asyncio.run(cancelled())
     assert names(inbox, place) == ["m2"]
+
+
+def test_a_mismatch_of_a_message_that_is_forgotten_meanwhile_is_a_new_message(inbox: Inbox, place: DynamoPlace) -> None:
+    """Its mismatch would be of no message, and nothing could be shown of any mismatch any more."""
+    handled_by(inbox, place)
+    inbox.process(id="m1", **MESSAGE)
+    store: Any = inbox.store
+    asked = store.ask
+    with Inbox(place.url) as other:
+        ahead: Any = other.store
+        ahead.clock = lambda: time.time_ns() // 1000 + 60 * 86_400_000_000
+
+        def ask(operation: str, arguments: Any) -> Any:
+            if "onceward_Z" in str(arguments.get("TransactItems")) and store.ask is ask:
+                store.ask = asked
+                pruned.append(other.retention.prune().messages)
+            return asked(operation, arguments)
+
+        pruned: list[int] = []
+        store.ask = ask
+        receipt = inbox.receive(**{**MESSAGE, "id": "m1", "data": {"k": 2}})
+    assert (pruned, receipt.status) == ([1], "accepted")
+    assert inbox.admin.quarantine() == []

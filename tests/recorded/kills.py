@@ -1,6 +1,6 @@
 """kill -9 at every request of a process, by `make kills`.
 
-A run of the tests takes one request of each scenario. ONCEWARD_CRASH_SEED takes the same ones again, ONCEWARD_CRASH_SAMPLE
+A run of the tests takes one request of each scenario; ONCEWARD_CRASH_SEED takes the same again, ONCEWARD_CRASH_SAMPLE
 more of them, or all.
 """
 
