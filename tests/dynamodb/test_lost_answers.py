@@ -21,9 +21,9 @@ from tests.crash.points import seed, takes_all
 from tests.dynamodb.place import DynamoPlace
 from tests.dynamodb.proxy import LossyProxy
 from tests.recorded.kills import CASES, chosen, fresh_prefix
-from tests.recorded.service import SCENARIOS, Place, built, recover
+from tests.recorded.service import SCENARIOS, Place, built, drain_until, recover
 from tests.servers import DynamoServer
-from tests.waiting import wait_until, wait_until_async
+from tests.waiting import wait_until_async
 
 TYPE = "order.paid"
 FORGETS = [False, True] if takes_all() else [True]
@@ -164,13 +164,13 @@ def test_a_key_that_was_taken_while_its_message_was_processed_is_not_written_to(
             if len(ran) == 1:
                 other.receive(id="m2", **MESSAGE)
                 other.receive(id="m3", **MESSAGE)
-                wait_until(lambda: other.drain() or other.admin.stats().dead == 1, message="the two behind it")
+                drain_until(other, lambda: other.admin.stats().dead == 1, "the two behind it")
 
         receipt = inbox.process(id="m1", **MESSAGE)
         assert (ran, receipt.outcome, names(inbox, place)) == (["m1"], "queued", ["m2"])
         (dead,) = inbox.admin.messages(status="dead")
         inbox.admin.discard(dead.seq)
-        wait_until(lambda: inbox.drain() or inbox.admin.stats().done == 2, message="both to be done")
+        drain_until(inbox, lambda: inbox.admin.stats().done == 2, "both to be done")
     assert names(inbox, place) == ["m2", "m1"]
 
 

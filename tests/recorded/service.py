@@ -129,23 +129,31 @@ SCENARIOS: Mapping[str, Callable[[Inbox, str], None]] = {"work": work, "inline":
 # What its successor does, and what must be true then
 
 
+def drain_until(inbox: Inbox, condition: Callable[[], bool], message: str) -> None:
+    """Work, again and again, until it is so."""
+
+    def worked() -> bool:
+        inbox.drain()
+        return condition()
+
+    wait_until(worked, message=message)
+
+
 def recover(place: Place, pid: int) -> None:
     """Take over what the dead process held, take all deliveries again, and work until nothing is left; then look."""
     with built(place, "sync") as inbox:
         for name in {one.process for one in inbox.admin.workers() if one.pid == pid}:
             perform(inbox.store, partial(take_over_process, inbox.context, name, f"process {pid} is dead"))
         inbox.receive_many(deliveries())  # type: ignore[arg-type] # its arguments
-        wait_until(
-            lambda: inbox.drain() or inbox.admin.stats().done == len(ORDERS), message="the end of all that was sent"
-        )
+        drain_until(inbox, lambda: inbox.admin.stats().done == len(ORDERS), "the end of all that was sent")
         check(place, inbox)
 
 
 def check(place: Place, inbox: Inbox) -> None:
     """Nothing is lost, doubled or out of order, and nothing is left behind."""
     found = effects(place, inbox)
-    assert sorted(found) == sorted(one["id"] for one in deliveries())
-    assert [entry for entry in found if entry in IN_ORDER] == IN_ORDER
+    assert sorted(found) == sorted(one["id"] for one in deliveries()), found
+    assert [entry for entry in found if entry in IN_ORDER] == IN_ORDER, found
     sent = [row for row in inbox.admin.messages(outgoing=True) if row.type == "receipt.wanted"]
     assert len(sent) == sum(kind == SENDS for _, kind in ORDERS)
     stats = inbox.admin.stats()

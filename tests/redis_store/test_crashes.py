@@ -21,6 +21,7 @@ from onceward import Inbox, Message, StoreError
 from onceward.runtime.runner import perform
 from onceward.steps.membership import take_over_process
 from onceward.testing.store_suite.shop import in_threads
+from tests.recorded.service import drain_until
 from tests.redis_store.conftest import QUICK, effect, effects
 from tests.servers import FaultProxy, RedisServer
 from tests.waiting import wait_until, wait_until_async
@@ -260,4 +261,4 @@ def test_a_process_that_was_declared_dead_commits_nothing_inline(address: str, i
             dying.process(id="m1", **message)
         assert (seen, effects(client)) == (["m2"], ["m2"])
         sent(inbox, "m1", key="k")
-        wait_until(lambda: inbox.drain() or effects(client) == ["m2", "m1"])
+        drain_until(inbox, lambda: effects(client) == ["m2", "m1"], "the one that was passed")

@@ -14,6 +14,7 @@ from onceward.steps.membership import take_over_process
 from onceward.stores.recording import Open
 from onceward.stores.redis.requests import Ask, End
 from onceward.stores.redis.transaction import READS, WRITES, AsyncRedisTransaction, RedisTransaction
+from tests.recorded.service import drain_until
 from tests.redis_store.conftest import NEVER_LONG, effect, effects
 from tests.waiting import wait_until
 
@@ -219,7 +220,7 @@ def test_what_cannot_work_after_a_watch_is_an_error_of_the_handler(inbox: Inbox,
             tx.rpush("text", "x")
 
     seq, _ = send(inbox, "m1", "m2")
-    wait_until(lambda: inbox.drain() or inbox.admin.stats().dead == 1, message="the end of its attempts")
+    drain_until(inbox, lambda: inbox.admin.stats().dead == 1, "the end of its attempts")
     assert effects(client) == ["m2"]
     assert "RPUSH needs a list, and text is a string" in error(inbox, seq)
 
@@ -241,7 +242,7 @@ def test_what_is_lost_while_a_handler_watches_is_found_out_at_its_end(inbox: Inb
             client.execute_command("FUNCTION", "FLUSH")
 
     (seq,) = send(inbox, "m1")
-    wait_until(lambda: inbox.drain() or status(inbox, seq) == "done", message="the second run")
+    drain_until(inbox, lambda: status(inbox, seq) == "done", "the second run")
     assert (effects(client), runs) == (["m1"], ["m1", "m1"])
 
 
@@ -275,7 +276,7 @@ def test_a_command_of_more_words_than_lua_takes_is_refused_at_its_line(inbox: In
         tx.sadd("many", *range(6999 if message.id == "fits" else 9000))
 
     seq, _ = send(inbox, "m1", "fits")
-    wait_until(lambda: inbox.drain() or inbox.admin.stats().dead == 1, message="the end of its attempts")
+    drain_until(inbox, lambda: inbox.admin.stats().dead == 1, "the end of its attempts")
     assert (effects(client), client.scard("many")) == (["fits"], 6999)
     assert "tx cannot record SADD 'many' with 9001 words" in error(inbox, seq)
 
