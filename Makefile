@@ -32,7 +32,7 @@ SITE  := .venv-docs/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup pictures package docs demo test whole second lane lint format screenshots crash simulate mutants mutation chaos skew faults fuzz proof check-records brokers engines hops bench bench-mysql bench-peers bench-fairness bench-before bench-dashboard bench-60m sizing soak servers pins clean
+.PHONY: help setup pictures package docs demo test whole second lane lint format screenshots crash kills simulate mutants mutation chaos skew faults fuzz proof check-records brokers engines hops bench bench-mysql bench-peers bench-fairness bench-before bench-dashboard bench-60m sizing soak servers pins clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -119,6 +119,10 @@ bench-60m: servers ## Measure claims and dedupe beside sixty million finished ro
 
 crash: servers ## Every fault at every statement of every scenario, on both stores; make crash SHARD=1/4 JSON=file plays a quarter
 	@$(if $(JSON),ONCEWARD_CRASH_JSON='$(JSON)') $(if $(SHARD),ONCEWARD_CRASH_SHARD=$(SHARD)) $(BIN)/python -m tests.crash $(WORKERS)
+
+kills: servers ## kill -9 at every request to DynamoDB and Redis, and every answer of DynamoDB lost (an hour)
+	@ONCEWARD_CRASH_SAMPLE=all $(SCRATCH) $(BIN)/pytest -q -n $(WORKERS) \
+		tests/dynamodb/test_kills.py tests/dynamodb/test_lost_answers.py tests/redis_store/test_kills.py $(ARGS)
 
 chaos: servers ## Real processes under faults on SQLite and PostgreSQL: make chaos MESSAGES=20000 FAULTS=300 (STORE=mariadb: there alone)
 	@$(BIN)/python -m chaos --messages $(MESSAGES) --faults $(FAULTS) $(if $(STORE),--store $(STORE)) $(if $(SEED),--seed $(SEED)) $(if $(JSON),--json $(JSON))

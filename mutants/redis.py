@@ -66,4 +66,41 @@ REDIS: tuple[Mutant, ...] = (
         new="if False:",
         test=f"{STORE}::test_a_cluster_is_refused_with_the_reason",
     ),
+    Mutant(
+        name="Redis: a command may have more words than Lua takes",
+        file="stores/redis/transaction.py",
+        old="        if len(words) > MOST_WORDS:",
+        new="        if len(words) > 10 * MOST_WORDS:",
+        test=f"{EFFECTS}::test_a_command_of_more_words_than_lua_takes_is_refused_at_its_line",
+    ),
+    Mutant(
+        name="Redis: what is refused after a watch is an error of the driver",
+        file="stores/redis/sessions.py",
+        old="        raise translated(answer)",
+        new="        raise answer",
+        test=f"{EFFECTS}::test_what_cannot_work_after_a_watch_is_an_error_of_the_handler",
+    ),
+    Mutant(
+        name="Redis: what comes after a refused end is queued",
+        file="stores/redis/sessions.py",
+        old="""            with suppress(StoreError):
+                self._send("DISCARD")
+""",
+        new="",
+        test=f"{EFFECTS}::test_a_server_that_refuses_the_end_of_a_transaction_does_not_queue_what_comes_next",
+    ),
+    Mutant(
+        name="Redis: a process that was declared dead commits inline",
+        file="stores/redis/lua/4b-direct.lua",
+        old="~= a.holder or not is_held(lock) then",
+        new="~= a.holder then",
+        test=f"{CRASHES}::test_a_process_that_was_declared_dead_commits_nothing_inline",
+    ),
+    Mutant(
+        name="Redis: what a cancelled call holds outlives it",
+        file="stores/redis/store.py",
+        old="            if locked:  # by a task",
+        new="            if False:  # by a task",
+        test=f"{CRASHES}::test_a_key_is_free_when_the_call_that_held_it_was_cancelled",
+    ),
 )

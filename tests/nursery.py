@@ -1,6 +1,6 @@
 """Child processes for tests that kill them: a nursery has imported everything and forks a child for each job.
 
-    python -m tests.nursery
+    python -m tests.nursery [module of a program that not everybody needs ...]
 
 Invariants: the nursery has one thread and no connection, so forking it is safe; a child's id stays its own until its
 end was asked for; what a child has said is in its file before the next thing happens; no child outlives the nursery,
@@ -131,9 +131,9 @@ class Child:
 class Nursery:
     """The test's side: start children and hear of their end."""
 
-    def __init__(self) -> None:
+    def __init__(self, *programs: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.nursery"],
+            [sys.executable, "-m", "tests.nursery", *programs],
             cwd=CHECKOUT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -185,7 +185,7 @@ class Nursery:
 
 
 def _serve() -> None:
-    for module in (*IMPORTED, *PROGRAMS):
+    for module in (*IMPORTED, *PROGRAMS, *sys.argv[1:]):
         importlib.import_module(module)
     gc.freeze()  # so that a child's garbage collection does not copy what it shares
     for line in iter(sys.stdin.readline, ""):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -16,11 +17,14 @@ from typing import Any
 
 import pytest
 
-from onceward import Inbox, StoreError
+from onceward import Inbox, Message, StoreError
+from onceward.runtime.runner import perform
+from onceward.steps.membership import take_over_process
 from onceward.testing.store_suite.shop import in_threads
+from tests.recorded.service import drain_until
 from tests.redis_store.conftest import QUICK, effect, effects
 from tests.servers import FaultProxy, RedisServer
-from tests.waiting import wait_until
+from tests.waiting import wait_until, wait_until_async
 
 ROOT = Path(__file__).parents[2]
 
@@ -204,3 +208,57 @@ def test_many_workers_keep_the_order_of_keys(address: str, inbox: Inbox, client:
         assert [one for one in found if int(one[1:]) % 7 == key] == ids[key::7]
     for program in programs:
         program.close()
+
+
+def test_a_key_is_free_when_the_call_that_held_it_was_cancelled(inbox: Inbox, client: Any) -> None:
+    """At once: no handler runs any more."""
+    message: Any = {"source": "test", "type": "order.paid", "data": {"key": "k"}}
+
+    @inbox.on("order.paid", key="key")
+    async def wait(message: Message, tx: Any) -> None:
+        if message.id == "m1":
+            began.set()
+            await asyncio.Event().wait()
+        effect(message, tx)
+
+    async def cancelled() -> None:
+        call = asyncio.ensure_future(inbox.aprocess(id="m1", **message))
+        await began.wait()
+        call.cancel()
+        await asyncio.wait([call])
+        await wait_until_async(free, message="the key to be free")
+        assert (await inbox.aprocess(id="m2", **message)).outcome == "done"
+        await inbox.aclose()
+
+    async def free() -> bool:
+        return not client.keys("onceward_lock:*")
+
+    began = asyncio.Event()
+    asyncio.run(cancelled())
+    assert effects(client) == ["m2"]
+
+
+def test_a_process_that_was_declared_dead_commits_nothing_inline(address: str, inbox: Inbox, client: Any) -> None:
+    """Its key went to others with it; what it still does must not come beside or after them."""
+    message: Any = {"source": "test", "type": "order.paid", "data": {"key": "k"}}
+    inbox.on("order.paid", key="key")(effect)
+    runs: list[str] = []
+    with Inbox(address, settings=QUICK) as dying:
+
+        @dying.on("order.paid", key="key")
+        def late(message: Message, tx: Any) -> None:
+            effect(message, tx)
+            runs.append(message.id)
+            if len(runs) == 1:
+                (name,) = {one.process for one in inbox.admin.workers()}
+                perform(inbox.store, lambda: take_over_process(inbox.context, name, "as the test asks"))
+                inbox.receive(**{**given, "id": "m2"})
+                inbox.drain()
+                seen.extend(effects(client))
+
+        given, seen = message, list[str]()
+        with suppress(StoreError):
+            dying.process(id="m1", **message)
+        assert (seen, effects(client)) == (["m2"], ["m2"])
+        sent(inbox, "m1", key="k")
+        drain_until(inbox, lambda: effects(client) == ["m2", "m1"], "the one that was passed")

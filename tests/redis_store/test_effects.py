@@ -7,8 +7,14 @@ from typing import Any
 
 import pytest
 
-from onceward import ConfigurationError, ContractViolation, Inbox, Message
+from onceward import ConfigurationError, ContractViolation, Inbox, Message, StoreUnavailable
+from onceward.flow import ROLLBACK
+from onceward.runtime.runner import perform
+from onceward.steps.membership import take_over_process
+from onceward.stores.recording import Open
+from onceward.stores.redis.requests import Ask, End
 from onceward.stores.redis.transaction import READS, WRITES, AsyncRedisTransaction, RedisTransaction
+from tests.recorded.service import drain_until
 from tests.redis_store.conftest import NEVER_LONG, effect, effects
 from tests.waiting import wait_until
 
@@ -200,6 +206,79 @@ def test_messages_that_watch_see_what_those_before_them_have_written(inbox: Inbo
     send(inbox, *(f"m{number}" for number in range(6)))
     wait_until(lambda: inbox.drain() or len(effects(client)) == 6)
     assert (client.get("count"), sorted(effects(client))) == ("5", [f"m{number}" for number in range(6)])
+
+
+def test_what_cannot_work_after_a_watch_is_an_error_of_the_handler(inbox: Inbox, client: Any) -> None:
+    """As without it: nothing is there, and the worker goes on with the next message."""
+    client.set("text", "no list")
+
+    @inbox.on("order.paid", retry=NEVER_LONG)
+    def handler(message: Message, tx: RedisTransaction) -> None:
+        tx.watch("stock")
+        effect(message, tx)
+        if message.id == "m1":
+            tx.rpush("text", "x")
+
+    seq, _ = send(inbox, "m1", "m2")
+    drain_until(inbox, lambda: inbox.admin.stats().dead == 1, "the end of its attempts")
+    assert effects(client) == ["m2"]
+    assert "RPUSH needs a list, and text is a string" in error(inbox, seq)
+
+
+@pytest.mark.parametrize("what", ["its claim", "the functions"])
+def test_what_is_lost_while_a_handler_watches_is_found_out_at_its_end(inbox: Inbox, client: Any, what: str) -> None:
+    """The process was declared dead meanwhile, or the server has lost our library: nothing is there; it runs again."""
+    runs: list[str] = []
+
+    @inbox.on("order.paid", retry=NEVER_LONG)
+    def handler(message: Message, tx: RedisTransaction) -> None:
+        tx.watch("stock")
+        effect(message, tx)
+        runs.append(message.id)
+        if len(runs) == 1 and what == "its claim":
+            (name,) = {one.process for one in inbox.admin.workers()}
+            perform(inbox.store, lambda: take_over_process(inbox.context, name, "as the test asks"))
+        elif len(runs) == 1:
+            client.execute_command("FUNCTION", "FLUSH")
+
+    (seq,) = send(inbox, "m1")
+    drain_until(inbox, lambda: status(inbox, seq) == "done", "the second run")
+    assert (effects(client), runs) == (["m1"], ["m1", "m1"])
+
+
+def test_a_server_that_refuses_the_end_of_a_transaction_does_not_queue_what_comes_next(
+    inbox: Inbox, client: Any
+) -> None:
+    """It is out of memory when the command after MULTI comes; the connection is used for other commands."""
+    store: Any = inbox.store
+    with store.session() as session:
+        session.perform(Open())
+        with session.lent() as tx:
+            tx.watch("stock")
+            tx.set("state", "paid")
+        client.config_set("maxmemory", 1)
+        try:
+            with pytest.raises(StoreUnavailable):
+                session.perform(End("apply"))
+        finally:
+            client.config_set("maxmemory", 0)
+        session.perform(ROLLBACK)
+        version, _ = session.perform(Ask("version", reads=True))
+    assert (version, client.get("state")) == (client.hget("onceward_meta", "version"), None)
+
+
+def test_a_command_of_more_words_than_lua_takes_is_refused_at_its_line(inbox: Inbox, client: Any) -> None:
+    """It would fail in the middle, when the commands before it are applied and cannot be undone."""
+
+    @inbox.on("order.paid", retry=NEVER_LONG)
+    def handler(message: Message, tx: RedisTransaction) -> None:
+        effect(message, tx)
+        tx.sadd("many", *range(6999 if message.id == "fits" else 9000))
+
+    seq, _ = send(inbox, "m1", "fits")
+    drain_until(inbox, lambda: inbox.admin.stats().dead == 1, "the end of its attempts")
+    assert (effects(client), client.scard("many")) == (["fits"], 6999)
+    assert "tx cannot record SADD 'many' with 9001 words" in error(inbox, seq)
 
 
 def test_async_handlers_watch_and_read_awaited(address: str, client: Any) -> None:

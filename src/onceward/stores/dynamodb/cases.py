@@ -29,6 +29,7 @@ def quarantine(table: Table, mismatch: Mismatch) -> Flow[Decided | None]:
     first = yield from ledger_of(table, mismatch["seq"])
     if first is None:
         return None
+    table.guard(Place(first["pk"], first["sk"]))  # it may be forgotten meanwhile
     place = table.layout.case(case_slot(mismatch))
     (case,) = yield from table.get(place)
     if case is None:

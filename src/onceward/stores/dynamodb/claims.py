@@ -14,7 +14,7 @@ from onceward.flow import Flow
 from onceward.stores.dynamodb.due import wanted
 from onceward.stores.dynamodb.items import Item
 from onceward.stores.dynamodb.row import Row
-from onceward.stores.dynamodb.rows import Table
+from onceward.stores.dynamodb.rows import HOLD, Table
 from onceward.stores.dynamodb.unit import Cancelled, Shared, Unit, repeated
 from onceward.stores.moves.claims import PASS, Claim, Claimed, ClaimedRow, in_sequence
 
@@ -164,7 +164,8 @@ def _claim(base: Shared, looked: Table, claim: Claim, group: Sequence[Row]) -> F
         place = table.layout.head(first.stands_in)
         head = table.item(place) or {}
         seqs = sorted(row.seq for row in group)
-        table.set(place, {**head, "worker": claim.worker, "token": claim.token, "seqs": seqs, "due_at": None})
+        mine = {"worker": claim.worker, "token": claim.token, "seqs": seqs}
+        table.set(place, {**head, **mine, **dict.fromkeys(("due_at", *HOLD))})  # a hold that has run out is over
     try:
         yield from table.commit()
     except Cancelled:  # or the answer to the first of two calls of the client was lost: then it is ours

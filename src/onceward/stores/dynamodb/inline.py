@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from onceward.errors import StoreConflict, StoreError
-from onceward.flow import Flow
+from onceward.flow import ROLLBACK, Flow
 from onceward.stores.dynamodb.catalog import version_of
 from onceward.stores.dynamodb.claims import is_registered, unclaim
 from onceward.stores.dynamodb.due import unplaced_of
@@ -20,7 +20,7 @@ from onceward.stores.dynamodb.items import encoded_item
 from onceward.stores.dynamodb.ledger import accept, counted, enter, identity_of, keep_marks, refuse_large, store
 from onceward.stores.dynamodb.queue import outgoing, refuse_large_result
 from onceward.stores.dynamodb.row import Row, new_row
-from onceward.stores.dynamodb.rows import Table
+from onceward.stores.dynamodb.rows import HOLD, Table
 from onceward.stores.dynamodb.sessions import Keep, Kept
 from onceward.stores.dynamodb.unit import Ask, Cancelled, Shared, Unit, repeated
 from onceward.stores.moves.inline import BeginDirect, Begun, Enqueued, FinishDirect, Placed, Requeue, StoreClaimed
@@ -62,9 +62,13 @@ class Inline:
         if not fresh or (yield from version_of(table))["version"] != begin.catalog:
             return Begun({})
         keyed = [row for row in fresh if row["key_hash"] is not None and row["ordinal"] in begin.runs]
+        keys = sorted({row["key_hash"] or 0 for row in keyed})
         held: dict[int, int] = {}
         busy = set()
-        for key_hash in sorted({row["key_hash"] or 0 for row in keyed}):
+        yield Open()
+        # Should an answer be lost, whatever may be held is let go.
+        yield Keep(Received({}, begin.fence, {}), 0, [_freed(table, key, begin.fence) for key in keys])
+        for key_hash in keys:
             consumer = next(row["consumer"] for row in keyed if row["key_hash"] == key_hash)
             number = yield from self._holds(key_hash, consumer, begin)
             if number is None:
@@ -81,7 +85,6 @@ class Inline:
         for row in fresh:
             seq = yield from self._base.number()
             rows[seq], stored[row["ordinal"]] = row, Stored(seq, table.now)
-        yield Open()
         yield Keep(Received(rows, begin.fence, held), len(fresh), [_freed(table, key, begin.fence) for key in held])
         if begin.savepoint:
             yield Savepoint()
@@ -101,8 +104,10 @@ class Inline:
         table.counted.add(place)
         try:
             yield from table.commit()
-        except Cancelled:
-            return None
+        except Cancelled:  # or the answer to the first of two calls of the client was lost: then it is ours
+            (held,) = yield from Unit(self._base).get(place)
+            if held is None or (held.get("fence"), held["n"]) != (begin.fence, number):
+                return None
         if (yield from Table(self._base).query(table.layout.at("K", key_hash).pk, limit=1)):
             yield from tried(_freed(table, key_hash, begin.fence))
             return None
@@ -127,7 +132,9 @@ class Inline:
         sending: dict[int, int],
     ) -> Flow[None]:
         table = Table(self._base)
-        yield from _still_new(table, received)
+        if not (yield from _still_new(table, received)):
+            yield ROLLBACK
+            return
         sent = yield from outgoing(table, finish.outgoing, sending)
         reasons, done = dict(finish.skipped), set(finish.seqs)
         rows: dict[int, Row] = {}
@@ -221,7 +228,21 @@ def _turn(table: Table, row: NewRow, *, keyless: bool) -> Flow[Turn]:
     return "now" if row["sequence"] == applied + 1 else "later"
 
 
-def _freed(table: Table, key_hash: int, fence: str) -> Ask:
+def let_go(base: Shared, holder: str) -> Flow[None]:
+    """Free the keys that one held inline whose fences begin so."""
+    unit = Unit(base)
+    for shard in range(base.layout.shards):
+        heads = yield from unit.query(
+            base.layout.at("Q", shard).pk,
+            first="k#",
+            below="k$",
+            only=lambda head: str(head.get("fence", "")).startswith(holder),
+        )
+        for head in heads:
+            yield from tried(_freed(unit, head["key_hash"], head["fence"]))
+
+
+def _freed(table: Unit, key_hash: int, fence: str) -> Ask:
     """The key's head is free again."""
     return Ask(
         "update_item",
@@ -244,10 +265,15 @@ def tried(ask: Ask) -> Flow[None]:
         return
 
 
-def _still_new(table: Table, received: Received) -> Flow[None]:
-    """Nothing of it was stored meanwhile, and its keys are still held: the guard of the end."""
+def _still_new(table: Table, received: Received) -> Flow[bool]:
+    """Nothing of it was stored meanwhile, and its keys are still held: the guard of the end.
+
+    False where all of it was stored by a try whose answer was lost, and whose token DynamoDB has forgotten.
+    """
     places = [identity_of(table, row) for row in received.rows.values()]
-    for row, there in zip(received.rows.values(), (yield from table.get(*places)), strict=True):
+    for (seq, row), there in zip(received.rows.items(), (yield from table.get(*places)), strict=True):
+        if there is not None and there["seq"] == seq:
+            return False
         if there is not None:
             raise StoreConflict(f"message {row['id']!r} was stored while a copy of it was processed")
     for key_hash, number in received.keys.items():
@@ -259,7 +285,8 @@ def _still_new(table: Table, received: Received) -> Flow[None]:
             table.counted.add(place)
             table.remove(place)
         else:
-            table.set(place, {name: one for name, one in head.items() if name not in ("fence", "until", "due_at")})
+            table.set(place, {name: one for name, one in head.items() if name not in ("due_at", *HOLD)})
+    return True
 
 
 def _queued(table: Unit, row: NewRow, one: Enqueued, number: int | None) -> Row:

@@ -16,7 +16,7 @@ from onceward.stores.dynamodb.catalog import version_of
 from onceward.stores.dynamodb.items import Item, Place, encoded, encoded_item, moment_of
 from onceward.stores.dynamodb.row import ledger_item, new_row, unhandled_item
 from onceward.stores.dynamodb.rows import Table
-from onceward.stores.dynamodb.unit import MOST_WRITES, Ask, Cancelled, Pause, Shared, Unit, pauses, repeated
+from onceward.stores.dynamodb.unit import MOST_WRITES, STAMP, Ask, Cancelled, Pause, Shared, Unit, pauses, repeated
 from onceward.stores.moves.ledger import Decided, FirstSeen, ImportedId, Known, Mismatch, NewRow, Stored
 
 LARGEST = 300_000
@@ -203,14 +203,19 @@ def _together(
 
 
 def look_again(base: Shared, keys: Collection[int | None]) -> Flow[None]:
-    """Something may have come before what these keys wait for."""
+    """Something may have come before what these keys wait for.
+
+    Who has looked before it came, and means to put the key off, finds the stamp changed.
+    """
     for key_hash in keys:
         if key_hash is not None:
             asked = {
                 "TableName": base.layout.table,
                 "Key": encoded_item(base.layout.head(key_hash)._asdict()),
-                "UpdateExpression": "REMOVE due_at",
+                "UpdateExpression": "REMOVE due_at SET #stamp = :stamp",
                 "ConditionExpression": "attribute_exists(pk)",
+                "ExpressionAttributeNames": {"#stamp": STAMP},
+                "ExpressionAttributeValues": encoded_item({":stamp": identity.new_number()}),
             }
             try:
                 yield Ask("update_item", asked)

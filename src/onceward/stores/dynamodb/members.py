@@ -1,8 +1,8 @@
 """Membership: processes register, renew their leases, and give back what a dead one had claimed.
 
 A take-over has several steps, each of which may be repeated by another process: the dead one is marked, so that it
-claims nothing more; how much it held is written down, for that decides what is charged; each message is given back; its
-item goes.
+claims nothing more; how much it held is written down, for that decides what is charged; each message is given back, and
+each key that it held for a message inline; its item goes.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from onceward.flow import Flow
 from onceward.stores.dynamodb.catalog import touch, version_of
 from onceward.stores.dynamodb.claims import held
+from onceward.stores.dynamodb.inline import let_go
 from onceward.stores.dynamodb.items import Item
 from onceward.stores.dynamodb.rows import Table
 from onceward.stores.dynamodb.unit import Cancelled, Shared, Unit, repeated
@@ -37,7 +38,11 @@ class Membership:
         unit.seen[place] = None
         until = unit.now + int(worker.lease * 1_000_000)
         unit.set(place, {**worker._asdict(), "started_at": unit.now, "alive_until": until})
-        yield from unit.commit()
+        try:
+            yield from unit.commit()
+        except Cancelled:  # it has this number already: because the answer to the first of two calls was lost, or not
+            (item,) = yield from Unit(self._base).get(place)
+            return item is not None and item["process"] == worker.process
         return True
 
     def heartbeat(self, heartbeat: Heartbeat) -> Flow[bool]:
@@ -121,6 +126,8 @@ class Membership:
             return
         for row in rows:
             yield from repeated(lambda seq=row.seq: self._release(seq, worker["worker"], counted, cause, charge))  # type: ignore[misc] # a call
+        if worker.get("inline"):
+            yield from let_go(self._base, f"{worker['worker']}.")
         yield from repeated(lambda: self._remove(worker))
 
     def _mark(self, worker: Item) -> Flow[bool]:

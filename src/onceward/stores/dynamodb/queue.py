@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from onceward.domain import payload
 from onceward.errors import ContractViolation
-from onceward.flow import Flow
+from onceward.flow import ROLLBACK, Flow
 from onceward.stores.dynamodb.claims import take, unclaim
 from onceward.stores.dynamodb.ledger import LARGEST, accept, counted, identity_of, refuse_large
 from onceward.stores.dynamodb.row import Row
@@ -40,10 +41,24 @@ class Queue:
         for result in finish.results.values():
             refuse_large_result(result)
         numbers = yield from counted(self._base, finish.outgoing)
-        yield from repeated(lambda: self._finish(finish, numbers))
+        tries = itertools.count()
+
+        def work() -> Flow[None]:
+            if next(tries) and (yield from self._is_finished(finish)):
+                yield ROLLBACK  # nothing more is to be written
+            else:
+                yield from self._finish(finish, numbers)
+
+        yield from repeated(work)
         for seq in finish.seqs:
             self._base.places.pop(seq, None)
         return Finished((yield from take(self._base, finish.then)) if finish.then is not None else None)
+
+    def _is_finished(self, finish: Finish) -> Flow[bool]:
+        """Whether a try has done it whose answer was lost, and whose token DynamoDB has forgotten meanwhile."""
+        table = Table(self._base)
+        done = yield from table.get(*(table.layout.done(seq) for seq in finish.seqs))
+        return bool(done) and all(one is not None and one.get("worker") == finish.worker for one in done)
 
     def _finish(self, finish: Finish, numbers: dict[int, int]) -> Flow[None]:
         table = Table(self._base)

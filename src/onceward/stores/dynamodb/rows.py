@@ -252,6 +252,7 @@ class Table(Unit):
         if seqs:
             whose = {"worker": claimed[0].worker, "token": claimed[0].token} if claimed else head
             left.update(seqs=seqs, worker=whose["worker"], token=whose["token"])
+            left = {name: one for name, one in left.items() if name not in HOLD}
         elif (yield from self._is_empty(key_hash, head)):
             if head:
                 self.counted.add(place)
@@ -272,3 +273,5 @@ class Table(Unit):
 
 KEYS = {"pk", "sk", "stamp"}
 CLAIM = {"seqs", "worker", "token", "due_at"}
+HOLD = ("fence", "until")
+"""What the head of a key has while its message is processed inline, and loses to a claim that comes when it is over."""

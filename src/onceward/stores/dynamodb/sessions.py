@@ -86,7 +86,9 @@ class DynamoSession(Recording[Recorder]):
             self.held += request.writes
             return None
         writes = [*request.writes, *(self.open_tx().writes if request.ends_tx else ())]
-        single = alone(writes[0]) if len(writes) == 1 else None
+        # What a handler or a caller wrote need not have a condition: made twice by the client, it counts once as a
+        # transaction alone.
+        single = alone(writes[0]) if len(writes) == 1 and not request.ends_tx else None
         return together(writes) if single is None else single
 
     def explained(self, request: Transact, cancelled: Cancelled) -> StoreConflict:
@@ -156,9 +158,10 @@ class SyncSession(DynamoSession):
     def _roll_back(self) -> None:
         release = self.released()
         self.forget()
-        for ask in release:
-            with suppress(StoreError):  # not ours any more; or its time will be over
-                self._ask(ask.operation, ask.arguments)
+        with suppress(StoreUnavailable):  # its time will be over
+            for ask in release:
+                with suppress(Cancelled):  # not ours any more
+                    self._ask(ask.operation, ask.arguments)
 
     def _write(self, operation: tuple[str, dict[str, Any]] | None) -> None:
         if operation is not None:
@@ -171,7 +174,7 @@ class SyncSession(DynamoSession):
             raise translated(error) from error
 
     def _reconnect(self) -> bool:
-        self.forget()
+        self._roll_back()
         self.is_open = not self.is_cut
         return self.is_open and self._answers()
 
@@ -183,7 +186,7 @@ class SyncSession(DynamoSession):
         return True
 
     def close(self) -> None:
-        self.forget()
+        self._roll_back()
         self.is_open = False
 
 
@@ -234,9 +237,13 @@ class AsyncSession(DynamoSession):
     async def _roll_back(self) -> None:
         release = self.released()
         self.forget()
-        for ask in release:
-            with suppress(StoreError):  # not ours any more; or its time will be over
-                await self._ask(ask.operation, ask.arguments)
+        await self._let_go(release)
+
+    async def _let_go(self, release: Sequence[Ask]) -> None:
+        with suppress(StoreUnavailable):  # its time will be over
+            for ask in release:
+                with suppress(Cancelled):  # not ours any more
+                    await self._ask(ask.operation, ask.arguments)
 
     async def _write(self, operation: tuple[str, dict[str, Any]] | None) -> None:
         if operation is not None:
@@ -249,7 +256,7 @@ class AsyncSession(DynamoSession):
             raise translated(error) from error
 
     async def _reconnect(self) -> bool:
-        self.forget()
+        await self._roll_back()
         self.is_open = not self.is_cut
         try:
             await self._ask("list_tables", {"Limit": 1})
@@ -258,14 +265,21 @@ class AsyncSession(DynamoSession):
         return self.is_open
 
     def abandon(self) -> None:
+        """What it holds is let go by a task of its own: here is no time to wait."""
+        release = self.released()
         self.forget()
         self.is_open = False
-        if self._end is not None:
-            self._ending = asyncio.ensure_future(self._end())
+        if release or self._end is not None:
+            self._ending = asyncio.ensure_future(self._leave(release))
 
     async def close(self) -> None:
+        release = self.released()
         self.forget()
         self.is_open = False
+        await self._leave(release)
+
+    async def _leave(self, release: Sequence[Ask]) -> None:
+        await self._let_go(release)
         if self._end is not None:
             await self._end()
 

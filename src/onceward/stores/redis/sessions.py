@@ -8,7 +8,7 @@ went with the connection.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
@@ -124,16 +124,21 @@ class RedisSession(SessionState[RedisTransaction]):
 
     def _ask(self, request: Ask) -> tuple[Any, list[bytes]]:
         words = self.words(request)
-        if isinstance(request, End) and self.open_tx().watched:
-            self._send("MULTI")
-            self._send(*words)
-            answers = self._send("EXEC")
-            answer = unchanged(answers)
-        else:
-            answer = self._send(*words)
+        watched = isinstance(request, End) and self.open_tx().watched
+        answer = unchanged(self._if_unchanged(words)) if watched else self._send(*words)
         if isinstance(request, End):
             self.tx = None
         return json.loads(answer[0]), answer[1:]
+
+    def _if_unchanged(self, words: Sequence[Any]) -> Any:
+        self._send("MULTI")
+        try:
+            self._send(*words)
+        except StoreError:  # the server would queue whatever comes next
+            with suppress(StoreError):
+                self._send("DISCARD")
+            raise
+        return self._send("EXEC")
 
     def _send(self, *words: Any) -> Any:
         try:
@@ -209,15 +214,21 @@ class AsyncRedisSession(SessionState[AsyncRedisTransaction]):
 
     async def _ask(self, request: Ask) -> tuple[Any, list[bytes]]:
         words = self.words(request)
-        if isinstance(request, End) and self.open_tx().watched:
-            await self._send("MULTI")
-            await self._send(*words)
-            answer = unchanged(await self._send("EXEC"))
-        else:
-            answer = await self._send(*words)
+        watched = isinstance(request, End) and self.open_tx().watched
+        answer = unchanged(await self._if_unchanged(words)) if watched else await self._send(*words)
         if isinstance(request, End):
             self.tx = None
         return json.loads(answer[0]), answer[1:]
+
+    async def _if_unchanged(self, words: Sequence[Any]) -> Any:
+        await self._send("MULTI")
+        try:
+            await self._send(*words)
+        except StoreError:
+            with suppress(StoreError):
+                await self._send("DISCARD")
+            raise
+        return await self._send("EXEC")
 
     async def _send(self, *words: Any) -> Any:
         try:
@@ -289,8 +300,10 @@ def unchanged(answers: Any) -> Any:
     if answers is None:
         raise StoreConflict("a key that the handler watched has changed since; nothing was applied")
     (answer,) = answers
+    if isinstance(answer, RedisError) and MISSING in str(answer):
+        raise StoreConflict("the server has lost the functions of this inbox, which the next call loads again")
     if isinstance(answer, RedisError):
-        raise answer
+        raise translated(answer)
     return answer
 
 

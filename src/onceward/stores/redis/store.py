@@ -17,7 +17,7 @@ from redis.retry import Retry
 
 from onceward.deferred import asyncio
 from onceward.domain import identity
-from onceward.errors import ConfigurationError, SchemaMissing, SchemaOutdated
+from onceward.errors import ConfigurationError, SchemaMissing, SchemaOutdated, StoreError
 from onceward.flow import Flow, run_sync
 from onceward.stores import migrate
 from onceward.stores.protocol import Capability, TimeLimits
@@ -32,7 +32,7 @@ from onceward.stores.redis.notifier import RedisListener
 from onceward.stores.redis.operations import Effects, Operations, Polls
 from onceward.stores.redis.queue import Queue
 from onceward.stores.redis.reports import Reports
-from onceward.stores.redis.requests import End, done
+from onceward.stores.redis.requests import Ask, End, done
 from onceward.stores.redis.retention import Retention
 from onceward.stores.redis.sessions import AsyncRedisSession, RedisSession, load, translating
 from onceward.stores.redis.transaction import RedisTransaction
@@ -74,6 +74,8 @@ class RedisStore:
         self._idle_async: WeakKeyDictionary[Any, list[AsyncRedisSession]] = WeakKeyDictionary()
         self._owner, self._is_checked = os.getpid(), False
         self._guard = threading.Lock()
+        self._leaving: set[Any] = set()
+        """Tasks that free what a call that was cancelled had locked."""
 
     def moves(self, limits: TimeLimits) -> RedisMoves:
         """What steps may ask of it."""
@@ -127,7 +129,12 @@ class RedisStore:
         try:
             yield session
         except BaseException:
+            locked = session.leaving()
             session.abandon()
+            if locked:  # by a task of its own, on another connection: this one may be in the middle of a command
+                leaving = asyncio.ensure_future(self._let_go(locked))
+                self._leaving.add(leaving)
+                leaving.add_done_callback(self._leaving.discard)
             with suppress(Exception):
                 await session.close()
             raise
@@ -136,6 +143,12 @@ class RedisStore:
             idle.append(session)
         else:
             await session.close()
+
+    async def _let_go(self, locked: Sequence[Ask]) -> None:
+        with suppress(StoreError):  # its time will be over
+            async with self.async_session() as session:
+                for ask in locked:
+                    await session.perform(ask)
 
     def check_caller(self) -> None:
         """Nothing to refuse: a handler's transaction is in no one else's way."""

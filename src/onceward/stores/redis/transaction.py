@@ -36,6 +36,10 @@ READS = frozenset(
 )
 
 
+MOST_WORDS = 7000
+"""After the verb of one command. Lua fails at about 8000, in the middle of what was recorded, and cannot go back."""
+
+
 class Command(NamedTuple):
     """A command that was recorded, in the words that the server gets."""
 
@@ -64,6 +68,11 @@ class Recorded(Recorder):
             raise ContractViolation(f"tx cannot record {verb}; {known}")
         if not words:
             raise ContractViolation(f"tx cannot record {verb} without a key")
+        if len(words) > MOST_WORDS:
+            raise ContractViolation(
+                f"tx cannot record {verb} {words[0]!r} with {len(words)} words: the server's Lua takes at most "
+                f"{MOST_WORDS} of one command. Record it as several commands"
+            )
         self.record(Command((verb, *(_word(word) for word in words))))
 
     # The usual ones by name, as redis-py has them

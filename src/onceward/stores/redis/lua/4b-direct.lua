@@ -79,7 +79,8 @@ function F.finish_direct(a, raw)
     end
   end
   for _, lock in ipairs(a.locks) do
-    if call('GET', key(lock)) ~= a.holder then
+    -- The lock of a process that was declared dead is in nobody's way, though it may still be there.
+    if call('GET', key(lock)) ~= a.holder or not is_held(lock) then
       error({ err = 'ONCEWARD CONFLICT a message or its key was given to another while it was processed' })
     end
   end
