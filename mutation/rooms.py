@@ -41,6 +41,7 @@ class Room:
 
 _BROKERS = ("consumer", "deadlines", "debezium", "envelope", "mqtt", "nats", "positions", "protocol", "redis")
 """And what they share; the servers of the others take longer to start than most changes live."""
+_SOURCES = ("cloudevents", "contract", "deadlines", "debezium", "mqtt", "nats", "positions", "redis")
 
 ROOMS = (
     Room("steps", ("steps/*.py",), _STORE),
@@ -51,14 +52,10 @@ ROOMS = (
         "brokers",
         tuple(f"brokers/{name}.py" for name in _BROKERS),
         (
-            *("tests/unit/test_consumer.py", "tests/unit/test_envelope.py", "tests/sources/test_cloudevents.py"),
-            *("tests/sources/test_contract.py", "tests/sources/test_deadlines.py", "tests/sources/test_debezium.py"),
-            *("tests/sources/test_mqtt.py", "tests/sources/test_nats.py", "tests/sources/test_positions.py"),
-            *(
-                "tests/sources/test_redis.py",
-                "-k",
-                "not kafka and not pubsub and not pulsar and not rabbit and not sqs and not (redis and postgres)",
-            ),
+            *("tests/unit/test_consumer.py", "tests/unit/test_envelope.py"),
+            *(f"tests/sinks/test_{name}.py" for name in ("confirmation", "contract", "streams")),
+            *(f"tests/sources/test_{name}.py" for name in _SOURCES),
+            *("-k", "not kafka and not pubsub and not pulsar and not rabbit and not sqs and not (redis and postgres)"),
         ),
     ),
     Room(
