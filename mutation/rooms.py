@@ -52,7 +52,7 @@ ROOMS = (
         "brokers",
         tuple(f"brokers/{name}.py" for name in _BROKERS),
         (
-            *("tests/unit/test_consumer.py", "tests/unit/test_envelope.py"),
+            *("tests/unit/test_consumer.py", "tests/unit/test_consumer_pauses.py", "tests/unit/test_envelope.py"),
             *(f"tests/sinks/test_{name}.py" for name in ("confirmation", "contract", "streams")),
             *(f"tests/sources/test_{name}.py" for name in _SOURCES),
             *("-k", "not kafka and not pubsub and not pulsar and not rabbit and not sqs and not (redis and postgres)"),
@@ -71,7 +71,8 @@ ROOMS = (
         ("retention/*.py", "steps/prune.py", "steps/erase.py"),
         (
             *("tests/retention/test_archive.py", "tests/retention/test_erase.py", "tests/retention/test_prune.py"),
-            *("tests/retention/test_blobs.py", "tests/retention/test_maintenance.py", "tests/seeing/test_replay.py"),
+            *("tests/retention/test_blobs.py", "tests/retention/test_maintenance.py", "tests/retention/test_tidy.py"),
+            *("tests/seeing/test_replay.py",),
             *("tests/unit/test_steps_erase.py", "tests/unit/test_steps_prune.py", "tests/unit/test_wrong_uses.py"),
             *_NO_SERVER,
         ),
