@@ -47,12 +47,13 @@ ROOMS = (
     Room("steps", ("steps/*.py",), _STORE),
     Room("stores", ("stores/relational/*.py", "stores/sqlite/*.py", "stores/*.py"), _STORE),
     Room("sql", ("stores/sql/portable.sql", "stores/sql/sqlite.sql"), _STORE),
-    Room("webhooks", ("webhooks/*.py",), ("tests/webhooks", *_NO_SERVER)),
+    Room("webhooks", ("webhooks/*.py",), ("tests/webhooks", "tests/unit/test_extras.py", *_NO_SERVER)),
     Room(
         "brokers",
         tuple(f"brokers/{name}.py" for name in _BROKERS),
         (
-            *("tests/unit/test_consumer.py", "tests/unit/test_consumer_pauses.py", "tests/unit/test_envelope.py"),
+            *("tests/unit/test_consumer.py", "tests/unit/test_consumer_pauses.py"),
+            *("tests/unit/test_envelope.py", "tests/unit/test_extras.py"),
             *(f"tests/sinks/test_{name}.py" for name in ("confirmation", "contract", "streams")),
             *(f"tests/sources/test_{name}.py" for name in _SOURCES),
             *("-k", "not kafka and not pubsub and not pulsar and not rabbit and not sqs and not (redis and postgres)"),
