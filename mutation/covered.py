@@ -24,6 +24,7 @@ from mutation.change import Change
 from mutation.rooms import Room
 from mutation.state import KEPT, state
 from mutation.witness import DURATIONS, TEST
+from proof.fingerprint import fingerprint
 
 _SETTINGS = """\
 [run]
@@ -69,7 +70,6 @@ def covered(room: Room) -> Covered:
     """Play those files of a room's tests of which it is not known what they run."""
     kept = {_kept(file, tests): tests for file, tests in by_file(_collected(room)).items()}
     if missing := {path: tests for path, tests in kept.items() if not path.exists()}:
-        KEPT.mkdir(parents=True, exist_ok=True)
         found = _play([test for tests in missing.values() for test in tests])
         for path, tests in missing.items():
             path.write_text(json.dumps(part(found, frozenset(tests))), encoding="utf-8")
@@ -113,6 +113,16 @@ def _kept(file: str, tests: Sequence[str]) -> Path:
 
 
 def _collected(room: Room) -> list[str]:
+    """The tests of a room; to list them takes longer than to play many of them."""
+    chosen = hashlib.sha256(repr(room.tests).encode()).hexdigest()[:8]
+    kept = KEPT / f"tests-{chosen}-{fingerprint(('src/onceward', 'tests')).digest}.json"
+    if not kept.exists():
+        KEPT.mkdir(parents=True, exist_ok=True)
+        kept.write_text(json.dumps(_listed(room)), encoding="utf-8")
+    return list(json.loads(kept.read_text(encoding="utf-8")))
+
+
+def _listed(room: Room) -> list[str]:
     listed = subprocess.run(
         [sys.executable, *_PYTEST, "--collect-only", "--no-header", "--no-summary", *room.tests],
         cwd=CHECKOUT,

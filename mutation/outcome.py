@@ -2,27 +2,26 @@
 
 Killed is what makes a test fail, an error of a fixture included, or what takes eight times as long as its tests take,
 and two minutes. What no test runs has survived. The quickest tests are played alone first, because collecting the files
-of all the others takes longer than most changes live. A change that a test killed stays killed while the package and
-the file of that test are the same: after a test was written, only what survived is played again.
+of all the others takes longer than most changes live.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import accumulate
 
 from mutants.mutant import Mutant
 from mutants.player import Run, Unready, run_tests
 from mutation.change import Change
 from mutation.covered import Covered
 from mutation.equivalent import EQUIVALENT
-from mutation.state import KEPT, state
+from mutation.kept import keep, recall
 
 _FIRST = 12
+_MOST = 60.0
+"""Seconds of tests for one change."""
 _ERROR_OF_A_FIXTURE = 1
 """The exit code of pytest, where no test has failed."""
 _NOT_FOUND = "not found: "
@@ -58,19 +57,24 @@ def play(room: str, change: Change, source: bytes, covered: Covered) -> Outcome:
 
 
 def _played(change: Change, source: bytes, covered: Covered) -> tuple[str, str]:
-    tests = covered.tests(change)
+    tests = _quickest(covered.tests(change), covered)
     if not tests:
         return "survived", "no test runs it"
-    kept = _kept(change, source)
-    if (by := _killer(kept)) in tests:
-        return "killed", by
+    if found := recall(change, source, tests):
+        return found
+    found = "survived", f"{len(tests)} tests pass"
     for some in filter(None, (tests[:_FIRST], tests[_FIRST:])):
         if outcome := _killed(change.mutant(source), some, sum(covered.seconds[test] for test in some)):
-            if outcome[1] in tests:
-                kept.parent.mkdir(parents=True, exist_ok=True)
-                kept.write_text(json.dumps({"by": outcome[1], "state": state(_file(outcome[1]))}), encoding="utf-8")
-            return outcome
-    return "survived", f"{len(tests)} tests pass"
+            found = outcome
+            break
+    keep(change, source, tests, *found)
+    return found
+
+
+def _quickest(tests: Sequence[str], covered: Covered) -> tuple[str, ...]:
+    """As many as end within a minute, and one at least: what survives them counts as survived."""
+    ends = accumulate(covered.seconds[test] for test in tests)
+    return tuple(test for number, (test, end) in enumerate(zip(tests, ends, strict=True)) if not number or end < _MOST)
 
 
 def _killed(mutant: Mutant, tests: Sequence[str], seconds: float) -> tuple[str, str] | None:
@@ -102,20 +106,3 @@ def _run(mutant: Mutant, tests: Sequence[str], seconds: float) -> Run | None:
 def _bare(test: str) -> str:
     """Its name without its case."""
     return test.partition("[")[0]
-
-
-def _kept(change: Change, source: bytes) -> Path:
-    what = hashlib.sha256(source + repr(change).encode()).hexdigest()[:16]
-    return KEPT / f"killed-{what}.json"
-
-
-def _killer(kept: Path) -> str:
-    """The test that killed it in an earlier run, on the same code; nothing where there is none."""
-    if not kept.exists():
-        return ""
-    found = json.loads(kept.read_text(encoding="utf-8"))
-    return str(found["by"]) if found["state"] == state(_file(found["by"])) else ""
-
-
-def _file(test: str) -> str:
-    return test.partition("::")[0]

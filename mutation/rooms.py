@@ -41,24 +41,22 @@ class Room:
 
 _BROKERS = ("consumer", "deadlines", "debezium", "envelope", "mqtt", "nats", "positions", "protocol", "redis")
 """And what they share; the servers of the others take longer to start than most changes live."""
+_SOURCES = ("cloudevents", "contract", "deadlines", "debezium", "mqtt", "nats", "positions", "redis")
 
 ROOMS = (
     Room("steps", ("steps/*.py",), _STORE),
     Room("stores", ("stores/relational/*.py", "stores/sqlite/*.py", "stores/*.py"), _STORE),
     Room("sql", ("stores/sql/portable.sql", "stores/sql/sqlite.sql"), _STORE),
-    Room("webhooks", ("webhooks/*.py",), ("tests/webhooks", *_NO_SERVER)),
+    Room("webhooks", ("webhooks/*.py",), ("tests/webhooks", "tests/unit/test_extras.py", *_NO_SERVER)),
     Room(
         "brokers",
         tuple(f"brokers/{name}.py" for name in _BROKERS),
         (
-            *("tests/unit/test_consumer.py", "tests/unit/test_envelope.py", "tests/sources/test_cloudevents.py"),
-            *("tests/sources/test_contract.py", "tests/sources/test_deadlines.py", "tests/sources/test_debezium.py"),
-            *("tests/sources/test_mqtt.py", "tests/sources/test_nats.py", "tests/sources/test_positions.py"),
-            *(
-                "tests/sources/test_redis.py",
-                "-k",
-                "not kafka and not pubsub and not pulsar and not rabbit and not sqs and not (redis and postgres)",
-            ),
+            *("tests/unit/test_consumer.py", "tests/unit/test_consumer_pauses.py"),
+            *("tests/unit/test_envelope.py", "tests/unit/test_extras.py"),
+            *(f"tests/sinks/test_{name}.py" for name in ("confirmation", "contract", "streams")),
+            *(f"tests/sources/test_{name}.py" for name in _SOURCES),
+            *("-k", "not kafka and not pubsub and not pulsar and not rabbit and not sqs and not (redis and postgres)"),
         ),
     ),
     Room(
@@ -74,7 +72,8 @@ ROOMS = (
         ("retention/*.py", "steps/prune.py", "steps/erase.py"),
         (
             *("tests/retention/test_archive.py", "tests/retention/test_erase.py", "tests/retention/test_prune.py"),
-            *("tests/retention/test_blobs.py", "tests/retention/test_maintenance.py", "tests/seeing/test_replay.py"),
+            *("tests/retention/test_blobs.py", "tests/retention/test_maintenance.py", "tests/retention/test_tidy.py"),
+            *("tests/seeing/test_replay.py",),
             *("tests/unit/test_steps_erase.py", "tests/unit/test_steps_prune.py", "tests/unit/test_wrong_uses.py"),
             *_NO_SERVER,
         ),

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+from typing import TYPE_CHECKING, Any
+
 import pytest
 
+from onceward.dashboard import Person
 from onceward.dashboard.access import COOKIE, Access, same_origin
 from tests.dashboard import shop
 from tests.dashboard.test_access import comes_from
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
 
 OURS, THEIRS = "https://shop.example", "https://evil.example"
 
@@ -45,3 +52,32 @@ def test_a_session_is_valid_for_twelve_hours_and_no_second_longer(monkeypatch: p
     assert people.session(request)
     now[0] += 1
     assert people.session(request) is None
+
+
+BEN = Person("ben", "viewer")
+
+
+@pytest.mark.parametrize(
+    ("found", "person"),
+    [(BEN, BEN), (None, None), ("ben", None), (Person("ben", "owner"), None)],  # type: ignore[arg-type] # there is no such role
+)
+@pytest.mark.parametrize("kind", ["def", "async"])
+async def test_an_application_names_a_person_with_a_role_or_none(found: Any, person: Person | None, kind: str) -> None:
+    """What it returns by mistake lets no one in."""
+
+    async def identify(request: Request) -> Any:
+        assert request.client is not None
+        return found
+
+    people = Access(
+        [], anonymous=None, has_ended=lambda _: False, identify=identify if kind == "async" else lambda _: found
+    )
+    assert await people.person(comes_from("192.0.2.1")) == person
+
+
+@pytest.mark.parametrize("spoil", ["{}", "!{}", "{}!", " {}"])
+async def test_basic_authentication_is_exact(spoil: str) -> None:
+    people = Access([shop.VIEWER], anonymous=None, has_ended=lambda _: False)
+    pair = base64.b64encode(f"{shop.VIEWER.name}:{shop.VIEWER.secret}".encode()).decode()
+    found = await people.person(comes_from("192.0.2.1", authorization=f"Basic {spoil.format(pair)}"))
+    assert found == (Person(shop.VIEWER.name, "viewer") if spoil == "{}" else None)
