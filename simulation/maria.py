@@ -63,7 +63,7 @@ _BLOCKERS = (
 )
 RENEWED = 0.15
 """Seconds after which InnoDB shows who waits for whom as it is now: it does so once nobody has looked for 0.1."""
-_WAITING = re.compile(r"LOCK WAIT(?:(?!---TRANSACTION).)*?thread id (\d+)", re.DOTALL)
+_WAITING = re.compile(rb"LOCK WAIT(?:(?!---TRANSACTION).)*?thread id (\d+)", re.DOTALL)
 
 
 def virtual(statements: Mapping[str, tuple[str, ...]]) -> dict[str, list[Statement]]:
@@ -78,8 +78,13 @@ def virtual(statements: Mapping[str, tuple[str, ...]]) -> dict[str, list[Stateme
 class Waits:
     """Who waits for whom, as InnoDB says."""
 
-    def __init__(self, database: MariaDatabase) -> None:
-        self._run = database.run
+    def __init__(self, probe: Any) -> None:
+        self._probe = probe  # it answers bytes: statements are shown as they came, bodies and hashes included
+
+    def _run(self, sql: str) -> list[tuple[Any, ...]]:
+        with self._probe.cursor() as cursor:
+            cursor.execute(sql)
+            return list(cursor.fetchall())
 
     def _waiting(self) -> set[int]:
         ((*_, status),) = self._run("SHOW ENGINE INNODB STATUS")
@@ -131,7 +136,8 @@ class MariaDatabase(ServerDatabase):
         self.store.migrate()
         self._probe = self.connect(autocommit=True)
         self._old_view = self.connect()
-        self.locks = Waits(self)
+        self._status = self.connect(autocommit=True, use_unicode=False)
+        self.locks = Waits(self._status)
         self.run(EFFECTS)
         self._columns: dict[str, list[str]] = {}
         for table, column in self.run(_COLUMNS):
@@ -140,9 +146,9 @@ class MariaDatabase(ServerDatabase):
         self._numbers = patch.object(identity, "new_number", lambda: self.chance.getrandbits(53))
         self._numbers.start()
 
-    def connect(self, *, autocommit: bool = False) -> Any:
+    def connect(self, **options: Any) -> Any:
         """A connection that is not the store's."""
-        return pymysql.connect(**self.store.address.arguments(), autocommit=autocommit, ssl_disabled=True)
+        return pymysql.connect(**self.store.address.arguments(), ssl_disabled=True, **options)
 
     def run(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
         with self._probe.cursor() as cursor:
@@ -189,8 +195,8 @@ class MariaDatabase(ServerDatabase):
     def close(self) -> None:
         """Close every connection."""
         self.close_sessions()
-        self._probe.close()
-        self._old_view.close()
+        for connection in (self._probe, self._status, self._old_view):
+            connection.close()
         self.store.close()
         self._numbers.stop()
 

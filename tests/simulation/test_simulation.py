@@ -66,7 +66,7 @@ def test_runs_add_up_and_each_begins_where_the_last_one_ended(
 @pytest.mark.needs("PostgreSQL")
 def test_a_share_of_the_seeds_runs_on_postgresql(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
-    assert main(["--seeds", "2", "--mode", "safety", "--store", "both", "--json", str(file)]) == 0
+    assert main(["--seeds", "2", "--mode", "safety", "--store", "all", "--json", str(file)]) == 0
     runs = json.loads(file.read_text())["runs"]
     assert [(run["store"], run["seeds"], list(run["versions"])) for run in runs] == [
         ("sqlite", 2, ["sqlite"]),
