@@ -17,9 +17,9 @@ ORDER = (
     Mutant(
         name="a key that was passed over is forgotten when its pause ends before the lane rests",
         file="steps/lot.py",
-        old="        return min((self._keys[key][0] - now for key in self._passed), default=float(\"inf\"))\n",
+        old='        return min((self._keys[key][0] - now for key in self._passed), default=float("inf"))\n',
         new="        left = [self._keys[key][0] - now for key in self._passed]\n"
-        "        return min((seconds for seconds in left if seconds > 0), default=float(\"inf\"))\n",
+        '        return min((seconds for seconds in left if seconds > 0), default=float("inf"))\n',
         test="tests/unit/test_steps_claim.py::TestClaim::"
         "test_keys_that_were_passed_over_are_looked_at_however_slow_the_machine_is",
     ),

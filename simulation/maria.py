@@ -5,27 +5,30 @@ settled: random numbers, the statistics of plans, and whom a deadlock hits. What
 long as a history lasts, and is locked there as it is wherever purge has not come by yet: a view that is older than the
 history holds purge up.
 
-Of several that wait for one transaction the server lets those go on that came first; where it lets two go on at once,
-and these want the same again, a history may go on in two ways.
+Of several that wait for a lock the server lets the first one go on, or several at once. These end the statement that
+waited, and send the next one when it is their turn (`Gate`): so two of them do not meet again by chance, but where they
+do so inside of that statement.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from threading import Event
 from typing import Any
 from unittest.mock import patch
 
 import pymysql
 
+from onceward.domain import identity
 from onceward.errors import StoreUnavailable
 from onceward.stores.mysql.joined import JoinedSession
-from onceward.stores.mysql.programs import identity
+from onceward.stores.mysql.programs import Rows
 from onceward.stores.mysql.session import MysqlSession
 from onceward.stores.mysql.statement import Statement
 from onceward.stores.mysql.store import MysqlStore
-from onceward.stores.mysql.wire import IN_TRANSACTION
+from onceward.stores.mysql.wire import IN_TRANSACTION, send
 from onceward.stores.statements import WORDS, load
 from simulation.clock import Clock
 from simulation.lite import PREFIX, TABLES
@@ -34,6 +37,7 @@ from simulation.server import ServerDatabase, ServerSession
 
 SETTINGS = {
     "innodb-deadlock-detect": "OFF",  # whom the server ends depends on what it has locked; `_break_deadlock` chooses
+    "innodb-autoinc-lock-mode": "2",  # as MySQL 8 and every cluster have it: an insert that waits holds no others up
     "innodb-stats-auto-recalc": "OFF",  # else plans depend on when a thread of the server has counted
 }
 """What the server would else decide by its own clock or memory."""
@@ -63,7 +67,10 @@ _BLOCKERS = (
 )
 RENEWED = 0.15
 """Seconds after which InnoDB shows who waits for whom as it is now: it does so once nobody has looked for 0.1."""
-_WAITING = re.compile(rb"LOCK WAIT(?:(?!---TRANSACTION).)*?thread id (\d+)", re.DOTALL)
+_SAME = rb"(?:(?!---TRANSACTION).)*?"
+_WAITING = re.compile(
+    rb"LOCK WAIT" + _SAME + rb"thread id (\d+)" + _SAME + rb"GRANTED:\n(.*?)(?:PHYSICAL|waiting\n-)", re.DOTALL
+)
 
 
 def virtual(statements: Mapping[str, tuple[str, ...]]) -> dict[str, list[Statement]]:
@@ -76,52 +83,55 @@ def virtual(statements: Mapping[str, tuple[str, ...]]) -> dict[str, list[Stateme
 
 
 class Waits:
-    """Who waits for whom, as InnoDB says."""
+    """Who waits for whom, as InnoDB says.
+
+    Each new wait is looked at once: what closes a circle is the last wait in it.
+    """
 
     def __init__(self, probe: Any) -> None:
         self._probe = probe  # it answers bytes: statements are shown as they came, bodies and hashes included
+        self._harmless: set[tuple[int, bytes]] = set()
 
     def _run(self, sql: str) -> list[tuple[Any, ...]]:
         with self._probe.cursor() as cursor:
             cursor.execute(sql)
             return list(cursor.fetchall())
 
-    def _waiting(self) -> set[int]:
+    def _waiting(self) -> dict[int, bytes]:
+        """For which lock each waits."""
         ((*_, status),) = self._run("SHOW ENGINE INNODB STATUS")
-        return {int(number) for number in _WAITING.findall(status)}
-
-    def blockers(self, pid: int) -> list[int]:
-        """Who holds what a connection waits for, or waits before it."""
-        return sorted({holder for waiting, holder in self._pairs() if waiting == pid})
+        return {int(number): lock for number, lock in _WAITING.findall(status)}
 
     def _pairs(self) -> list[tuple[Any, ...]]:
+        """Each that waits, with each that it waits for: who holds the lock, and who came before."""
         time.sleep(RENEWED)
         return self._run(_BLOCKERS)
+
+    def blockers(self, pid: int) -> list[int]:
+        """Who holds what a connection waits for."""
+        return sorted({holder for waiting, holder in self._pairs() if waiting == pid})
 
     def waits(self, pid: int) -> bool:
         """Whether one waits for a lock."""
         return pid in self._waiting()
 
-    def is_stopped(self, _pid: int) -> bool:
-        """Never: all of them are threads of one process."""
-        return False
-
-    def go_on(self, pid: int) -> None:
-        """Nothing holds it."""
-
     def in_deadlock(self, pid: int) -> bool:
         """Whether one waits, in the end, for itself."""
-        if len(self._waiting()) < 2:  # one alone can only wait for somebody who goes on
+        waiting = set(self._waiting().items())
+        self._harmless &= waiting
+        new = {one for one in waiting - self._harmless if one[0] == pid}
+        if not new or len(waiting) < 2:  # one alone can only wait for somebody who goes on
+            self._harmless |= new
             return False
         pairs, seen, front = self._pairs(), set[int](), [pid]
         while front:
             one = front.pop()
-            for holder in [holder for waiting, holder in pairs if waiting == one]:
+            for holder in {holder for waiting, holder in pairs if waiting == one} - seen:
                 if holder == pid:
                     return True
-                if holder not in seen:
-                    seen.add(holder)
-                    front.append(holder)
+                seen.add(holder)
+                front.append(holder)
+        self._harmless |= new
         return False
 
 
@@ -207,12 +217,60 @@ class MariaDatabase(ServerDatabase):
             return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
+class Gate(Event):
+    """Open while it is the turn of a session; a statement is sent through it alone."""
+
+    def each(self, send: Callable[[Any], Any], statements: Iterable[Any]) -> list[Any]:
+        """The answers to statements, sent one by one."""
+        answers = []
+        for statement in statements:
+            self.wait()
+            answers.append(send(statement))
+        return answers
+
+
+class _OneByOne(MysqlSession):
+    gate: Gate
+
+    def _send(self, statements: Sequence[bytes]) -> list[Rows]:
+        return self.gate.each(lambda one: send(self.connection, [one])[0], statements)
+
+
+class _Joined(JoinedSession):
+    gate: Gate
+
+    def _rows(self, statement: bytes) -> Rows:
+        (rows,) = self.gate.each(super()._rows, [statement])
+        return rows  # type: ignore[no-any-return] # it is what `_rows` answers
+
+
 class MariaSession(ServerSession):
     """An actor's connection and its thread; it can be cut."""
 
+    def __init__(self, database: MariaDatabase) -> None:
+        self._gate = Gate()
+        super().__init__(database)
+
     def connected(self) -> Any:
         store = self.database.store
-        return MysqlSession(self.database.statements, store.open_connection(), reopen=store.open_connection)
+        session = _OneByOne(self.database.statements, store.open_connection(), reopen=store.open_connection)
+        session.gate = self._gate
+        return session
+
+    @property
+    def is_stopped(self) -> bool:
+        return not self._gate.is_set()
+
+    def is_waiting(self) -> bool:
+        waiting = self.database.locks.waits(self.pid)
+        if waiting:
+            self._gate.clear()
+        else:
+            self.go_on()
+        return bool(waiting)
+
+    def go_on(self) -> None:
+        self._gate.set()
 
     @property
     def pid(self) -> int:
@@ -238,13 +296,19 @@ class MariaSession(ServerSession):
             "SELECT count(*) FROM effect_log",
         ):
             connection.query(statement)
-        self._real = JoinedSession(self.database.statements, connection)  # it asks how the transaction is isolated
+        self._join(connection)  # it asks how the transaction is isolated
+
+    def _join(self, connection: Any) -> _Joined:
+        session = _Joined(self.database.statements, connection)
+        session.gate = self._gate
+        self._real = session
+        return session
 
     def peek_state(self, seq: int) -> str:
         sql = b"SELECT state FROM %squeue WHERE seq = %d" % (PREFIX.encode(), seq)
         connection = self._real.connection
         pymysql.connections.Connection.query(connection, sql)
-        rows = connection._result.rows  # noqa: SLF001 - as the session reads its answers
+        rows = connection._result.rows
         return str(rows[0][0]) if rows else ""
 
     def cancel_statement(self) -> None:
@@ -262,7 +326,7 @@ class MariaCaller(MariaSession):
     is_caller = True
 
     def connected(self) -> Any:
-        return JoinedSession(self.database.statements, self.database.connect())
+        return self._join(self.database.connect())
 
     @property
     def is_idle(self) -> bool:

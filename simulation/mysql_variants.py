@@ -61,7 +61,7 @@ WORDS = {
         {"hold": ("SET state = 'waiting', due_at =", "SET state = 'waiting', due_at = NULL *")}
     ),
     "inline work does not look at its key": Words(
-        {"busy_keys": ("WHERE EXISTS (SELECT 1 FROM o_queue q", "WHERE EXISTS (SELECT 1 FROM o_queue q WHERE FALSE) AND EXISTS (SELECT 1 FROM o_queue q")}
+        {"busy_keys": ("q.key_hash = i.key_hash AND q.place <", "FALSE AND q.place <")}
     ),
     "retention forgets what is not finished": Words(
         {"forget_messages": ("AND NOT EXISTS (SELECT 1 FROM o_queue q WHERE q.seq = l.seq)", "")}
@@ -80,9 +80,7 @@ WORDS = {
     "a version is not left to the workers that know it": Words(
         {"handled_elsewhere": ("WHERE NOT inline AND", "WHERE FALSE AND NOT inline AND")}
     ),
-    "the catalog's version is a counter": Words(
-        {"touch_catalog": ("floor(rand() * 9007199254740992)", "version + 1")}
-    ),
+    "the catalog's version is a counter": Words({"touch_catalog": ("floor(rand() * 9007199254740992)", "version + 1")}),
     "a join does not hold the catalog": Words({"hold_catalog": ("LOCK IN SHARE MODE", "")}),
     "a join stores by the view of its beginning": Words(),
     "a program is introduced inside the caller's transaction": Words(),

@@ -157,6 +157,16 @@ class PgSession(ServerSession):
         """Its server process; after a refused pipeline the session goes on with another connection."""
         return int(self._real.connection.info.backend_pid)
 
+    @property
+    def is_stopped(self) -> bool:
+        return bool(self.database.locks.is_stopped(self.pid))
+
+    def is_waiting(self) -> bool:
+        return bool(self.database.locks.waits(self.pid))
+
+    def go_on(self) -> None:
+        self.database.locks.go_on(self.pid)
+
     def write(self, request: Write) -> None:
         connection = self._real.connection
         connection.lend()

@@ -34,15 +34,6 @@ class Locks(Protocol):
     def blockers(self, pid: int, /) -> list[int]:
         """Who holds what one waits for."""
 
-    def waits(self, pid: int, /) -> bool:
-        """Whether one waits for a lock."""
-
-    def is_stopped(self, pid: int, /) -> bool:
-        """Whether one goes on only when it is told to."""
-
-    def go_on(self, pid: int, /) -> None:
-        """Let one run, if it was stopped."""
-
     def in_deadlock(self, pid: int, /) -> bool:
         """Whether one waits, in the end, for itself."""
 
@@ -195,6 +186,8 @@ class ServerSession(ABC):
         self._thread = ThreadPoolExecutor(1)
         self._real = self.connected()
         self._pending: Future[Any] | None = None
+        self.waits = False
+        """Whether its request had not been answered when it came to rest, whatever has become of it since."""
 
     @abstractmethod
     def connected(self) -> Any:
@@ -226,6 +219,19 @@ class ServerSession(ABC):
         """The state of a row as this transaction sees it."""
 
     @property
+    @abstractmethod
+    def is_stopped(self) -> bool:
+        """Whether it goes on only when it is told to."""
+
+    @abstractmethod
+    def is_waiting(self) -> bool:
+        """Whether it waits for a lock; then it is stopped, and else it goes on."""
+
+    @abstractmethod
+    def go_on(self) -> None:
+        """Let it run, if it was stopped."""
+
+    @property
     def is_idle(self) -> bool:
         """Whether the connection has no transaction open."""
         return bool(self._real.idle)
@@ -247,6 +253,7 @@ class ServerSession(ABC):
             self.patience = request.lock_limit
             return self._real.perform(request)
         if self._pending is None:
+            self.go_on()
             self._pending = self._thread.submit(self._action(request))
         was_open = not self.is_idle or not isinstance(request, Rollback)
         if not self.come_to_rest():
@@ -278,22 +285,15 @@ class ServerSession(ABC):
 
     def come_to_rest(self) -> bool:
         """Wait until the running statement has ended (True) or waits for somebody (False)."""
-        if self._pending is None:
-            return True
-        locks = self.database.locks
-        while True:
+        self.waits = False
+        while self._pending is not None and not self.waits:
             try:
-                self._pending.exception(timeout=0 if locks.is_stopped(self.pid) else GLANCE)
+                self._pending.exception(timeout=0 if self.is_stopped else GLANCE)
             except TimeoutError:
-                if locks.waits(self.pid):
-                    return False
+                self.waits = self.is_waiting()
             else:
-                return True
-
-    @property
-    def waits(self) -> bool:
-        """Whether its last request has not been answered when it came to rest."""
-        return self._pending is not None and not self._pending.done()
+                break
+        return not self.waits
 
     def _break_deadlock(self) -> None:
         """Wait with the others; where they wait for each other, the last to come is ended, as the server would do."""
@@ -309,11 +309,11 @@ class ServerSession(ABC):
 
     def _cancel(self) -> None:
         if self._pending is not None:
-            if not self._pending.done():  # it waits for a lock, so this is what ends it: once, or the next would be hit
+            if not self.come_to_rest():  # it waits for a lock, so this is what ends it: once, or the next would be hit
                 self.cancel_statement()
-                self.database.locks.go_on(self.pid)
+                self.go_on()
                 self._pending.exception(timeout=CANCELLED)
-            self._pending = None
+            self._pending, self.waits = None, False
             self.database.ended()
 
     def abort(self) -> None:
