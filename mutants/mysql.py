@@ -15,7 +15,7 @@ SETTINGS = "tests/contract/test_mysql_settings.py"
 TEXT = "tests/contract/test_mysql_statements.py"
 SUITE = "tests/contract/test_store_suite.py::TestStores"
 
-_mutant = partial(Mutant, store="mysql")
+_mutant = partial(Mutant, store="mariadb")
 _BODIES = (
     "INSERT INTO {prefix}body (seq, source, id, type, version, `key`, key_from, aggregate, position, headers, body, "
     "destination, cause, received_at,\n"

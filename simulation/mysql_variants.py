@@ -14,6 +14,7 @@ from simulation.variants import KEYED, Variant
 
 _FIRST = "SELECT (e.place, e.seq) < (m.place, m.seq) FROM o_queue e WHERE e.key_hash = m.key_hash AND NOT"
 _CATALOG = "(:catalog IS NULL OR (SELECT version FROM o_catalog) = :catalog)"
+_REDRIVEN = "key_hash = :key_hash WHERE seq = :seq AND state = 'dead'"
 _RECEIPT = ("l.receipt = :receipt", "l.receipt IS NOT NULL")
 
 WORDS = {
@@ -55,7 +56,16 @@ WORDS = {
             "known": ("AND l.source = i.source", ""),
         }
     ),
-    "redrive of what is not dead": Words(),
+    "redrive of what is not dead": Words(
+        {
+            "redrive": (
+                _REDRIVEN,
+                _REDRIVEN.replace("= 'dead'", "IN ('dead', 'retry')").replace(
+                    ":key_hash W", ":key_hash, due_at = NULL W"
+                ),
+            )
+        }
+    ),
     "discard of what is running": Words({"discard": ("token IS NULL", "seq IS NOT NULL")}),
     "a gap has no deadline": Words(
         {"hold": ("SET state = 'waiting', due_at =", "SET state = 'waiting', due_at = NULL *")}

@@ -114,6 +114,13 @@ def test_what_clusters_say(said: dict[str, Any], expected: list[tuple[str, str]]
     ]
 
 
+def test_how_numbers_are_drawn_is_said_where_others_wait_for_them(inbox: Inbox) -> None:
+    """This server has the default of MariaDB; MySQL 8 has another."""
+    assert [level for level, what, _ in inbox.store.findings() if "innodb_autoinc_lock_mode" in what] == ["ok"]
+    said = {"sql_mode": "STRICT_TRANS_TABLES", "innodb_autoinc_lock_mode": "2"}
+    assert not [what for _, what, _ in findings._modes(said) if "innodb_autoinc_lock_mode" in what]
+
+
 def test_tidb_is_refused_with_the_reason() -> None:
     """It speaks of itself as MySQL, and would fail in the middle of the tables."""
     refuse_tidb("8.0.33")
