@@ -114,7 +114,7 @@ MYSQL: tuple[Mutant, ...] = (
         file="stores/mysql/session.py",
         old="            return list(OWN_SETTINGS)\n",
         new="            return []\n",
-        test=f"{GUARDS}::test_what_a_handler_sets_does_not_reach_the_next_message[def]",
+        test=f"{TEXT}::test_what_a_handler_has_set_does_not_change_what_it_sends",
     ),
     _mutant(
         name="MySQL: a commit that meets another is charged",

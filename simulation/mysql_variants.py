@@ -1,7 +1,8 @@
 """The variants that live in SQL, in MySQL's words, played on MariaDB; and those of rules that only MySQL has to state.
 
-Left out are those whose rule is in no text of a statement here: the unique key of a table; a claim that takes claimed
-rows, which the locks of this server keep from being seen (`mutants/mysql.py` plays it without them).
+Left out are those whose rule is in no text of a statement here (the unique key of a table), and those that another rule
+makes good: a claim that takes claimed rows is kept from it by the locks of this server (`mutants/mysql.py` plays it
+without them), and claims that a worker leaves behind come free like all whose worker is gone.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from simulation.variants import KEYED, Variant
 _FIRST = "SELECT (e.place, e.seq) < (m.place, m.seq) FROM o_queue e WHERE e.key_hash = m.key_hash AND NOT"
 _CATALOG = "(:catalog IS NULL OR (SELECT version FROM o_catalog) = :catalog)"
 _REDRIVEN = "key_hash = :key_hash WHERE seq = :seq AND state = 'dead'"
-_RECEIPT = ("l.receipt = :receipt", "l.receipt IS NOT NULL")
 
 WORDS = {
     "stepping back undoes nothing": Words(),
@@ -83,7 +83,6 @@ WORDS = {
         {"drop_bodies": ("FROM o_queue q WHERE q.seq", "FROM o_queue q WHERE FALSE AND q.seq")}
     ),
     "retention forgets what is in an open case": Words(),
-    "deregistering keeps the claims": Words(),
     "receive under an outdated catalog": Words({"receive": (_CATALOG, "TRUE")}),
     "what is not placed yet is unknown to its consumers": Words(),
     "what waits with two services keeps its later place": Words(),
@@ -100,11 +99,6 @@ WORDS = {
 }
 
 OWN = (
-    Variant(
-        "MySQL: a call takes a row of another for one that it has stored",
-        ("accepted twice",),
-        edits={"receive": _RECEIPT},
-    ),
     Variant(
         "MySQL: a claim locks no keys",
         ("two holders", "order", "stuck"),

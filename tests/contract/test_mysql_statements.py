@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import pymysql
 import pytest
 
+from onceward import Message
 from onceward.steps.membership import take_over_lapsed
 from onceward.stores.mysql.address import Address
 from onceward.stores.mysql.guard import HandlerConnection
 from onceward.stores.statements import load, migrations
-from tests.contract.behaviour import Sql, taking
+from tests.contract.behaviour import Sql, Steps, taking, wrote
 from tests.contract.harness import Shop, arguments
 
 _TABLE = re.compile(r"CREATE TABLE IF NOT EXISTS (\w+) \((.*)\)", re.DOTALL)
@@ -122,6 +124,33 @@ def test_inline_work_whose_transaction_has_ended_does_not_finish(shop: Shop) -> 
     assert shop.effects() == []
     assert shop.sql("SELECT n FROM counter") == [(0,)]
     assert shop.count("run") == 0
+
+
+def test_what_a_handler_has_set_does_not_change_what_it_sends(shop: Shop) -> None:
+    """That is written behind it, over the same connection, where text would be read as another charset's."""
+
+    def behaviour(message: Message) -> Steps:
+        yield Sql("SET NAMES latin1")
+        yield wrote(message)
+        message.send("sized", {}, key="gr\u00f6\u00dfe")
+
+    sent: list[str | None] = []
+    shop.inbox.add_sink("default", Collecting(sent))
+    shop.handle(behaviour=behaviour)
+    shop.receive("m1")
+    shop.finish()
+    assert sent == ["gr\u00f6\u00dfe"]
+
+
+@dataclass
+class Collecting:
+    """A destination that remembers keys."""
+
+    keys: list[str | None]
+
+    def publish(self, message: Message) -> None:
+        """Remember it."""
+        self.keys.append(message.key)
 
 
 def elsewhere(shop: Shop, statement: str) -> None:
