@@ -7,7 +7,7 @@ WORKERS ?= 4
 ARGS    ?=
 # How many seeds `make simulate` runs, on which stores, and where the long suites write their figures, if anywhere.
 SEEDS   ?= 200
-STORE   ?= both
+STORE   ?=
 JSON    ?=
 
 # For make chaos.
@@ -80,8 +80,8 @@ format: $(READY) ## Rewrite the code in the house style
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
-simulate: servers ## Run seeded schedules of the real steps with faults: make simulate SEEDS=2000 STORE=sqlite|postgres|both JSON=file
-	@$(BIN)/python -m simulation --seeds $(SEEDS) --store $(STORE) $(if $(JSON),--json '$(JSON)')
+simulate: servers ## Run seeded schedules of the real steps with faults: make simulate SEEDS=2000 STORE=sqlite|postgres|mariadb|all JSON=file
+	@$(BIN)/python -m simulation --seeds $(SEEDS) --store $(or $(STORE),all) $(if $(JSON),--json '$(JSON)')
 
 mutants: servers ## Break the code in one way after another: the simulation or a test must catch each (ONLY=part of a name, JSON=file)
 	@$(SCRATCH) $(BIN)/python -m mutants $(if $(ONLY),--only '$(ONLY)') $(if $(JSON),--json '$(JSON)')

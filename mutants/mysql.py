@@ -13,14 +13,23 @@ CANCELLED = "tests/contract/test_mysql_cancellation.py"
 OPERATORS = "tests/contract/test_mysql_operators.py"
 SETTINGS = "tests/contract/test_mysql_settings.py"
 PROGRAMS = "tests/unit/test_mysql_programs.py"
+TEXT = "tests/contract/test_mysql_statements.py"
 SUITE = "tests/contract/test_store_suite.py::TestStores"
 
-_mutant = partial(Mutant, store="mysql")
+_mutant = partial(Mutant, store="mariadb")
 _BODIES = (
     "INSERT INTO {prefix}body (seq, source, id, type, version, `key`, key_from, aggregate, position, headers, body, "
     "destination, cause, received_at,\n"
 )
 _MINE = "AND worker = :worker AND token = :token"
+_LIVES = "AND (:worker IS NULL OR EXISTS (SELECT 1 FROM {prefix}worker WHERE id = :worker))\n"
+_CATALOG = "WHERE :catalog IS NULL OR (SELECT version FROM {prefix}catalog) = :catalog\n"
+_AGED = "repeat(char(0), 32), {clock} - :age, :receipt)}\n"
+_KEPT = "ON DUPLICATE KEY UPDATE receipt = {prefix}ledger.receipt"
+_NUMBERED = "ON DUPLICATE KEY UPDATE seq = {prefix}ledger.seq"
+_NAMED = f"{TEXT}::test_no_update_clause_names_a_number_that_the_server_counts"
+_CLAIMED = f"{TEXT}::test_a_claim_takes_nothing_that_another_server_has_claimed_meanwhile"
+_FOUND = "WHERE q.seq IN :seqs AND q.worker = :worker AND q.token = :token;\nINSERT INTO {prefix}ledger"
 
 MYSQL: tuple[Mutant, ...] = (
     _mutant(
@@ -29,6 +38,92 @@ MYSQL: tuple[Mutant, ...] = (
         old=f"WHERE l.receipt = :receipt;\n{_BODIES}",
         new=f"WHERE l.receipt IS NOT NULL;\n{_BODIES}",
         test=f"{SUITE}::test_a_duplicate_is_accepted_once_and_runs_once[mariadb-async]",
+    ),
+    _mutant(
+        name="MySQL: all calls have one receipt",
+        file="stores/mysql/programs.py",
+        old='    ask.params["receipt"] = identity.new_number()\n    if ask.keeps_view',
+        new='    ask.params["receipt"] = 1\n    if ask.keeps_view',
+        test=f"{SUITE}::test_a_duplicate_is_accepted_once_and_runs_once[mariadb-async]",
+    ),
+    _mutant(
+        name="MySQL: all imports have one receipt",
+        file="stores/mysql/programs.py",
+        old='        ask.params["receipt"] = identity.new_number()\n    return',
+        new='        ask.params["receipt"] = 1\n    return',
+        test="tests/contract/test_adoption.py::test_importing_again_changes_nothing[mariadb-def]",
+    ),
+    _mutant(
+        name="MySQL: the update clause of a receive names the number that the server counts",
+        file=STATEMENTS,
+        old=f"{_LIVES}{_KEPT}",
+        new=f"{_LIVES}{_NUMBERED}",
+        test=_NAMED,
+    ),
+    _mutant(
+        name="MySQL: the update clause of a direct receive names the number that the server counts",
+        file=STATEMENTS,
+        old=f"{_CATALOG}{_KEPT}",
+        new=f"{_CATALOG}{_NUMBERED}",
+        test=_NAMED,
+    ),
+    _mutant(
+        name="MySQL: the update clause of an import names the number that the server counts",
+        file=STATEMENTS,
+        old=f"{_AGED}{_KEPT}",
+        new=f"{_AGED}{_NUMBERED}",
+        test=_NAMED,
+    ),
+    _mutant(
+        name="MySQL: not every id is looked for after the insert",
+        file="steps/receive.py",
+        old="        complete = len(seqs) + len(known) == len(plan)\n",
+        new="        plan = [one for number, one in enumerate(plan) if number in seqs or number in known]\n"
+        "        complete = True\n",
+        test=f"{TEXT}::test_a_message_that_meets_the_number_of_another_is_stored_all_the_same",
+    ),
+    _mutant(
+        name="MySQL: a claim is written over another one",
+        file=STATEMENTS,
+        old="WHERE seq IN :seqs AND token IS NULL AND (state IN ('ready', 'retry') OR due_at IS NOT NULL);",
+        new="WHERE seq IN :seqs AND (state IN ('ready', 'retry') OR due_at IS NOT NULL);",
+        test=_CLAIMED,
+    ),
+    _mutant(
+        name="MySQL: what another has claimed is run along",
+        file=STATEMENTS,
+        old=_FOUND,
+        new=_FOUND.replace(" AND q.worker = :worker AND q.token = :token", ""),
+        test=_CLAIMED,
+    ),
+    _mutant(
+        name="MySQL: a claim that passed by a take-over stays for ever",
+        file=STATEMENTS,
+        old="WHERE q.worker IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {prefix}worker w WHERE w.id = q.worker) LIMIT 10",
+        new="WHERE FALSE LIMIT 10",
+        test=f"{TEXT}::test_what_was_claimed_for_a_worker_that_is_gone_comes_free",
+    ),
+    _mutant(
+        name="MySQL: inline work whose transaction was replaced is finished all the same",
+        file=STATEMENTS,
+        old="RELEASE SAVEPOINT {identifier fence};\nINSERT INTO",
+        new="SELECT 1;\nINSERT INTO",
+        test=f"{TEXT}::test_inline_work_whose_transaction_has_ended_does_not_finish",
+    ),
+    _mutant(
+        name="MySQL: our statements go by what a handler has set",
+        file="stores/mysql/session.py",
+        old="            return list(OWN_SETTINGS)\n",
+        new="            return []\n",
+        test=f"{TEXT}::test_what_a_handler_has_set_does_not_change_what_it_sends",
+    ),
+    _mutant(
+        name="MySQL: a commit that meets another is charged",
+        file="stores/mysql/failures.py",
+        old="    if which in CONFLICTS:\n        return StoreConflict",
+        new="    if which in CONFLICTS - {1213}:\n        return StoreConflict",
+        test=f"{GUARDS}::test_a_commit_that_fails_with_a_conflict_is_free_and_repeated[def-finish] "
+        f"{GUARDS}::test_a_commit_that_fails_with_a_conflict_is_free_and_repeated[def-receive]",
     ),
     _mutant(
         name="MySQL: a handler's transaction that was replaced by another is finished all the same",

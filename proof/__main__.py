@@ -189,7 +189,7 @@ def _simulate(figures: dict[str, Any]) -> str:
 The real steps on a virtual clock and a virtual broker that duplicates, reorders and delays, interleaved at every statement by a
 seeded scheduler; every history is checked. Programs of old and new versions start and stop while others receive, join callers'
 transactions, share tables with other services, publish to destinations of which one hangs, drain a spool, and live through failovers
-to a standby that lags. On SQLite, and in PostgreSQL's words on a real server with its locks; each run begins at the seed where the last
+to a standby that lags. On SQLite, and in the words of PostgreSQL and of MySQL on real servers with their locks; each run begins at the seed where the last
 one of its store ended. Seeds and schedules that once failed are kept in [simulation/findings](../simulation/findings) and replayed with the everyday tests.
 
 **{_sum(figures["runs"], "schedules"):,} histories, {_sum(figures["runs"], "steps"):,} steps, {_violations(figures["runs"])}.**

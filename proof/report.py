@@ -13,11 +13,13 @@ from typing import Any
 
 from proof import records
 from proof.fingerprint import ROOT
+from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer
 
 VERSIONS: dict[str, Callable[[], str]] = {
     "sqlite": lambda: sqlite3.sqlite_version,
     "postgres": lambda: PostgresServer().version,
+    "mariadb": lambda: MariadbServer().version,
 }
 """Of the stores that figures name."""
 

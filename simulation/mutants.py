@@ -10,28 +10,30 @@ import logging
 import multiprocessing
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from typing import Any
 
 from mutants.verdict import Verdict, tell
 from simulation.checks import violations
 from simulation.fleet_variants import FLEET
 from simulation.lite import LiteDatabase
-from simulation.pg import PgDatabase
+from simulation.mysql_variants import in_mysql
 from simulation.postgres_variants import in_postgres
-from simulation.runner import MODES
+from simulation.runner import MODES, SERVED, new_server, on_server
 from simulation.sabotage import Stale, edited
 from simulation.variants import VARIANTS, Variant
 from simulation.workload import scenario
 from simulation.world import World
-from tests.servers.postgres import PostgresServer
 
 ENOUGH = 20
+DIALECTS = {"mariadb": "mysql"}
+"""Whose words a store takes, where they have another name."""
 WRITTEN = (*VARIANTS, *FLEET)
-ALL = (*WRITTEN, *in_postgres(WRITTEN))
+ALL = (*WRITTEN, *in_postgres(WRITTEN), *in_mysql(WRITTEN))
 
 
 def evaluate(variant: Variant, seeds: int, url: str = "") -> Verdict:
-    """Run a variant until it is caught, or the seeds are used up; `url` is an empty database of PostgreSQL."""
+    """Run a variant until it is caught, or the seeds are used up; `url` is an empty database on a server."""
     others: set[str] = set()
     try:
         database = _database(variant, url)
@@ -51,11 +53,9 @@ def evaluate(variant: Variant, seeds: int, url: str = "") -> Verdict:
     return Verdict(variant.name, variant.store, caught=False, text=text)
 
 
-def _database(variant: Variant, url: str) -> LiteDatabase | PgDatabase:
-    statements = edited(variant.edits, variant.store) if variant.edits else None
-    if variant.store == "sqlite":
-        return LiteDatabase(statements, schema=variant.schema)
-    return PgDatabase(url, statements)
+def _database(variant: Variant, url: str) -> Any:
+    statements = edited(variant.edits, DIALECTS.get(variant.store, variant.store)) if variant.edits else None
+    return on_server(url, statements) if url else LiteDatabase(statements, schema=variant.schema)
 
 
 def _evaluate(work: tuple[int, int, str]) -> Verdict:
@@ -65,13 +65,15 @@ def _evaluate(work: tuple[int, int, str]) -> Verdict:
 
 @contextmanager
 def _servers(chosen: list[int]) -> Iterator[dict[int, str]]:
-    """A database of its own for each variant of PostgreSQL's text."""
-    wanted = [at for at in chosen if ALL[at].store == "postgres"]
-    if not wanted:
-        yield {}
-        return
-    with PostgresServer() as server:
-        yield {at: server.create_database(f"mutant_{at}") for at in wanted}
+    """A database of its own for each variant of a server's text."""
+    urls: dict[int, str] = {}
+    with ExitStack() as stack:
+        for store in SERVED:
+            wanted = [at for at in chosen if ALL[at].store == store]
+            if wanted:
+                server = stack.enter_context(new_server(store))
+                urls |= {at: server.create_database(f"mutant_{at}") for at in wanted}
+        yield urls
 
 
 def play(only: str = "", seeds: int = 400, processes: int = 2) -> Iterator[Verdict]:

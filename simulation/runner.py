@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,8 +16,10 @@ from simulation.workload import scenario
 from simulation.world import World
 
 MODES = ("safety", "liveness")
-STORES = ("sqlite", "postgres")
+STORES = ("sqlite", "postgres", "mariadb")
 """Where a history can happen: a name in the record is one of these."""
+SERVED = STORES[1:]
+"""Those that a server keeps."""
 CHUNK = 20
 
 
@@ -43,27 +45,42 @@ _databases: dict[str, Any] = {}
 
 
 def database(store: str) -> Any:
-    """The database of this process; one history uses it at a time. A store is "sqlite", or the URL of PostgreSQL."""
+    """The database of this process; one history uses it at a time. A store is "sqlite", or the URL of a server."""
     if store not in _databases:
-        _databases[store] = LiteDatabase() if store == "sqlite" else _postgres(store)
+        _databases[store] = LiteDatabase() if store == "sqlite" else on_server(store)
     return _databases[store]
 
 
-def _postgres(url: str) -> Any:
-    from simulation.pg import PgDatabase  # noqa: PLC0415 - the driver loads on demand
+def on_server(url: str, statements: Mapping[str, tuple[str, ...]] | None = None) -> Any:
+    """An empty database on a server, for one history after the other."""
+    if url.startswith("mysql"):
+        from simulation.maria import MariaDatabase  # noqa: PLC0415 - the driver loads on demand
 
-    return PgDatabase(url)
+        return MariaDatabase(url, statements)
+    from simulation.pg import PgDatabase  # noqa: PLC0415 - as above
+
+    return PgDatabase(url, statements)
+
+
+def new_server(store: str) -> Any:
+    """A server of a store, as simulations need it."""
+    if store == "mariadb":
+        from simulation.maria import SETTINGS  # noqa: PLC0415 - as above
+        from tests.servers.mariadb import MariadbServer  # noqa: PLC0415 - as above
+
+        return MariadbServer(settings=SETTINGS)
+    from tests.servers.postgres import PostgresServer  # noqa: PLC0415 - as above
+
+    return PostgresServer()
 
 
 @contextmanager
 def place(store: str) -> Iterator[str]:
-    """What to call a store in this process: "postgres" is an empty database on a server that is started for it."""
-    if store != "postgres":
+    """What to call a store in this process: a server's is an empty database on one that is started for it."""
+    if store not in SERVED:
         yield store
         return
-    from tests.servers.postgres import PostgresServer  # noqa: PLC0415 - as above
-
-    with PostgresServer() as server:
+    with new_server(store) as server:
         url = server.create_database("simulation")
         yield url
         if opened := _databases.pop(url, None):

@@ -40,7 +40,7 @@ def functions(file: str) -> set[str]:
 def test_there_are_mutants_enough() -> None:
     names = [*((one.name, "") for one in ALL), *((one.name, one.store) for one in simulated.ALL)]
     assert len(names) == len(set(names)) >= ENOUGH
-    assert {mutant.store for mutant in ALL} <= {"", "sqlite", "postgres", "mysql"}
+    assert {mutant.store for mutant in ALL} <= {"", "sqlite", "postgres", "mariadb"}
 
 
 def misfits(mutant: Mutant) -> list[str]:

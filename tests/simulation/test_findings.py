@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,16 @@ def test_seeds_that_once_failed_find_no_violation() -> None:
             assert not wrong, f"python -m simulation --seed {seed} --mode {mode} --trace"
 
 
-@pytest.mark.parametrize("name", schedules.names())
+SERVERS = {"postgres": "PostgreSQL", "mariadb": "MariaDB"}
+
+
+def _kept(name: str) -> Any:
+    """A schedule, and the server on which it is replayed."""
+    server = SERVERS.get(Schedule.read(name).store)
+    return pytest.param(name, marks=[pytest.mark.needs(server)] if server else [])
+
+
+@pytest.mark.parametrize("name", map(_kept, schedules.names()))
 def test_a_schedule_that_once_failed_finds_no_violation(name: str) -> None:
     schedule = Schedule.read(name)
     with place(schedule.store) as where:

@@ -63,16 +63,17 @@ def test_runs_add_up_and_each_begins_where_the_last_one_ended(
         assert (set(run["versions"]), len(run["date"])) == ({"sqlite"}, 10)
 
 
-@pytest.mark.needs("PostgreSQL")
-def test_a_share_of_the_seeds_runs_on_postgresql(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+@pytest.mark.needs("PostgreSQL", "MariaDB")
+def test_a_share_of_the_seeds_runs_on_servers(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
-    assert main(["--seeds", "2", "--mode", "safety", "--store", "both", "--json", str(file)]) == 0
+    assert main(["--seeds", "2", "--mode", "safety", "--store", "all", "--json", str(file)]) == 0
     runs = json.loads(file.read_text())["runs"]
     assert [(run["store"], run["seeds"], list(run["versions"])) for run in runs] == [
         ("sqlite", 2, ["sqlite"]),
         ("postgres", 1, ["postgres"]),
+        ("mariadb", 1, ["mariadb"]),
     ]
-    assert "2 seeds on sqlite, 1 seeds on postgres" in capsys.readouterr().out
+    assert "2 seeds on sqlite, 1 seeds on postgres, 1 seeds on mariadb" in capsys.readouterr().out
 
 
 def test_nothing_run_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:

@@ -864,7 +864,7 @@ WHERE at > {now} - :minutes * 60000000 GROUP BY minute_ago
 -- What the server really uses, for the doctor.
 SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'innodb_flush_log_at_trx_commit', 'sync_binlog', 'log_bin', 'binlog_format', 'tx_isolation',
     'transaction_isolation', 'sql_mode', 'max_allowed_packet', 'max_connections', 'read_only', 'wsrep_on', 'innodb_doublewrite',
-    'lower_case_table_names', 'collation_server', 'group_replication_group_name',
+    'lower_case_table_names', 'collation_server', 'innodb_autoinc_lock_mode', 'group_replication_group_name',
     'group_replication_single_primary_mode', 'group_replication_consistency', 'tidb_txn_mode', 'tidb_enable_check_constraint');
 SHOW GLOBAL STATUS WHERE Variable_name IN ('Threads_connected', 'wsrep_cluster_size')
 
