@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from onceward.admin.history import RANGES, Period, together
+from onceward.admin.history import RANGES, Period, together, together_by
 from onceward.domain.text import span
 
 WIDTH, HEIGHT = 600, 120
@@ -75,14 +75,14 @@ class Chart:
     def path(self, line: Line, *, closed: bool = False) -> str:
         """A line as SVG draws it; closed, the area below it."""
         parts: list[str] = []
-        began = ""
+        began, top = "", self.top
         for index, value in enumerate(line.values):
             if value is None:
                 parts += _ended(began, parts, closed=closed)
                 began = ""
                 continue
             x = WIDTH * index / max(1, len(line.values) - 1)
-            y = HEIGHT - (HEIGHT - 4) * (value / self.top if self.top else 0) - 1
+            y = HEIGHT - (HEIGHT - 4) * (value / top if top else 0) - 1
             parts.append(f"{'L' if began else 'M'}{x:.1f} {y:.1f}")
             began = began or f"{x:.1f}"
         return "".join([*parts, *_ended(began, parts, closed=closed)])
@@ -213,14 +213,9 @@ class OfType(NamedTuple):
 def by_type(periods: Sequence[Period], reach: str) -> list[OfType]:
     """What happened, type by type, the busiest first."""
     minutes = RANGES[reach][0].total_seconds() / 60
-    grouped: dict[tuple[str, str], list[Period]] = {}
-    for one in periods:
-        grouped.setdefault((one.consumer, one.type), []).append(one)
     found = []
-    for (consumer, kind), several in grouped.items():
-        known = together(several)
-        if known is not None:
-            attempts = known.done + known.failed
-            share = 100 * known.failed / attempts if attempts else None
-            found.append(OfType(kind, consumer, known, known.done / minutes, share))
+    for (consumer, kind), known in together_by(periods, lambda one: (one.consumer, one.type)).items():
+        attempts = known.done + known.failed
+        share = 100 * known.failed / attempts if attempts else None
+        found.append(OfType(kind, consumer, known, known.done / minutes, share))
     return sorted(found, key=lambda one: (-one.known.received - one.known.done, one.type, one.consumer))
