@@ -38,7 +38,7 @@ async def overview(view: View) -> Response:
         standing=standing,
         stats=stats,
         groups=groups,
-        drawn=charts.drawn([one for one in periods if one.consumer != OUTBOX], reach),
+        drawn=charts.drawn([one for one in periods if one.consumer != OUTBOX], reach, due=stats.due),
         by_type=charts.by_type(periods, reach),
         reaches=list(RANGES),
         outside=await view.admin.aeffects_outside(),

@@ -98,7 +98,7 @@ class Past:
     @pytest.mark.parametrize("per", get_args(Per))
     @pytest.mark.parametrize("by", LENGTHS)
     def test_the_history_is_what_its_rows_are_together(self, shop: Shop, by: str, per: Per) -> None:
-        """By minute, hour and day, in total, by type and by source: whoever adds up, the database or we."""
+        """By minute, hour and day, in total, by type and by source, also where the database adds up."""
         if "history" not in shop.inbox.store.capabilities:
             return
         given = rows()
