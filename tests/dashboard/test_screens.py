@@ -139,6 +139,7 @@ def as_on(browser: Browser, size: tuple[int, int], *, dark: bool) -> Iterator[No
         browser.resize(WIDE)
 
 
+@pytest.mark.timeout(900)  # axe reads every element of two dozen pages, on a machine that may have much to do
 @pytest.mark.parametrize(("size", "dark"), [(WIDE, False), (WIDE, True), (PHONE, False), (PHONE, True)])
 def test_every_page_fits_and_is_accessible(
     browser: Browser, busy: tuple[Visitor, dict[str, int]], size: tuple[int, int], *, dark: bool
