@@ -111,8 +111,8 @@ bench-before: servers ## Measure the code before fair claims beside this one and
 	@$(BIN)/python -m bench.before
 	@$(BIN)/python -m bench.page
 
-bench-dashboard: servers ## Measure the first page of the dashboard beside a million messages, and the cost of the history (five minutes)
-	@$(BIN)/python -m bench.dashboard
+bench-dashboard: servers ## Measure and record pages of the dashboard beside a million messages, and the cost of the history (five minutes)
+	@$(BIN)/python -m bench.dashboard --json proof/figures/dashboard.json
 
 bench-60m: servers ## Measure claims and dedupe beside sixty million finished rows (forty minutes, 40 GB)
 	@$(BIN)/python -m bench.sixty

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 import urllib.request
@@ -32,9 +33,12 @@ from onceward.domain.histogram import Histogram
 from onceward.runtime.http_server import serving
 from onceward.runtime.runner import perform
 from onceward.stores.moves.history import DAYS, HOURS, MINUTES, HistoryRow
+from proof import report
 from tests.servers.postgres import PostgresServer
 
 ROUNDS = 5
+PATHS = {"first paint": "/", "a quarter": "/?range=quarter", "sources": "/sources"}
+"""The first page, and those that read all of the history."""
 TYPES = 5
 MOST_TIMES, MOST_COST = 3.0, 0.01
 """What is promised: at most so many times the page of an empty inbox; at most so much of the rate."""
@@ -42,25 +46,30 @@ _KEPT = ((MINUTES, 60, 48 * 60), (HOURS, 3600, 14 * 24), (DAYS, 86400, 90))
 
 
 def paint(ground: Ground, finished: int, figures: Figures) -> None:
-    """The first page of an empty inbox, and beside so many finished messages and 90 days."""
+    """Pages of an empty inbox, and beside so many finished messages and 90 days."""
     with ground.copy() as empty, ground.copy() as full:
         load(full, "finished", 1, finished, id="md5(g::text)")
         _fill(full)
         for _ in range(ROUNDS):
-            for name, url in (("empty", empty), (f"{finished:,} messages and 90 days", full)):
-                figures.add(f"dashboard: first paint, {name} (ms)", 1000 * _painted(url))
+            for page, path in PATHS.items():
+                for name, url in (("empty", empty), (_full(finished), full)):
+                    figures.add(f"dashboard: {page}, {name} (ms)", 1000 * _painted(url, path))
 
 
-def _painted(url: str) -> float:
-    """The first page of a dashboard that nothing has been asked of."""
+def _full(finished: int) -> str:
+    return f"{finished:,} messages and 90 days"
+
+
+def _painted(url: str, path: str) -> float:
+    """A page of a dashboard that nothing has been asked of."""
     with Inbox(url, service="bench") as inbox:
         app = Dashboard(inbox, anonymous="viewer")
         with serving(app, "127.0.0.1:0", stop=lambda: None, patience=timedelta(seconds=1)) as port:
             began = time.perf_counter()
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/") as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}") as answer:
                 text = answer.read().decode()
             took = time.perf_counter() - began
-    expect("dashboard: plots", text.count("<figure"), 6)
+    expect("dashboard: plots", text.count("<figure"), 0 if path == "/sources" else 6)
     return took
 
 
@@ -132,18 +141,33 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.dashboard", description=__doc__)
     parser.add_argument("--finished", type=int, default=1_000_000, help="finished messages of the full inbox")
     parser.add_argument("--messages", type=int, default=50_000, help="messages of each run for the cost")
+    parser.add_argument("--json", metavar="FILE", help="record the figures, such as in proof/figures/dashboard.json")
     options = parser.parse_args()
     figures = Figures()
     with PostgresServer(durable=True, settings=SETTINGS) as server:
         ground = Ground(server)
         paint(ground, options.finished, figures)
         cost(ground, options.messages, figures)
-    full = f"dashboard: first paint, {options.finished:,} messages and 90 days (ms)"
-    times, share = figures.ratio(full, "dashboard: first paint, empty (ms)"), figures.notes["history: cost"]
-    print(json.dumps({"repetitions": figures.rounded(), "times": times, "cost": share}, indent=2), file=sys.stderr)
+    times = {
+        page: figures.ratio(f"dashboard: {page}, {_full(options.finished)} (ms)", f"dashboard: {page}, empty (ms)")
+        for page in PATHS
+    }
+    load = round(os.getloadavg()[1], 1)
+    known = {
+        "repetitions": figures.rounded(),
+        "times": times,
+        "history": figures.notes,
+        "cores": os.cpu_count(),
+        "load": load,
+    }
+    print(json.dumps(known, indent=2), file=sys.stderr)
+    if options.json:
+        report.write(options.json, {"run": "dashboard", "finished": options.finished, **known}, ["postgres"])
     print(
-        f"first paint: {times} times that of an empty inbox (at most {MOST_TIMES}); history: {share:.1%} of the rate, "
-        f"{figures.notes['history: cost in processor time']:.1%} of the client's processor time (at most {MOST_COST:.0%})"
+        f"first paint: {times['first paint']} times that of an empty inbox (at most {MOST_TIMES}); "
+        f"history: {figures.notes['history: cost']:.1%} of the rate, "
+        f"{figures.notes['history: cost in processor time']:.1%} of the client's processor time (at most {MOST_COST:.0%}); "
+        f"load of the machine: {load} on {os.cpu_count()} cores"
     )
     return 0
 

@@ -71,6 +71,9 @@ SUITES = {
     "proof/figures/pulsar-speed.json": Suite(
         ("src/onceward/brokers/pulsar.py", "bench/pulsar.py"), "python -m bench.pulsar"
     ),
+    "proof/figures/dashboard.json": Suite(
+        ("src/onceward/dashboard", "src/onceward/admin", "bench/dashboard.py"), "make bench-dashboard"
+    ),
     "bench/report.json": Suite((*_SERVICE, "bench"), "make bench"),
     "bench/report-mysql.json": Suite(
         (*_SERVICE, "src/onceward/stores/mysql", "bench/mysql.py", "bench/mysql_contenders.py"), "make bench-mysql"

@@ -227,6 +227,47 @@ def test_search_finds_errors_and_payloads_for_those_who_may_read_them(shop_of_st
         assert "No message found" in visitor.get("/search?q=has a negative amount").text
 
 
+def test_every_link_leads_somewhere(inbox: Inbox) -> None:
+    """From page to page, each kind of link once."""
+    shop.fill(inbox)
+    inbox.admin.pause(everything=True, reason="a fire", actor="ada")
+    with visiting(inbox, credentials=shop.PEOPLE) as visitor:
+        visitor.sign_in(shop.OPERATOR)
+        ahead, followed, broken = ["/"], set[str](), list[str]()
+        while ahead:
+            path = ahead.pop()
+            page = visitor.get(path)
+            if page.status_code not in {200, 303}:
+                broken.append(f"{path}: {page.status_code}")
+            for link in re.findall(r'href="(/[^"#]*)', page.text):
+                alike = re.sub(r"\d+|(?<==)[^&]*", "1", html.unescape(link)) if link != "/messages/0" else link
+                if alike not in followed and not link.startswith("/static"):
+                    followed.add(alike)
+                    ahead.append(html.unescape(link))
+        assert broken == []
+        assert len(followed) > len(NAVIGATION)
+        assert "There is no such page." in visitor.get("/nowhere").text
+
+
+def test_a_backlog_that_was_not_looked_at_is_not_zero(inbox: Inbox) -> None:
+    """While no worker runs none looks at it: the plot has a gap, and at its end what is due now."""
+    for number in range(3):
+        inbox.receive(source="stripe", id=f"evt_{number}", type="order.paid", data={"order": number, "amount": 1})
+    save(inbox)
+    with visiting(inbox, anonymous="viewer") as visitor:
+        page = visitor.get("/").text
+        assert "this minute: due 3<" in page
+        assert re.search(r'data-label="Backlog"></td>', page)
+    periods = inbox.admin.history(per="type")
+    values = {one.name: one.lines[0].values for one in charts.drawn(periods, "hour").charts}
+    assert set(values["backlog"]) == {None}
+    assert sum(one or 0 for one in values["throughput"]) == 3
+    inbox.drain()
+    save(inbox)
+    values = {one.name: one.lines[0].values for one in charts.drawn(inbox.admin.history(per="type"), "hour").charts}
+    assert 0 in values["backlog"]
+
+
 def test_an_unknown_outcome_leads_to_its_decision(inbox: Inbox) -> None:
     @inbox.on("card.held")
     def held(message: Any, tx: Any) -> None:

@@ -21,7 +21,7 @@ from onceward.stores.statements import load
 FINISHED = 20_000
 UNHANDLED = 5_000
 PREFIX = "onceward_"
-BIG = ("ledger", "body", "run", "result", "attempt", "audit", "duplicate")
+BIG = ("ledger", "body", "run", "result", "attempt", "audit", "duplicate", "history")
 """Tables that grow with what is finished."""
 
 NEW: dict[str, Any] = {
@@ -104,6 +104,7 @@ HOT: dict[str, Query | Each] = {
     "unhandled_types": Query("unhandled_types"),
     "unhandled": Query("unhandled", {"types": ["t", "u"], "subscriptions": [1], "passed": [7], "limit": 100}),
     "refused": Query("refused"),
+    "history": Query("history", {"level": 1, "since": 10, "until": 70, "width": 60}),
     "referred": Query("referred", {"names": ["folder/2026/01/01/one", "folder/2026/01/01/two"]}),
 }
 
@@ -138,6 +139,9 @@ INSERT INTO {PREFIX}duplicate (seq, copies, first_at, last_at) SELECT n, 1, %now
 INSERT INTO {PREFIX}attempt (seq, attempt, kind, charged, error, code_version, at)
 SELECT n, 1, 'error', %yes, 'e', '', %now FROM g;
 INSERT INTO {PREFIX}audit (at, actor, action, seq, reason) SELECT %now, 'a', 'redrive', n, '' FROM g;
+INSERT INTO {PREFIX}history
+    (level, starts_at, consumer, source, type, received, duplicates, mismatches, done, failed, dead)
+SELECT 1, n, 'default', 's', 't', 1, 0, 0, 1, 0, 0 FROM g;
 INSERT INTO {PREFIX}queue (seq, subscription, key_hash, slot, place, state)
 SELECT n, 1, n % 50, 0, n, 'ready' FROM g WHERE n > {FINISHED - 300};
 INSERT INTO {PREFIX}queue (seq, slot, place, state, type)
@@ -225,6 +229,7 @@ def test_postgres_reads_no_big_table_from_end_to_end(postgres_tables: Any, name:
         ("unhandled", "queue_unhandled"),
         ("referred", "body_0_substr_idx"),
         ("show_run", "run_seq"),
+        ("history", "history_start"),
     ],
 )
 def test_postgres_uses_the_index_that_was_made_for_it(postgres_tables: Any, name: str, index: str) -> None:

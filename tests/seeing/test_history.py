@@ -23,6 +23,7 @@ from onceward.steps.history import KEPT, keep_history, save_activity
 from onceward.steps.membership import take_over_process
 from onceward.stores.moves.history import COUNTED, DAYS, HOURS, MINUTES, HistoryRow
 from onceward.testing import MemoryStore
+from tests.stores import with_mariadb
 from tests.waiting import wait_until
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -57,7 +58,7 @@ def fold(inbox: Inbox) -> None:
 
 
 def rows(inbox: Inbox) -> list[HistoryRow]:
-    return perform(inbox.store, lambda: inbox.context.moves.history.read(0, 2**62))
+    return perform(inbox.store, lambda: inbox.context.moves.history.read(0, 2**62, 1))
 
 
 def write(inbox: Inbox, *ages: timedelta, level: int = COUNTED, received: int = 1) -> None:
@@ -158,6 +159,19 @@ def test_counts_are_folded_and_none_is_lost_or_doubled(store: Any) -> None:
         write(inbox, KEPT[DAYS] + 2 * DAY, level=DAYS)
         fold(inbox)
         assert sum(row["received"] for row in rows(inbox)) == len(ages)
+
+
+@with_mariadb
+def test_the_database_adds_up(store_url: str) -> None:
+    """Five days of minutes are read by day as a row for each day, not for each minute, and none of it is cut off."""
+    with shop(store_url) as inbox:
+        write(inbox, *(timedelta(minutes=one) for one in range(5 * 24 * 60)), level=MINUTES)
+        day = int(DAY.total_seconds() * 1_000_000)
+        found = perform(inbox.store, lambda: inbox.context.moves.history.read(0, 2**62, day))
+        assert len(found) in {5, 6}
+        assert sum(row["received"] for row in found) == 5 * 24 * 60
+        assert sum(Histogram.read(row["wait"]).count for row in found) == 3 * 5 * 24 * 60
+        assert {row["run"] for row in found} == {None}
 
 
 def test_two_processes_that_fold_at_once_count_everything_once(store_url: str) -> None:

@@ -23,6 +23,7 @@ SETTINGS = {
     "innodb-log-file-size": "32M",
     "max-connections": "300",
     "max-allowed-packet": "64M",
+    "group-concat-max-len": "1024",  # as MySQL has it
     "skip-name-resolve": "ON",
     "performance-schema": "OFF",
 }

@@ -120,7 +120,7 @@ def _circuit(handler: Handler) -> str:
     if handler.breaker is None:
         return ""
     rule = handler.breaker.circuit
-    which = "" if rule.counts is None else ", of which only some errors count"
+    which = "" if rule.counts is None else "; only some errors count"
     return f"opens for {span(rule.pause.total_seconds())} after {count(rule.failures, 'failure')} in a row{which}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict, TypeVar
 
 from onceward.domain import checks
 from onceward.domain.histogram import Histogram, sum_of
@@ -13,8 +13,10 @@ from onceward.flow import Flow
 from onceward.message import microseconds, moment
 from onceward.registry import OUTBOX
 from onceward.steps.context import Context
-from onceward.steps.history import added_up, largest
+from onceward.steps.history import durations, largest
 from onceward.stores.moves.history import HistoryRow
+
+T = TypeVar("T")
 
 Per = Literal["total", "type", "source"]
 PERS: dict[Per, Callable[[HistoryRow], tuple[str, str, str]]] = {
@@ -114,7 +116,7 @@ def history(context: Context, wanted: Wanted) -> Flow[list[Period]]:
     """What happened, the first first. What is kept by hour or day only stands at the beginning of that."""
     width = int(wanted.length.total_seconds() * 1_000_000)
     begin = microseconds(wanted.since) // width * width
-    rows = yield from context.moves.history.read(begin, microseconds(wanted.until))
+    rows = yield from context.moves.history.read(begin, microseconds(wanted.until), width)
     together: dict[tuple[int, tuple[str, str, str]], list[HistoryRow]] = {}
     for row in rows:
         fits = all(row[name] == value for name, value in wanted.filters.items())  # type: ignore[literal-required] # a name
@@ -132,18 +134,22 @@ def _first(item: tuple[tuple[int, tuple[str, str, str]], list[HistoryRow]]) -> t
 
 
 def _period(start: int, length: timedelta, names: tuple[str, str, str], rows: Sequence[HistoryRow]) -> Period:
-    row = added_up(rows)
+    oldest = largest(row["oldest"] for row in rows)
     return Period(
         moment(start),
         length,
         *names,
-        **{name: row[name] for name in COUNTS},  # type: ignore[literal-required] # their names
+        **_counts(rows),
         backlog=_summed((row["consumer"], row["type"], row["backlog"]) for row in rows),
-        oldest_seconds=None if row["oldest"] is None else row["oldest"] / 1_000_000,
-        lateness=Histogram.read(row["lateness"]),
-        wait=Histogram.read(row["wait"]),
-        run=Histogram.read(row["run"]),
+        oldest_seconds=None if oldest is None else oldest / 1_000_000,
+        lateness=durations(rows, "lateness"),
+        wait=durations(rows, "wait"),
+        run=durations(rows, "run"),
     )
+
+
+def _counts(rows: Sequence[HistoryRow]) -> dict[str, Any]:
+    return {name: sum(row[name] for row in rows) for name in COUNTS}  # type: ignore[literal-required] # their names
 
 
 def together(periods: Sequence[Period]) -> Period | None:
@@ -160,6 +166,14 @@ def together(periods: Sequence[Period]) -> Period | None:
         backlog=_summed((one.consumer, one.type, one.backlog) for one in periods),
         oldest_seconds=largest(one.oldest_seconds for one in periods),
     )
+
+
+def together_by(periods: Iterable[Period], key: Callable[[Period], T]) -> dict[T, Period]:
+    """Periods that are alike as one."""
+    grouped: dict[T, list[Period]] = {}
+    for period in periods:
+        grouped.setdefault(key(period), []).append(period)
+    return {which: known for which, several in grouped.items() if (known := together(several)) is not None}
 
 
 def _summed(backlogs: Iterable[tuple[str, str, int | None]]) -> int | None:

@@ -10,6 +10,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -268,7 +269,8 @@ class Dashboard:
 
     async def _refused(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)  # noqa: S101 - what this is registered for
-        return await self._problem(request, error.status_code, error.detail)
+        nowhere = error.detail == HTTPStatus.NOT_FOUND.phrase  # no route has this path
+        return await self._problem(request, error.status_code, "There is no such page." if nowhere else error.detail)
 
     async def _away(self, request: Request, error: Exception) -> Response:
         log.warning("the dashboard cannot use the database: %s", error)

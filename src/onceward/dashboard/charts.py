@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from onceward.admin.history import RANGES, Period, together
+from onceward.admin.history import RANGES, Period, together, together_by
 from onceward.domain.text import span
 
 WIDTH, HEIGHT = 600, 120
@@ -57,7 +57,7 @@ class Chart:
     def latest(self) -> str:
         """The last values."""
         measured = [line for line in self.lines if line.values and line.values[-1] is not None]
-        return ", ".join(f"{self._latest(line)} {line.label}" for line in measured) or "nothing"
+        return ", ".join(f"{line.label} {self._latest(line)}" for line in measured) or "nothing yet"
 
     @property
     def is_empty(self) -> bool:
@@ -75,14 +75,14 @@ class Chart:
     def path(self, line: Line, *, closed: bool = False) -> str:
         """A line as SVG draws it; closed, the area below it."""
         parts: list[str] = []
-        began = ""
+        began, top = "", self.top
         for index, value in enumerate(line.values):
             if value is None:
                 parts += _ended(began, parts, closed=closed)
                 began = ""
                 continue
             x = WIDTH * index / max(1, len(line.values) - 1)
-            y = HEIGHT - (HEIGHT - 4) * (value / self.top if self.top else 0) - 1
+            y = HEIGHT - (HEIGHT - 4) * (value / top if top else 0) - 1
             parts.append(f"{'L' if began else 'M'}{x:.1f} {y:.1f}")
             began = began or f"{x:.1f}"
         return "".join([*parts, *_ended(began, parts, closed=closed)])
@@ -145,13 +145,18 @@ class Drawn:
         return [self.times[round(last * part / (TICKS - 1))] for part in range(TICKS)]
 
     @property
+    def present(self) -> str:
+        """The time that the last values are of, which is not over."""
+        return {"minute": "this minute", "hour": "this hour", "day": "today"}[RANGES[self.reach][1]]
+
+    @property
     def form(self) -> str:
         """How its times look: a clock, or a date."""
         return {"hour": "clock", "day": "clock", "week": "date"}.get(self.reach, "day")
 
 
-def drawn(periods: Sequence[Period], reach: str, now: datetime | None = None) -> Drawn:
-    """The plots of what happened in a range."""
+def drawn(periods: Sequence[Period], reach: str, now: datetime | None = None, *, due: int = 0) -> Drawn:
+    """The plots of what happened in a range. `due` messages are due at present, whether workers have looked or not."""
     now = now or datetime.now(UTC)
     since, by = RANGES[reach]
     length = {"minute": 60, "hour": 3600, "day": 86400}[by]
@@ -161,10 +166,10 @@ def drawn(periods: Sequence[Period], reach: str, now: datetime | None = None) ->
     for period in periods:
         by_start.get(int(period.start.timestamp()), []).append(period)
     sums = [together(by_start[start]) for start in starts]
-    return Drawn(reach, [datetime.fromtimestamp(start, UTC) for start in starts], _charts(sums, f"per {by}"))
+    return Drawn(reach, [datetime.fromtimestamp(start, UTC) for start in starts], _charts(sums, f"per {by}", due))
 
 
-def _charts(sums: Sequence[Period | None], unit: str) -> list[Chart]:
+def _charts(sums: Sequence[Period | None], unit: str, due: int) -> list[Chart]:
     def line(label: str, tone: str, read: Callable[[Period], Value], nothing: Value = 0.0) -> Line:
         return Line(label, tone, [nothing if one is None else read(one) for one in sums])
 
@@ -174,6 +179,9 @@ def _charts(sums: Sequence[Period | None], unit: str) -> list[Chart]:
             line("p50", "accent", lambda one: getattr(one, name).percentile(50), None),
         ]
 
+    backlog = line("due", "accent", _backlog, None)
+    if due:
+        backlog.values[-1] = max(backlog.values[-1] or 0, due)
     received, done = line("received", "soft", lambda one: one.received), line("done", "good", lambda one: one.done)
     return [
         Chart("throughput", "Throughput", unit, [received, done]),
@@ -183,7 +191,7 @@ def _charts(sums: Sequence[Period | None], unit: str) -> list[Chart]:
             unit,
             [line("failed attempts", "warn", lambda one: one.failed), line("dead", "bad", lambda one: one.dead)],
         ),
-        Chart("backlog", "Backlog", "at most", [line("due", "accent", lambda one: one.backlog or 0)]),
+        Chart("backlog", "Backlog", "at most", [backlog]),
         Chart("wait", "Wait", "due until the first attempt", durations("wait"), is_time=True),
         Chart("run", "Run", "of a handler, per message", durations("run"), is_time=True),
         Chart(
@@ -196,6 +204,11 @@ def _charts(sums: Sequence[Period | None], unit: str) -> list[Chart]:
             ],
         ),
     ]
+
+
+def _backlog(one: Period) -> Value:
+    """It is zero where workers were at work and have found none; where none was at work it is not known."""
+    return 0 if one.backlog is None and one.done + one.failed else one.backlog
 
 
 class OfType(NamedTuple):
@@ -213,14 +226,9 @@ class OfType(NamedTuple):
 def by_type(periods: Sequence[Period], reach: str) -> list[OfType]:
     """What happened, type by type, the busiest first."""
     minutes = RANGES[reach][0].total_seconds() / 60
-    grouped: dict[tuple[str, str], list[Period]] = {}
-    for one in periods:
-        grouped.setdefault((one.consumer, one.type), []).append(one)
     found = []
-    for (consumer, kind), several in grouped.items():
-        known = together(several)
-        if known is not None:
-            attempts = known.done + known.failed
-            share = 100 * known.failed / attempts if attempts else None
-            found.append(OfType(kind, consumer, known, known.done / minutes, share))
+    for (consumer, kind), known in together_by(periods, lambda one: (one.consumer, one.type)).items():
+        attempts = known.done + known.failed
+        share = 100 * known.failed / attempts if attempts else None
+        found.append(OfType(kind, consumer, known, known.done / minutes, share))
     return sorted(found, key=lambda one: (-one.known.received - one.known.done, one.type, one.consumer))

@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse, Response
 from onceward.admin.concerns import Standing
 from onceward.admin.decisions import ACTIONS, possible
 from onceward.admin.guarantees import MEANINGS
-from onceward.admin.history import RANGES, together
+from onceward.admin.history import RANGES
 from onceward.admin.messages import SEARCHED, STATUSES, Mismatch, WorkerRow
 from onceward.dashboard import asked, charts
 from onceward.dashboard.view import View
@@ -38,7 +38,7 @@ async def overview(view: View) -> Response:
         standing=standing,
         stats=stats,
         groups=groups,
-        drawn=charts.drawn([one for one in periods if one.consumer != OUTBOX], reach),
+        drawn=charts.drawn([one for one in periods if one.consumer != OUTBOX], reach, due=stats.due),
         by_type=charts.by_type(periods, reach),
         reaches=list(RANGES),
         outside=await view.admin.aeffects_outside(),
@@ -254,9 +254,7 @@ async def outbox(view: View) -> Response:
 
 async def sources(view: View) -> Response:
     """Who sends."""
-    kept, (since, by) = view.inbox.settings.dedupe_retention, RANGES["quarter"]
-    periods = await view.admin.ahistory(since=since, by=by, per="source") if view.has_history else []
-    copies = {one.source: together([each for each in periods if each.source == one.source]) for one in periods}
+    kept, copies = view.inbox.settings.dedupe_retention, await run_in_threadpool(view.watch.by_source)
     found = await view.admin.asources()
     return await view.page("sources.html", title="Sources", sources=found, kept=kept, copies=copies)
 

@@ -97,11 +97,6 @@ class View:
         """Whether this person may see payloads, and what may quote them: keys, texts of errors, tracebacks."""
         return self.person is not None and self.person.may("reader")
 
-    @property
-    def has_history(self) -> bool:
-        """Whether the store keeps one."""
-        return "history" in self.inbox.store.capabilities
-
     async def standing(self) -> Standing:
         """How the inbox is now."""
         return await run_in_threadpool(self.watch.standing, fresh=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from onceward.admin.concerns import Standing, standing
-from onceward.admin.history import RANGES, Period
+from onceward.admin.history import RANGES, Period, together_by
 from onceward.errors import OncewardError
 from onceward.inbox import Inbox
 from onceward.runtime.runner import perform
@@ -27,7 +27,7 @@ class Watch:
     def __init__(self, inbox: Inbox) -> None:
         self.inbox = inbox
         self._kept: dict[str, _Known] = {}
-        self._locks = {what: threading.Lock() for what in ("standing", *RANGES)}
+        self._locks = {what: threading.Lock() for what in ("standing", "sources", *RANGES)}
 
     def standing(self, *, fresh: bool = False) -> Standing:
         """The numbers, and what needs an operator."""
@@ -40,6 +40,17 @@ class Watch:
             return []
         since, by = RANGES[reach]
         return self._asked(reach, HISTORY_FOR[reach], lambda: self.inbox.admin.history(since=since, by=by, per="type"))
+
+    def by_source(self) -> Mapping[str, Period]:
+        """What happened in a quarter, source by source."""
+        if "history" not in self.inbox.store.capabilities:
+            return {}
+        since, by = RANGES["quarter"]
+
+        def ask() -> Mapping[str, Period]:
+            return together_by(self.inbox.admin.history(since=since, by=by, per="source"), lambda one: one.source)
+
+        return self._asked("sources", HISTORY_FOR["quarter"], ask)
 
     def forget(self) -> None:
         """Something was changed: what is known may be old."""

@@ -7,6 +7,7 @@ upper bound of its bucket: at most 41 % above the true value, and never below it
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from math import inf
 
@@ -88,9 +89,12 @@ class Histogram:
 
     @classmethod
     def read(cls, text: str | None) -> Histogram:
-        """What was stored."""
-        pairs = (pair.partition(":") for pair in (text or "").split())
-        return cls({int(bucket): int(count) for bucket, _, count in pairs})
+        """What was stored; of several texts with spaces between, all of it. Pairs that are alike are read once."""
+        counts: dict[int, int] = {}
+        for pair, times in Counter((text or "").split()).items():
+            bucket, _, count = pair.partition(":")
+            counts[int(bucket)] = counts.get(int(bucket), 0) + int(count) * times
+        return cls(counts)
 
 
 def sum_of(histograms: Iterable[Histogram]) -> Histogram:

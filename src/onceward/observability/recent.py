@@ -7,15 +7,13 @@ source is a name of the program.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from onceward.admin.concerns import RECENT
-from onceward.admin.history import COUNTS, Period, together
+from onceward.admin.history import COUNTS, together_by
 from onceward.domain.histogram import Histogram
 from onceward.inbox import Inbox
-
-T = TypeVar("T")
 
 QUANTILES = (50, 95)
 READ_FOR = 2.0
@@ -61,7 +59,7 @@ def recent(inbox: Inbox) -> Iterator[Number]:
 
 def _of_types(inbox: Inbox) -> Iterator[Number]:
     periods = inbox.admin.history(since=RECENT, by="minute", per="type")
-    for (consumer, kind), known in _together(periods, lambda one: (one.consumer, one.type)).items():
+    for (consumer, kind), known in together_by(periods, lambda one: (one.consumer, one.type)).items():
         if not known.done + known.failed:
             continue
         labels = {"consumer": consumer, "type": kind}
@@ -72,20 +70,13 @@ def _of_types(inbox: Inbox) -> Iterator[Number]:
 
 
 def _of_sources(inbox: Inbox) -> Iterator[Number]:
-    sources = _together(inbox.admin.history(since=RECENT, by="minute", per="source"), lambda one: one.source)
+    sources = together_by(inbox.admin.history(since=RECENT, by="minute", per="source"), lambda one: one.source)
     for one in inbox.admin.sources():
         if one.redelivers_for is not None:
             labels = {"source": one.name}
             yield Number("redelivery_window_seconds", labels, one.redelivers_for.total_seconds())
             if one.name in sources:
                 yield from _durations("recent_lateness_seconds", labels, sources[one.name].lateness, (*QUANTILES, 100))
-
-
-def _together(periods: Iterable[Period], key: Callable[[Period], T]) -> dict[T, Period]:
-    grouped: dict[T, list[Period]] = {}
-    for period in periods:
-        grouped.setdefault(key(period), []).append(period)
-    return {which: known for which, several in grouped.items() if (known := together(several)) is not None}
 
 
 def _durations(

@@ -151,21 +151,21 @@ def count_done(context: Context, messages: Sequence[Claimed]) -> None:
     """Count messages that are done, for the history; outgoing ones by where they went."""
     if not context.activity.is_kept:
         return
-    together: dict[tuple[Handler, str, str], list[Claimed]] = {}
-    last, alike = None, list[Claimed]()
+    together: dict[Series, tuple[list[float], list[float]]] = {}
+    handler, source = None, ""
+    ran, waited = list[float](), list[float]()
     for message in messages:
-        handler, call = message.handler, message.call
-        if message.stale or handler is None or call is None:
+        call = message.call
+        if call is None or message.stale:
             continue
-        series = handler, call.message.source, call.message.type
-        if series != last:  # they mostly follow each other
-            last, alike = series, together.setdefault(series, [])
-        alike.append(message)
-    for (handler, source, kind), alike in together.items():
-        counted = Series(handler.consumer, source, handler.type if handler.external else kind)
-        waited = [message.age for message in alike if message.attempts == 0]
-        ran = [message.ran for message in alike]
-        context.activity.count("done", counted, len(alike), seconds=ran, waited=waited)
+        if call.handler is not handler or call.message.source != source:  # they mostly follow each other
+            handler, source = call.handler, call.message.source
+            ran, waited = together.setdefault(Series(handler.consumer, source, handler.type), ([], []))
+        ran.append(message.ran)
+        if not message.attempts:
+            waited.append(message.age)
+    for series, (ran, waited) in together.items():
+        context.activity.count("done", series, len(ran), seconds=ran, waited=waited)
 
 
 def run(lane: Lane, group: Group, patience: float) -> Flow[Failed | None]:

@@ -10,10 +10,10 @@ import logging
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from onceward.domain.activity import Counts, Series
-from onceward.domain.histogram import Histogram, sum_of
+from onceward.domain.histogram import Histogram
 from onceward.errors import StoreError
 from onceward.flow import ROLLBACK, Flow
 from onceward.registry import OUTBOX
@@ -35,7 +35,8 @@ KEPT = {
 MOST_FOLDED = 2_000
 """In one transaction."""
 _COUNTS = ("received", "duplicates", "mismatches", "done", "failed", "dead")
-_DURATIONS = ("lateness", "wait", "run")
+Duration = Literal["lateness", "wait", "run"]
+_DURATIONS: tuple[Duration, ...] = get_args(Duration)
 
 
 class Place(NamedTuple):
@@ -112,10 +113,15 @@ def added_up(rows: Sequence[HistoryRow]) -> HistoryRow:
     for name in _COUNTS:
         values[name] = sum(row[name] for row in rows)  # type: ignore[literal-required] # each is a count
     for name in _DURATIONS:
-        values[name] = sum_of(Histogram.read(row[name]) for row in rows).text()  # type: ignore[literal-required] # so
+        values[name] = durations(rows, name).text()
     values["backlog"] = largest(row["backlog"] for row in rows)
     values["oldest"] = largest(row["oldest"] for row in rows)
     return values  # type: ignore[return-value] # the same names
+
+
+def durations(rows: Sequence[HistoryRow], name: Duration) -> Histogram:
+    """Those of some rows together; their texts are read at once."""
+    return Histogram.read(" ".join(row[name] or "" for row in rows))
 
 
 def largest(values: Iterable[Any]) -> Any:
@@ -128,7 +134,7 @@ def _counted(series: Series, counts: Counts) -> HistoryRow:
     for name in _COUNTS:
         row[name] = getattr(counts, name)  # type: ignore[literal-required] # each is a count
     for name in _DURATIONS:
-        row[name] = getattr(counts, name).text()  # type: ignore[literal-required] # each is a histogram
+        row[name] = getattr(counts, name).text()
     return row
 
 

@@ -7,6 +7,7 @@ tokens:
 - `{clock}`, in values: the time at which they are written
 - `{microseconds x}`: the parameter x, which is in seconds
 - `{second}`: what a difference of times is divided by, to be seconds
+- `{joined x}`, in what is shared: the texts of column x, with spaces between
 - `{in type x}`, in what is shared: is one of the list x, whose elements have this type
 
 - `{table}` and `{counted}`, behind a table of MySQL: how it keeps its rows, and that it counts them
@@ -35,7 +36,7 @@ _COMMENT = re.compile(r"^\s*--[^\n]*\n?", re.MULTILINE)
 _STATEMENT = re.compile(r"(?:\$\$.*?\$\$|;(?!\s*(?:\n|\Z))|[^;$]|\$)+", re.DOTALL)
 # Not in a literal, where it is a part of a name; but for the one that names a sequence.
 _NAME = re.compile(r"(?<!')(?<!INDEX \()\{prefix\}|(?<=nextval\(')\{prefix\}")
-_TOKEN = re.compile(r"\{(now|clock|second|microseconds|table|counted|shared|skipping|tried)(?: (\w+))?\}")
+_TOKEN = re.compile(r"\{(now|clock|second|microseconds|joined|table|counted|shared|skipping|tried)(?: (\w+))?\}")
 _LIST = re.compile(r"\{in (\w+) (\w+)\}")
 _QUOTED = re.compile(r'"(\w+)"')
 _PARAMETER = re.compile(r"(?<![:\w]):(\w+)(::\w+)?")
@@ -51,6 +52,7 @@ WORDS = {
         "second": "1000000::float8",
         "microseconds": "(%({})s::float8 * 1000000)::bigint",
         "parameter": r"%(\1)s\2",
+        "joined": "string_agg({}, ' ')",
         "in": r"= ANY(%(\2)b::\1[])",
         "quoted": r'"\1"',
     },
@@ -60,6 +62,7 @@ WORDS = {
         "second": "1000000.0",
         "microseconds": "CAST(:{} * 1000000 AS integer)",
         "parameter": r":\1",
+        "joined": "group_concat({}, ' ')",
         "in": r"IN (SELECT value FROM json_each(:\2))",
         "quoted": r'"\1"',
     },

@@ -86,7 +86,7 @@
     var lines = JSON.parse(figure.dataset.lines), now = figure.querySelector(".now");
     if (!("before" in now.dataset)) now.dataset.before = now.textContent;
     now.textContent = written(new Date(times[at]), plots.dataset.form) + " " + lines.map(function (line) {
-      return words(line[1][at], figure.dataset.unit) + " " + line[0];
+      return line[0] + " " + words(line[1][at], figure.dataset.unit);
     }).join(", ");
     var x = last ? SIZES.W * at / last : 0;
     figure.querySelector(".cursor").setAttribute("d", "M" + x.toFixed(1) + " 0V" + SIZES.H);

@@ -69,8 +69,12 @@ class HistoryMoves(Protocol):
     def forget(self, keep: float, /) -> Flow[None]:
         """Remove the rows by day that are older than so many seconds."""
 
-    def read(self, since: int, until: int, /) -> Flow[list[HistoryRow]]:
-        """The rows of a time, in microseconds, the first first."""
+    def read(self, since: int, until: int, width: int, /) -> Flow[list[HistoryRow]]:
+        """The rows of a time, in microseconds.
+
+        A database that can adds up those of a level and a series that begin in the same `width`: one row then, which
+        begins when that begins, and whose durations are the texts of all, with spaces between.
+        """
 
 
 def row_of(values: Sequence[Any]) -> HistoryRow:

@@ -7,10 +7,14 @@ processes that fold, one finds nothing, and whatever happens in between, each co
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from onceward.flow import COMMIT, Each, Flow, Query
 from onceward.stores.moves.history import COUNTED, DAYS, Fold, HistoryRow, Merge, row_of
 from onceward.stores.relational.transaction import Transactions
+
+_SUMS = slice(5, 11)
+"""The columns that are sums, which are whole numbers, though PostgreSQL has a wider type for them."""
 
 
 class History:
@@ -34,8 +38,13 @@ class History:
     def forget(self, keep: float) -> Flow[None]:
         yield from self._run(Query("forget_history", {"keep": keep, "level": DAYS}))
 
-    def read(self, since: int, until: int) -> Flow[list[HistoryRow]]:
-        levels = range(COUNTED, DAYS + 1)
-        looks = [Query("history", {"level": level, "since": since, "until": until}) for level in levels]
+    def read(self, since: int, until: int, width: int) -> Flow[list[HistoryRow]]:
+        asked = {"since": since, "until": until, "width": width}
+        looks = [Query("history", {"level": level, **asked}) for level in range(COUNTED, DAYS + 1)]
         answers = yield from self._transactions.read(*looks)
-        return sorted((row_of(row) for rows in answers for row in rows), key=lambda row: row["starts_at"] or 0)
+        return [_added_up(row) for rows in answers for row in rows]
+
+
+def _added_up(values: Sequence[Any]) -> HistoryRow:
+    sums = map(int, values[_SUMS])
+    return row_of([*values[: _SUMS.start], *sums, *values[_SUMS.stop :]])

@@ -1021,6 +1021,16 @@ SELECT id, level, starts_at, consumer, source, type, received, duplicates, misma
 FROM {prefix}history WHERE level = :level AND starts_at < ({now} - {microseconds keep}) DIV :longer * :longer
 ORDER BY starts_at LIMIT :limit FOR UPDATE
 
+-- name: history
+-- What lies in the same width of time, added up, so that a quarter is read by day: a row for each day and series, not for each minute. Joined
+-- texts are cut where they are longer than group_concat_max_len, for which each server has another way to set it for one statement. Relies on
+-- history_start.
+/*M! SET STATEMENT group_concat_max_len = 4294967295 FOR */
+SELECT /*+ SET_VAR(group_concat_max_len = 4294967295) */ level, starts_at DIV :width * :width, consumer, source, type, sum(received),
+       sum(duplicates), sum(mismatches), sum(done), sum(failed), sum(dead), max(backlog), max(oldest), group_concat(lateness SEPARATOR ' '),
+       group_concat(wait SEPARATOR ' '), group_concat(run SEPARATOR ' ')
+FROM {prefix}history WHERE level = :level AND starts_at >= :since AND starts_at < :until GROUP BY 1, 2, 3, 4, 5
+
 -- name: keep_position
 -- Guard: the database knows the part to be where the reader believes. After a failover that lost commits it does not, and then nothing is
 -- kept: the reader looks, and goes back. By the primary key; one row for each part, which has one reader.

@@ -546,9 +546,11 @@ DELETE FROM {prefix}history WHERE id {in bigint ids}
 DELETE FROM {prefix}history WHERE level = :level AND starts_at < {now} - {microseconds keep}
 
 -- name: history
--- Relies on history_start.
-SELECT level, starts_at, consumer, source, type, received, duplicates, mismatches, done, failed, dead, backlog, oldest, lateness, wait, run
-FROM {prefix}history WHERE level = :level AND starts_at >= :since AND starts_at < :until ORDER BY starts_at
+-- What lies in the same width of time, added up, so that a quarter is read by day: a row for each day and series, not for each minute. Relies
+-- on history_start.
+SELECT level, starts_at / :width::bigint * :width::bigint, consumer, source, type, sum(received), sum(duplicates), sum(mismatches), sum(done),
+       sum(failed), sum(dead), max(backlog), max(oldest), {joined lateness}, {joined wait}, {joined run}
+FROM {prefix}history WHERE level = :level AND starts_at >= :since AND starts_at < :until GROUP BY 1, 2, 3, 4, 5
 
 -- name: keep_position
 -- Guard: the database knows the part to be where the reader believes. After a failover that lost commits it does not, and then nothing is

@@ -32,6 +32,7 @@ from onceward.testing.store_suite.operators import Operators
 from onceward.testing.store_suite.order import Order
 from onceward.testing.store_suite.outbox import Outbox
 from onceward.testing.store_suite.outcomes import Outcomes
+from onceward.testing.store_suite.past import Past
 from onceward.testing.store_suite.pauses import Pausing
 from onceward.testing.store_suite.payloads import Payloads
 from onceward.testing.store_suite.place import Note, Place
@@ -66,6 +67,7 @@ class StoreSuite(
     Outbox,
     ExternalCalls,
     Tending,
+    Past,
     Crashes,
 ):
     """Every promise, with `def` and with `async def` handlers. Give it a fixture `place`."""
