@@ -125,7 +125,7 @@ def _modes(said: Mapping[str, str]) -> Iterator[Finding]:
             "strict mode is off: values that do not fit are cut without an error (not in onceward's sessions)",
             "SET GLOBAL sql_mode = CONCAT(@@sql_mode, ',STRICT_TRANS_TABLES')",
         )
-    if said.get("binlog_format") == "STATEMENT":
+    if said.get("binlog_format") == "STATEMENT" and not is_tidb(said["version"]):
         yield "error", "binlog_format is STATEMENT, which refuses to write under READ COMMITTED", "set it to ROW"
     if said.get("innodb_autoinc_lock_mode", "2") != "2":
         yield (

@@ -303,6 +303,11 @@ def hasten(ask: Ask) -> Program:
     return Tail(changed, lambda _: rows)
 
 
+def unhandled_types(ask: Ask) -> Tail:
+    """Types that wait for somebody who knows them."""
+    return Tail(ask.parts(1 if ask.named.is_tidb else 0))
+
+
 def unhandled(ask: Ask) -> Program:
     """The first of the messages that wait to be placed, locked."""
     asked = [ask.part(0, type=name) for name in ask.params["types"]]
@@ -365,6 +370,7 @@ PROGRAMS: Mapping[str, Callable[[Ask], Tail | Program]] = {
         lock_keys,
         awaiting,
         hasten,
+        unhandled_types,
         unhandled,
         keep_first_types,
         forget_messages,

@@ -260,10 +260,10 @@ UPDATE {prefix}queue SET due_at = {clock} WHERE seq IN :seqs AND state = 'retry'
 -- The subscriptions, of these, of the first new message that may be claimed now and of the first one that may be tried again.
 -- Relies on queue_ready and queue_due.
 (SELECT subscription FROM {prefix}queue FORCE INDEX ({prefix}queue_ready)
- WHERE destination IS NULL AND free_seq >= 0 AND subscription IN :subscriptions ORDER BY free_seq LIMIT 1)
+ WHERE destination IS NULL AND free_seq >= 0 AND subscription IN :subscriptions ORDER BY free_seq, seq LIMIT 1)
 UNION ALL
 (SELECT subscription FROM {prefix}queue FORCE INDEX ({prefix}queue_due)
- WHERE destination IS NULL AND free_due <= {now} AND subscription IN :subscriptions ORDER BY free_due LIMIT 1)
+ WHERE destination IS NULL AND free_due <= {now} AND subscription IN :subscriptions ORDER BY free_due, seq LIMIT 1)
 
 -- name: keys_in_front
 -- The keys of the rows that a claim looked at in vain, because others hold them (inline work holds its key while its handler runs): the next
@@ -271,11 +271,11 @@ UNION ALL
 SELECT DISTINCT key_hash FROM (
     (SELECT key_hash FROM {prefix}queue FORCE INDEX ({prefix}queue_ready)
      WHERE destination IS NULL AND free_seq >= :cursor AND subscription IN :subscriptions AND (key_hash IN :held) IS NOT TRUE
-     ORDER BY free_seq LIMIT :limit)
+     ORDER BY free_seq, seq LIMIT :limit)
     UNION ALL
     (SELECT key_hash FROM {prefix}queue FORCE INDEX ({prefix}queue_due)
      WHERE destination IS NULL AND free_due <= {now} AND subscription IN :subscriptions AND (key_hash IN :held) IS NOT TRUE
-     ORDER BY free_due LIMIT :limit)
+     ORDER BY free_due, seq LIMIT :limit)
 ) AS looked_at
 WHERE key_hash IS NOT NULL AND EXISTS (SELECT 1 FROM {prefix}worker WHERE id = :worker)
 
@@ -285,11 +285,11 @@ WHERE key_hash IS NOT NULL AND EXISTS (SELECT 1 FROM {prefix}worker WHERE id = :
 SELECT greatest(coalesce(sum(lanes), 0), 1) FROM {prefix}worker;
 SELECT count(*) FROM (
     SELECT 1 FROM {prefix}queue FORCE INDEX ({prefix}queue_ready)
-    WHERE destination IS NULL AND free_seq >= :cursor AND subscription IN :subscriptions ORDER BY free_seq LIMIT :most
+    WHERE destination IS NULL AND free_seq >= :cursor AND subscription IN :subscriptions ORDER BY free_seq, seq LIMIT :most
 ) AS fresh;
 SELECT count(*) FROM (
     SELECT 1 FROM {prefix}queue FORCE INDEX ({prefix}queue_due)
-    WHERE destination IS NULL AND free_due <= {now} AND subscription IN :subscriptions ORDER BY free_due LIMIT :most
+    WHERE destination IS NULL AND free_due <= {now} AND subscription IN :subscriptions ORDER BY free_due, seq LIMIT :most
 ) AS due
 
 -- name: isolation_level
@@ -298,7 +298,7 @@ SELECT coalesce((
     SELECT isolation FROM {prefix}queue
     WHERE apart > 0 AND token IS NULL AND (state = 'ready' OR due_at <= {now})
       AND subscription IN :subscriptions AND destination <=> :destination
-    ORDER BY apart DESC LIMIT 1), 0)
+    ORDER BY apart DESC, seq DESC LIMIT 1), 0)
 
 -- name: park
 -- Guard: the key lock is held since the statement before, so this view is newer than the lock. A row stays claimed only when every
@@ -316,9 +316,9 @@ SELECT m.seq, m.state, (
         SELECT 1 FROM {prefix}subscription mine JOIN {prefix}subscription s ON s.consumer = mine.consumer AND NOT s.retired
         WHERE mine.id = m.subscription AND (
             (SELECT u.unhandled_from FROM {prefix}queue u WHERE u.unhandled_type = s.type AND u.subscription IS NULL AND u.postponed = 0
-             ORDER BY u.unhandled_from LIMIT 1) < m.seq
+             ORDER BY u.unhandled_from, u.seq LIMIT 1) < m.seq
             OR (SELECT u.unhandled_from FROM {prefix}queue u WHERE u.unhandled_type = s.type AND u.subscription = s.id AND u.postponed = 0
-                ORDER BY u.unhandled_from LIMIT 1) < m.seq)
+                ORDER BY u.unhandled_from, u.seq LIMIT 1) < m.seq)
     )
 FROM {prefix}queue m WHERE m.worker = :worker AND m.token = :token AND m.key_hash IS NOT NULL;
 UPDATE {prefix}queue SET worker = NULL, token = NULL, state = 'waiting', due_at = NULL
@@ -468,18 +468,18 @@ WHERE worker = :worker AND token IS NOT NULL
 
 -- name: unhandled_types
 -- Types that wait for somebody who knows them, and those of a subscription that wait for its key function. Relies on queue_unhandled:
--- from one type to the next, however many messages wait.
+-- from one type to the next, however many messages wait. TiDB, which does not take the smallest in a recursive query, reads that index.
 WITH RECURSIVE waiting (type) AS (
     SELECT min(unhandled_type) FROM {prefix}queue
     UNION ALL
-    SELECT (SELECT q.unhandled_type FROM {prefix}queue q WHERE q.unhandled_type > w.type ORDER BY q.unhandled_type LIMIT 1)
-    FROM waiting w WHERE w.type IS NOT NULL
+    SELECT (SELECT min(q.unhandled_type) FROM {prefix}queue q WHERE q.unhandled_type > w.type) FROM waiting w WHERE w.type IS NOT NULL
 )
 SELECT w.type, NULL FROM waiting w WHERE EXISTS (
     SELECT 1 FROM {prefix}queue q WHERE q.unhandled_type = w.type AND q.subscription IS NULL)
 UNION ALL
 SELECT w.type, s.id FROM waiting w JOIN {prefix}subscription s ON s.type = w.type WHERE EXISTS (
-    SELECT 1 FROM {prefix}queue q WHERE q.unhandled_type = w.type AND q.subscription = s.id)
+    SELECT 1 FROM {prefix}queue q WHERE q.unhandled_type = w.type AND q.subscription = s.id);
+SELECT DISTINCT unhandled_type, subscription FROM {prefix}queue FORCE INDEX ({prefix}queue_unhandled) WHERE unhandled_type IS NOT NULL
 
 -- name: unhandled
 -- Guard: rows locked, state still unhandled. Waits for another fan-out instead of passing it by: the rows it makes come first in their keys.
