@@ -119,8 +119,6 @@ class Handler:
     is_async: bool = field(init=False)
     call: HandlerFunction = field(init=False)
     """Calls it, for a message and a connection, with what it gets; of an `async def` handler it is to be awaited."""
-    is_provided: bool = field(init=False)
-    """It gets something that is made for each call, such as a Session."""
 
     def __post_init__(self) -> None:
         called = getattr(self.function, "__call__", None)  # noqa: B004 - of an object it may be `async def`
@@ -135,8 +133,7 @@ class Handler:
             call = partial(parameter.acall if self.is_async else parameter.call, call)
         if inside:
             call = partial(acalled if self.is_async else called, inside, call)
-        made = (("outside", outside), ("inside", inside), ("call", call), ("is_provided", parameter.is_made))
-        for name, value in made:
+        for name, value in (("outside", outside), ("inside", inside), ("call", call)):
             object.__setattr__(self, name, value)
 
     def cause(self, error: BaseException) -> BaseException:

@@ -88,17 +88,18 @@ class Parameter:
     """What is around every call of the inbox's handlers."""
     further: tuple[Further, ...] = ()
     """What it takes beyond that."""
+    is_made: bool = field(init=False)
+    """Something is made for each call, such as a Session."""
+
+    def __post_init__(self) -> None:
+        is_made = self.provider is not None or self.around is not None or bool(self.further)
+        object.__setattr__(self, "is_made", is_made)
 
     @property
     def is_drivers(self) -> bool:
         """Whether the handler gets the driver's connection, or something is made of that around it."""
         plain = (self.passes and self.provider is None) or any(one.provider is None for one in self.further)
         return plain or self.around is not None
-
-    @property
-    def is_made(self) -> bool:
-        """Whether something is made for each call."""
-        return self.provider is not None or self.around is not None or bool(self.further)
 
     def call(self, function: Callable[..., Any], message: Any, tx: Any) -> Any:
         """Call a `def` handler."""

@@ -94,7 +94,7 @@ def outcome(call: Call, tx: Any, is_infrastructure: IsInfrastructure) -> Outcome
     """Call a `def` handler."""
     handler, message = call.handler, call.message
     # To ask for it takes a microsecond: only where what the handler is given, such as a Session, computes much itself.
-    began = thread_time() if handler.is_provided else 0.0
+    began = thread_time() if handler.parameter.is_made else 0.0
     try:
         if not handler.hooks:  # the usual case
             found = Outcome(value=handler.call(message, tx))

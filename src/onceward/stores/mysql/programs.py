@@ -304,7 +304,7 @@ def hasten(ask: Ask) -> Program:
 
 
 def unhandled_types(ask: Ask) -> Tail:
-    """Types that wait for somebody who knows them."""
+    """Types that wait for a process that knows them."""
     return Tail(ask.parts(1 if ask.named.is_tidb else 0))
 
 
