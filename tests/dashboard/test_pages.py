@@ -78,7 +78,7 @@ def test_a_form_has_bounds(operator: Visitor) -> None:
 
 
 def test_a_form_that_does_not_come_is_given_up(operator: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Anybody may send the form to sign in; one that never ends holds none of the server's connections."""
+    """Strangers may send the form to sign in; one that never ends holds none of the server's connections."""
     monkeypatch.setattr(asked, "FORM_SECONDS", 0.5)
     where = urlsplit(operator.address)
     head = f"POST /login HTTP/1.1\r\nhost: {where.netloc}\r\norigin: {operator.address}\r\ncontent-length: 100\r\n\r\n"

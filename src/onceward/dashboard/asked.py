@@ -20,7 +20,7 @@ LARGEST = 2**63
 LONGEST_TEXT = 500
 LARGEST_FORM = 64 * 1024
 FORM_SECONDS = 10.0
-"""How long a form may take to come: a server has only so many connections, and anybody may open them."""
+"""How long a form may take to come: a server has only so many connections, and strangers may open them."""
 PAGE = 50
 NAMES = ("status", "type", "source", "key", "error", "since", "outgoing", "before")
 SPANS = {"15m": timedelta(minutes=15), "1h": timedelta(hours=1), "6h": timedelta(hours=6), "1d": timedelta(days=1)}
