@@ -22,6 +22,14 @@ def _opened(path: str, old: str, new: str) -> Mutant:
 
 
 DASHBOARD: tuple[Mutant, ...] = (
+    Mutant(
+        name="a form may take for ever to come",
+        file="dashboard/asked.py",
+        old="asyncio.timeout(FORM_SECONDS)",
+        new="asyncio.timeout(None)",
+        test=f"{_PAGES}::test_a_form_that_does_not_come_is_given_up",
+        store="sqlite",
+    ),
     _opened("/act", "operator", "viewer"),
     _opened("/resolve", "operator", "reader"),
     _opened("/settle", "operator", "viewer"),

@@ -92,5 +92,12 @@ DIRECT = (
         "",
         f"{_UNIT}::test_what_was_committed_before_a_conflict_is_its_own",
     ),
+    Mutant(
+        "what another process stored during a try that was lost is taken for one's own",
+        "steps/receive.py",
+        "        same = [seq for seq in same if seq in first_try.only]\n",
+        "        pass\n",
+        f"{_UNIT}::test_what_was_known_to_a_try_is_not_its_own",
+    ),
 )
 """Mutants that tests must catch."""

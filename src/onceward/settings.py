@@ -19,7 +19,9 @@ class Settings:
     lease: timedelta = timedelta(seconds=15)
     """How long a silent worker keeps its messages. Renewed every third of it."""
     poll: timedelta = timedelta(seconds=1)
-    """How often an idle worker looks for messages; notifications make it look at once."""
+    """How often an idle worker looks for messages; notifications make it look at once. What becomes due by time alone
+    (a repetition, a message with a time, an open circuit, a number that is waited for) is found by looking, so it may
+    be late by as much; so may what other processes do, on stores that have no notifications for it."""
     lock_wait: timedelta = timedelta(seconds=2)
     """How long a message waits for another copy of it that is being stored or processed right now."""
     statement_limit: timedelta = timedelta(seconds=10)

@@ -1,7 +1,8 @@
-"""The caller's own transaction, on the caller's own connection: sqlite3, aiosqlite, psycopg, or psycopg's async one."""
+"""The caller's own transaction, on a connection of its own: of sqlite3, aiosqlite, psycopg, PyMySQL or asyncmy."""
 
 from __future__ import annotations
 
+import inspect
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,10 +10,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import aiosqlite
+import asyncmy
 import psycopg
+import pymysql
 from psycopg.rows import dict_row
 
 from onceward import Receipt
+from onceward.stores.mysql.address import Address
 from tests.contract.harness import Shop
 
 
@@ -51,7 +55,7 @@ class Own:
 
     def _do(self, method: str, *args: Any) -> Any:
         answer = getattr(self.connection, method)(*args)
-        return self.shop.await_(_awaited(answer)) if self.shop.kind == "async" else answer
+        return self.shop.await_(_awaited(answer)) if inspect.isawaitable(answer) else answer
 
 
 @contextmanager
@@ -76,6 +80,11 @@ def _connect(shop: Shop, *, autocommit: bool, habits: bool) -> Any:
         if shop.kind == "def":
             return psycopg.connect(shop.url, **options)
         return shop.await_(psycopg.AsyncConnection.connect(shop.url, **options))
+    if shop.dialect == "mysql":
+        arguments = {**Address.of(shop.url).arguments(), "autocommit": autocommit}
+        if shop.kind == "def":
+            return pymysql.connect(**arguments, ssl_disabled=True)
+        return shop.await_(_awaited(asyncmy.connect(**arguments)))
     path = shop.url.removeprefix("sqlite:///")
     level: Literal["DEFERRED"] | None = None if autocommit else "DEFERRED"
     if shop.kind == "def":

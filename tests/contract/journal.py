@@ -6,11 +6,16 @@ from onceward import Message
 from tests.contract.behaviour import Sql, Steps, wrote
 from tests.contract.harness import Shop
 
+NUMBERED = {
+    "sqlite": "integer PRIMARY KEY AUTOINCREMENT",
+    "postgres": "bigserial",
+    "mysql": "bigint AUTO_INCREMENT PRIMARY KEY",
+}
+
 
 def open_journal(shop: Shop) -> None:
     """Create the table."""
-    number = "integer PRIMARY KEY AUTOINCREMENT" if shop.dialect == "sqlite" else "bigserial"
-    shop.sql(f"CREATE TABLE journal (n {number}, message_id text, key text)")
+    shop.sql(f"CREATE TABLE journal (n {NUMBERED[shop.dialect]}, message_id text, key_of text)")
 
 
 def journaling(message: Message) -> Steps:
@@ -21,10 +26,10 @@ def journaling(message: Message) -> Steps:
 
 def line(message: Message) -> Sql:
     """The step that writes the line."""
-    return Sql("INSERT INTO journal (message_id, key) VALUES (%s, %s)", (message.id, message.key))
+    return Sql("INSERT INTO journal (message_id, key_of) VALUES (%s, %s)", (message.id, message.key))
 
 
 def journal(shop: Shop, key: str | None = None) -> list[str]:
     """The ids in the order of their effects; of one key, or all."""
-    rows = shop.sql("SELECT message_id, key FROM journal ORDER BY n")
+    rows = shop.sql("SELECT message_id, key_of FROM journal ORDER BY n")
     return [message_id for message_id, its_key in rows if key in (None, its_key)]

@@ -6,9 +6,11 @@ import html
 import json
 import re
 import secrets
+import socket
 import threading
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from starlette.applications import Starlette
@@ -73,6 +75,17 @@ def test_input_has_bounds(operator: Visitor, path: str) -> None:
 
 def test_a_form_has_bounds(operator: Visitor) -> None:
     assert operator.post("/act", reason="x" * (asked.LARGEST_FORM + 1)).status_code == 413
+
+
+def test_a_form_that_does_not_come_is_given_up(operator: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strangers may send the form to sign in; one that never ends holds none of the server's connections."""
+    monkeypatch.setattr(asked, "FORM_SECONDS", 0.5)
+    where = urlsplit(operator.address)
+    head = f"POST /login HTTP/1.1\r\nhost: {where.netloc}\r\norigin: {operator.address}\r\ncontent-length: 100\r\n\r\n"
+    with socket.create_connection((where.hostname, where.port), timeout=30) as connection:
+        connection.sendall(head.encode() + b"n")
+        answer = b"".join(iter(lambda: connection.recv(10_000), b""))
+    assert answer.startswith(b"HTTP/1.1 408 ")
 
 
 def test_search_finds_by_number_id_and_key(operator: Visitor, filled: tuple[Inbox, dict[str, int]]) -> None:

@@ -55,7 +55,12 @@ class MariadbServer(PrivateServer):
         settings = {**self._settings, "port": str(port), "datadir": str(self.folder / "data")}
         options = [f"--{name}={value}" for name, value in settings.items()]
         own = [f"--socket={self.folder}/s.sock", f"--pid-file={self.folder}/pid", "--bind-address=127.0.0.1"]
-        return [self._program, "--no-defaults", *own, *options]
+        return [self._program, "--no-defaults", self.scratch, *own, *options]
+
+    @property
+    def scratch(self) -> str:
+        """The option for a folder of its own: whichever starts removes the temporary tables of others from theirs."""
+        return f"--tmpdir={self.folder}"
 
     @property
     def pid(self) -> int:
@@ -109,6 +114,7 @@ class MariadbServer(PrivateServer):
         if pristine is None or not pristine.exists():
             pristine = self.folder / "pristine"
             options = ("--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve")
-            self._process.run(install.mariadb_install_program(), "--no-defaults", f"--datadir={pristine}", *options)
+            make = install.mariadb_install_program()
+            self._process.run(make, "--no-defaults", self.scratch, f"--datadir={pristine}", *options)
             MariadbServer._pristine = pristine
         self._process.run("cp", "-a", pristine, self.folder / "data")

@@ -54,7 +54,7 @@ class Mariadb11Server(MariadbServer):
     def _make(self) -> None:
         options = [f"--basedir={self._home}", "--auth-root-authentication-method=normal", "--skip-test-db"]
         script = self._home / "scripts" / "mariadb-install-db"
-        self._process.run(script, "--no-defaults", f"--datadir={self.folder}/data", *options)
+        self._process.run(script, "--no-defaults", self.scratch, f"--datadir={self.folder}/data", *options)
 
 
 class TidbServer(MariadbServer):

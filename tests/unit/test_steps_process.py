@@ -20,7 +20,7 @@ from onceward.registry import Handler
 from onceward.retry import Reject, Retry, RetryPolicy
 from onceward.steps.isolated import APART
 from onceward.steps.lane import Lane
-from onceward.steps.process import process
+from onceward.steps.process import process, process_many
 from onceward.stores.statements import load
 from tests.unit.builders import (
     NOW,
@@ -540,6 +540,15 @@ class TestInfrastructure:
         again = Script({"receive_direct": [], "known": known(one), "ages": [(5, 0.0)]})
         assert run(here, again, one)[SERVICE].status == status
         assert bool(again.params("count_duplicates")) == (status == "duplicate")
+
+    def test_what_was_known_to_a_try_is_not_its_own(self) -> None:
+        """D51: another process had stored it while that try was under way, before its answer was lost."""
+        here, ours, theirs = working(handler()), delivery(id="e1"), delivery(id="e2")
+        with pytest.raises(StoreUnavailable):
+            Script(answers(finish_direct=Lost())).run(process_many(here, [ours, theirs], is_async=False, rest=True))
+        again = Script(answers(known=known(theirs, seq=6, ordinal=1), ages=[(6, 0.0)]))
+        (mine,), (other,) = again.run(process_many(here, [ours, theirs], is_async=False, rest=True))
+        assert (mine.status, other.status) == ("accepted", "duplicate")
 
     def test_what_was_committed_before_a_conflict_is_its_own(self) -> None:
         """The first consumer's row is committed when the second's transaction meets another."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 LARGEST = 2**63
 LONGEST_TEXT = 500
 LARGEST_FORM = 64 * 1024
+FORM_SECONDS = 10.0
+"""How long a form may take to come: a server has only so many connections, and strangers may open them."""
 PAGE = 50
 NAMES = ("status", "type", "source", "key", "error", "since", "outgoing", "before")
 SPANS = {"15m": timedelta(minutes=15), "1h": timedelta(hours=1), "6h": timedelta(hours=6), "1d": timedelta(days=1)}
@@ -78,9 +81,12 @@ def before(request: Request) -> int | None:
 async def form(request: Request) -> dict[str, list[str]]:
     """The fields of a small form."""
     try:
-        body = await read_body(request.receive, LARGEST_FORM)
+        async with asyncio.timeout(FORM_SECONDS):
+            body = await read_body(request.receive, LARGEST_FORM)
     except TooLarge:
         raise refuse("the form is too large", 413) from None
+    except TimeoutError:
+        raise refuse("the form did not come in time", 408) from None
     except HungUp:
         raise refuse("the form is not complete") from None
     try:

@@ -57,6 +57,8 @@ class Try(NamedTuple):
     ended: float
     stored: frozenset[int] | None = None
     """The numbers of what it has stored, where no answer was lost: it met another transaction, and was undone."""
+    only: frozenset[int] | None = None
+    """Where an answer was lost: what it can have stored, where their numbers are known."""
 
 
 @dataclass(slots=True)

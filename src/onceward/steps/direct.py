@@ -250,7 +250,7 @@ def _finished(lane: Lane, catalog: Catalog, batch: Batch, fence: str) -> Flow[Fa
     attempts = [failed_attempt(lane, failure) for failure in group.failures]
     finish = finish_of(lane, catalog, batch, fence, attempts)
     try:
-        yield from committing(lane, lane.context.moves.inline.finish_direct(finish))
+        yield from committing(lane, lane.context.moves.inline.finish_direct(finish), batch.wanted)
     except StoreUnavailable:
         with suppress(StoreUnavailable):
             yield ROLLBACK

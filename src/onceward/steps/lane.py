@@ -294,8 +294,8 @@ class Lane:
         return token
 
 
-def committing(lane: Lane, move: Flow[T]) -> Flow[T]:
-    """Ask for a move that stores what is handled inline, and commits.
+def committing(lane: Lane, move: Flow[T], numbers: Collection[int] | None = None) -> Flow[T]:
+    """Ask for a move that stores what is handled inline (under these numbers, if they are known), and commits.
 
     A repetition takes for its own what is in `committed`, and where an answer was lost what was stored during that try;
     any other error has undone the move, and what is there by then is another process's.
@@ -303,7 +303,8 @@ def committing(lane: Lane, move: Flow[T]) -> Flow[T]:
     try:
         return (yield from move)
     except StoreUnavailable:
-        lane.first_try = lane.first_try or Try(lane.began, lane.context.clock())
+        only = None if numbers is None else frozenset(numbers)
+        lane.first_try = lane.first_try or Try(lane.began, lane.context.clock(), only=only)
         raise
 
 

@@ -182,6 +182,8 @@ def look_up(context: Context, catalog: Catalog, rows: Sequence[NewRow]) -> Flow[
 def stored_by(context: Context, found: Sequence[tuple[Delivery, Known]], first_try: Try | None) -> Flow[set[int]]:
     """What a repetition takes for its own: stored during its first try, byte for byte. No copy is counted then."""
     same = [known.seq for delivery, known in found if known.is_same(delivery) and not known.is_imported]
+    if first_try is not None and first_try.only is not None:
+        same = [seq for seq in same if seq in first_try.only]
     if first_try is None or not same:
         return set()
     asked = context.clock()

@@ -109,7 +109,7 @@ def _stored(  # noqa: PLR0913, PLR0917 - the parts of `stored_first`
             leaves={key for one in leaving if (key := rows[one]["key_hash"]) is not None},
             effects={seqs[one]: seq for one, seq in stored.items() if one in failures},
         )
-        yield from committing(lane, moves.finish_direct(finish))
+        yield from committing(lane, moves.finish_direct(finish), stored.values())
         lane.committed.update(stored.values())
     missing = [
         _requeue(one, seqs[one.ordinal], failures.get(one.ordinal), attempts)
