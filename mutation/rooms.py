@@ -10,15 +10,17 @@ from mutants.player import PACKAGE
 _NO_SERVER = ("-k", "not postgres and not mariadb and not memory")
 _CONTRACT = (
     *("after_commit", "catalog", "claims", "direct", "fan_out", "handle", "hostile_handlers", "inline", "inside"),
-    *("middleware", "operators", "receive", "selection", "store_suite", "tables"),
+    *("middleware", "mismatch", "numbers", "operators", "pauses", "reading", "receive", "selection", "store_suite"),
+    "tables",
 )
-_SEEING = ("dry_run", "explain", "replay")
+_SEEING = ("doctor", "dry_run", "explain", "failures_told", "replay")
+_RETENTION = tuple(f"tests/retention/test_{name}.py" for name in ("archive", "blobs", "erase", "prune"))
 _STORE = (
     "tests/unit",
     *(f"tests/contract/test_{name}.py" for name in _CONTRACT),
     *(f"tests/seeing/test_{name}.py" for name in _SEEING),
     *("tests/order/test_dead_heads.py", "tests/order/test_keys.py", "tests/outbox/test_send.py"),
-    *("tests/retention/test_blobs.py", *_NO_SERVER),
+    *(*_RETENTION, *_NO_SERVER),
 )
 
 
@@ -71,9 +73,8 @@ ROOMS = (
         "retention",
         ("retention/*.py", "steps/prune.py", "steps/erase.py"),
         (
-            *("tests/retention/test_archive.py", "tests/retention/test_erase.py", "tests/retention/test_prune.py"),
-            *("tests/retention/test_blobs.py", "tests/retention/test_maintenance.py", "tests/retention/test_tidy.py"),
-            *("tests/seeing/test_replay.py",),
+            *(*_RETENTION, "tests/retention/test_maintenance.py", "tests/retention/test_tidy.py"),
+            "tests/seeing/test_replay.py",
             *("tests/unit/test_steps_erase.py", "tests/unit/test_steps_prune.py", "tests/unit/test_wrong_uses.py"),
             *_NO_SERVER,
         ),

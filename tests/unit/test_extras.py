@@ -29,4 +29,4 @@ def test_it_is_named_with_the_command(monkeypatch: pytest.MonkeyPatch, module: s
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(ConfigurationError, match=rf"pip install 'onceward\[{extra}\]'"):
-        runpy.run_path(str(PACKAGE / module), run_name="as_if_imported_first")
+        runpy.run_path(str(PACKAGE / module), run_name=f"onceward.{module.removesuffix('.py').replace('/', '.')}")
