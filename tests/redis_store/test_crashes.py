@@ -77,6 +77,29 @@ def test_an_inline_message_whose_answer_is_lost(
     assert inbox.admin.stats().done == 2
 
 
+@pytest.mark.parametrize("fault", [*product(FAULTS, [b"begin_direct", b"finish_direct"])], ids=str)
+def test_an_awaited_message_whose_answer_is_lost(
+    inbox: Inbox, proxied: str, proxy: FaultProxy, client: Any, fault: Fault
+) -> None:
+    """The call is made again on another connection, and finds nothing of its own in its way."""
+
+    async def processed() -> str:
+        async with asyncio.timeout(60):
+            receipt = await working.aprocess(source="test", id="m1", type="order.paid", data={"key": "k"})
+        await working.aclose()
+        return receipt.outcome
+
+    with Inbox(proxied, settings=QUICK) as working:
+
+        @working.on("order.paid", key="key")
+        async def take(message: Message, tx: Any) -> None:
+            effect(message, tx)
+
+        getattr(proxy, fault[0])(b"\r\n" + fault[1] + b"\r\n")
+        assert (asyncio.run(processed()), proxy.hits) == ("done", 1)
+    assert (effects(client), inbox.admin.stats().done) == (["m1"], 1)
+
+
 def test_connections_cut_while_it_works(inbox: Inbox, proxied: str, proxy: FaultProxy, client: Any) -> None:
     ids = [f"m{number:03}" for number in range(120)]
     working = Inbox(proxied, settings=QUICK)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
+from onceward import Settings
 from onceward.testing.store_suite.behaviour import raising, returning
 from onceward.testing.store_suite.shop import Kind, Shop, arguments
 
@@ -52,11 +55,12 @@ class Inline:
 
     def test_copies_at_the_same_time_have_one_effect(self, shop: Shop) -> None:
         """All but one wait, and are duplicates of a finished message."""
-        shop.handle(behaviour=returning("result"))
-        receipts = shop.at_once("process", [arguments("m1")] * 5)
+        patient = shop.another(settings=Settings(lock_wait=timedelta(minutes=1)))  # however slow the machine is
+        patient.handle(behaviour=returning("result"))
+        receipts = patient.at_once("process", [arguments("m1")] * 5)
         assert sorted(receipt.status for receipt in receipts) == ["accepted"] + ["duplicate"] * 4
         assert {(receipt.finished, receipt.result) for receipt in receipts} == {(True, "result")}
-        assert (shop.effects(), shop.runs["m1"]) == (["m1"], 1)
+        assert (shop.effects(), patient.runs["m1"]) == (["m1"], 1)
 
     def test_a_process_registers_once(self, shop: Shop) -> None:
         """However many threads or tasks begin to work inline at once, there is one membership, and it leaves."""
