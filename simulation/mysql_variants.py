@@ -47,15 +47,6 @@ WORDS = {
     "claim without the worker's own row": Words(
         {"claim": ("SELECT id FROM o_worker WHERE id = :worker LOCK IN SHARE MODE", "SELECT 1")}
     ),
-    "dedupe without the source": Words(
-        {
-            "receive": (
-                _CATALOG,
-                f"{_CATALOG} AND NOT EXISTS (SELECT 1 FROM o_ledger d WHERE d.consumer = i.consumer AND d.id = i.id)",
-            ),
-            "known": ("AND l.source = i.source", ""),
-        }
-    ),
     "redrive of what is not dead": Words(
         {
             "redrive": (
