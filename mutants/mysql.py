@@ -22,8 +22,15 @@ _BODIES = (
     "destination, cause, received_at,\n"
 )
 _MINE = "AND worker = :worker AND token = :token"
-_LIVES = "AND (:worker IS NULL OR EXISTS (SELECT 1 FROM {prefix}worker WHERE id = :worker))\n"
-_CATALOG = "WHERE :catalog IS NULL OR (SELECT version FROM {prefix}catalog) = :catalog\n"
+_OUTDATED = "DELETE FROM {prefix}ledger WHERE seq IN :outdated AND receipt = 0;\n"
+_INSERT = (
+    ");\n"
+    "INSERT INTO {prefix}ledger (consumer, source, slot, type_hash, id, hash, received_at, receipt)\n"
+    "VALUES {rows (:consumer, :source, :slot, :type_hash, :stored_id, :hash, {clock}, "
+    "CASE WHEN @onceward_current THEN :receipt ELSE 0 END)}\n"
+)
+_LIVES = f"WHERE id = :worker){_INSERT}"
+_CATALOG = f"= :catalog{_INSERT}"
 _AGED = "repeat(char(0), 32), {clock} - :age, :receipt)}\n"
 _KEPT = "ON DUPLICATE KEY UPDATE receipt = {prefix}ledger.receipt"
 _NUMBERED = "ON DUPLICATE KEY UPDATE seq = {prefix}ledger.seq"
@@ -35,9 +42,23 @@ MYSQL: tuple[Mutant, ...] = (
     _mutant(
         name="MySQL: a copy is stored again under the receipt of its call",
         file=STATEMENTS,
-        old=f"WHERE l.receipt = :receipt;\n{_BODIES}",
-        new=f"WHERE l.receipt IS NOT NULL;\n{_BODIES}",
+        old=f"WHERE l.receipt IN (:receipt, 0);\n{_OUTDATED}{_BODIES}",
+        new=f"WHERE l.receipt IS NOT NULL;\n{_OUTDATED}{_BODIES}",
         test=f"{SUITE}::test_a_duplicate_is_accepted_once_and_runs_once[mariadb-async]",
+    ),
+    _mutant(
+        name="MySQL: what was stored under an outdated catalog stays in the ledger",
+        file="stores/mysql/programs.py",
+        old="        return Tail([ask.part(3, outdated=outdated)])\n",
+        new="        return Tail()\n",
+        test=f"{TEXT}::test_what_meets_an_outdated_catalog_leaves_nothing",
+    ),
+    _mutant(
+        name="MySQL: what meets an outdated catalog is taken for stored",
+        file="stores/mysql/programs.py",
+        old="for _, seq, _, is_outdated in stored if is_outdated]",
+        new="for _, seq, _, is_outdated in stored if is_outdated > 1]",
+        test=f"{TEXT}::test_what_meets_an_outdated_catalog_leaves_nothing",
     ),
     _mutant(
         name="MySQL: all calls have one receipt",

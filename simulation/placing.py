@@ -27,7 +27,7 @@ class Placing:
     def performed(self, session: Any, part: Any, answer: Any, step: int) -> None:
         """A statement was performed."""
         name = part.name
-        if name == "subscribe" and answer:
+        if name == "subscribe":  # MySQL does not answer whether it has changed anything
             self._subscribing.setdefault(session, []).append((part.params["consumer"], part.params["type"]))
         elif name == "unhandled" and answer:
             self._looking[session] = step
@@ -40,9 +40,10 @@ class Placing:
         """Its transaction is committed."""
         if session in self._subscribing:
             names = self._database.names()
-            for consumer, kind in self._subscribing[session]:
-                self._history.subscribed.setdefault((names[consumer], kind), step)
-            if any(one.ended < 0 for one in self._history.receptions):
+            pairs = {(names[consumer], kind): step for consumer, kind in self._subscribing[session]}
+            new = pairs.keys() - self._history.subscribed.keys()
+            self._history.subscribed = pairs | self._history.subscribed
+            if new and any(one.ended < 0 for one in self._history.receptions):
                 self._sometimes("subscribed while others receive")
         looked = self._looking.get(session, step)
         self._history.placed += [(looked, seq) for seq in self._placing.get(session, ())]

@@ -131,10 +131,3 @@ def test_on_tidb_numbers_are_drawn_one_by_one(cache: int) -> None:
         f"CREATE TABLE `onceward_ledger` (...) COLLATE=utf8mb4_0900_bin /*T![auto_id_cache] AUTO_ID_CACHE={cache} */"
     )
     assert [level for level, _, _ in findings.numbering(made_by)] == ([] if cache == 1 else ["error"])
-
-
-def test_how_numbers_are_drawn_is_said_where_others_wait_for_them(inbox: Inbox) -> None:
-    """This server has the default of MariaDB; MySQL 8 has another."""
-    assert [level for level, what, _ in inbox.store.findings() if "innodb_autoinc_lock_mode" in what] == ["ok"]
-    said = {"sql_mode": "STRICT_TRANS_TABLES", "innodb_autoinc_lock_mode": "2"}
-    assert not [what for _, what, _ in findings._modes(said) if "innodb_autoinc_lock_mode" in what]

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
 
 import pymysql
 import pytest
 
-from onceward import Message
+from onceward import Inbox, Message, Settings
+from onceward.flow import COMMIT, Begin, Each
 from onceward.steps.membership import take_over_lapsed
 from onceward.stores.mysql.address import Address
 from onceward.stores.mysql.guard import HandlerConnection
 from onceward.stores.statements import load, migrations
 from tests.contract.behaviour import Sql, Steps, taking, wrote
 from tests.contract.harness import Shop, arguments
+from tests.servers import MariadbServer
+from tests.waiting import wait_until
 
 _TABLE = re.compile(r"CREATE TABLE IF NOT EXISTS (\w+) \((.*)\)", re.DOTALL)
 _COUNTED = re.compile(r"^\s*`?(\w+)`?\s[^\n]*\bAUTO_INCREMENT\b", re.MULTILINE)
@@ -112,6 +119,72 @@ def test_what_was_claimed_for_a_worker_that_is_gone_comes_free(shop: Shop) -> No
     assert shop.sql(f"SELECT worker, token FROM {shop.prefix}queue") == [(None, None)]
     shop.finish()
     assert shop.effects() == ["m1"]
+
+
+def test_what_meets_an_outdated_catalog_leaves_nothing(shop: Shop) -> None:
+    """It would be a message in the ledger that nobody runs, and whose copies are all duplicates."""
+    shop.handle()
+    known = shop.receive("m1")
+    row = shop.sql(f"SELECT consumer, source, slot, type_hash, id, hash FROM {shop.prefix}ledger")[0]
+    named = dict(zip(("consumer", "source", "slot", "type_hash", "stored_id", "hash"), row, strict=True))
+    records = [
+        {**named, "stored_id": one, "ordinal": number, "body": b""} for number, one in enumerate((row[4], b"m2", b"m3"))
+    ]
+    with shop.inbox.store.session() as session:
+        for name in ("receive", "receive_direct"):
+            shared = {"catalog": -1, "worker": None}
+            answers = session.perform((Begin(10.0, 2.0, 20.0), Each(name, records, shared), COMMIT))
+            assert answers[1] == []
+    assert shop.sql(f"SELECT seq, id FROM {shop.prefix}ledger") == [(known.seq, row[4])]
+    shop.finish()
+    assert shop.effects() == ["m1"]
+
+
+def test_a_copy_that_waits_holds_up_no_other_message(mariadb_url: str, mariadb_server: MariadbServer) -> None:
+    """With the counter of the ledger locked while it waits, no message could come at all (MariaDB's default mode)."""
+    assert mariadb_server.administer("SELECT @@innodb_autoinc_lock_mode") == [(1,)]
+    inside, ended = threading.Event(), threading.Event()
+    with ExitStack() as stack:
+        inline, copying, other = (stack.enter_context(patient(mariadb_url, inside, ended)) for _ in range(3))
+        threads = [
+            threading.Thread(target=inline.process, kwargs=arguments("m1", "slow", "shop", {})),
+            threading.Thread(target=copying.receive, kwargs=arguments("m1", "slow", "shop", {})),
+        ]
+        threads[0].start()
+        assert inside.wait(60)
+        threads[1].start()
+        wait_until(lambda: waiting(mariadb_server) == 1, message="the copy waiting")
+        third = threading.Thread(target=other.receive, kwargs=arguments("m2", "slow", "shop", {}))
+        third.start()
+        wait_until(lambda: not third.is_alive() or waiting(mariadb_server) > 1, message="the other come, or waiting")
+        came = not third.is_alive()
+        ended.set()
+        for thread in (*threads, third):
+            thread.join()
+        assert came
+
+
+def patient(url: str, inside: threading.Event, ended: threading.Event) -> Inbox:
+    """An inbox whose handler waits, and whose receives do."""
+    inbox = Inbox(url, settings=Settings(lock_wait=timedelta(seconds=120)))
+    inbox.migrate()
+
+    @inbox.on("slow")
+    def slow(_: Message, tx: Any) -> None:
+        tx.execute("SELECT 1")
+        inside.set()
+        ended.wait(120)
+
+    inbox.receive(**arguments(f"first {id(inbox)}", "slow", "shop", {}))
+    return inbox
+
+
+def waiting(server: MariadbServer) -> int:
+    """How many transactions wait for a lock; beside that, their statements are shown as they came."""
+    connection = pymysql.connect(host="127.0.0.1", port=server.port, user="root", use_unicode=False, ssl_disabled=True)
+    with connection, connection.cursor() as cursor:
+        cursor.execute("SHOW ENGINE INNODB STATUS")
+        return int(cursor.fetchall()[0][2].count(b"LOCK WAIT"))
 
 
 def test_inline_work_whose_transaction_has_ended_does_not_finish(shop: Shop) -> None:

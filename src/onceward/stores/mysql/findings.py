@@ -127,15 +127,6 @@ def _modes(said: Mapping[str, str]) -> Iterator[Finding]:
         )
     if said.get("binlog_format") == "STATEMENT" and not is_tidb(said["version"]):
         yield "error", "binlog_format is STATEMENT, which refuses to write under READ COMMITTED", "set it to ROW"
-    if said.get("innodb_autoinc_lock_mode", "2") != "2":
-        yield (
-            "ok",
-            (
-                "innodb_autoinc_lock_mode is not 2: while a copy waits for its message, which is under way inline or "
-                "in your own transaction, receives of other messages wait with it"
-            ),
-            "innodb_autoinc_lock_mode = 2 in the server's configuration, as MySQL 8 has it",
-        )
     collation = said.get("collation_server", "")
     if collation and not collation.endswith("_bin"):
         yield (

@@ -81,7 +81,11 @@ def receive(ask: Ask) -> Program:
             return Tail()
         ask.params["catalog"] = None
     # Numbers are drawn in the order in which rows are inserted: the order of arrival.
-    _, rows = yield ask.parts(0, 1)
+    _, _, stored = yield ask.parts(0, 1, 2)
+    # Stored all the same, in this very transaction: nobody else can have seen them.
+    if outdated := [seq for _, seq, _, is_outdated in stored if is_outdated]:
+        return Tail([ask.part(3, outdated=outdated)])
+    rows = [row[:3] for row in stored]
     if not rows:
         return Tail()
     known = {ordinal: (seq, received_at) for ordinal, seq, received_at in rows}
@@ -90,7 +94,7 @@ def receive(ask: Ask) -> Program:
         for record in ask.records
         if record["ordinal"] in known
     ]
-    bodies, *queue = ask.named[ask.name][2:]
+    bodies, *queue = ask.named[ask.name][4:]
     written = [bodies.rendered(ask.params, ask.write, some) for some in _by_size(fresh)]
     written += [part.rendered(ask.params, ask.write, fresh) for part in queue]
     return Tail(written, lambda _: rows)

@@ -58,17 +58,19 @@ ON DUPLICATE KEY UPDATE key_path = :key_path, key_function = :key_function, sequ
 -- name: receive
 -- Guard: unique (consumer, source, id); a duplicate changes nothing, and what this call has inserted has its receipt. The number is never named
 -- where a duplicate is met: MariaDB then loses rows. Whoever asked looks up what was not inserted, and begins again where nothing is found, so a
--- row that met another's number instead of its own id is not lost either. Inserts nothing under an outdated catalog (outgoing messages need none).
+-- row that met another's number instead of its own id is not lost either. Inserts nothing under an outdated catalog (outgoing messages need none): it
+-- marks such rows by the receipt 0, and whoever asked removes them at once. Were the rows those of a query, MariaDB would hold the lock of the
+-- table's counter while one of them waits for a copy, and all that come would wait with it (innodb_autoinc_lock_mode 1).
+SET @onceward_current = (:catalog IS NULL OR (SELECT version FROM {prefix}catalog) = :catalog)
+    AND (:worker IS NULL OR EXISTS (SELECT 1 FROM {prefix}worker WHERE id = :worker));
 INSERT INTO {prefix}ledger (consumer, source, slot, type_hash, id, hash, received_at, receipt)
-SELECT i.consumer, i.source, i.slot, i.type_hash, i.id, i.hash, {clock}, :receipt
-FROM ({union SELECT :consumer AS consumer, :source AS source, :slot AS slot, :type_hash AS type_hash, :stored_id AS id, :hash AS hash}) AS i
-WHERE (:catalog IS NULL OR (SELECT version FROM {prefix}catalog) = :catalog)
-  AND (:worker IS NULL OR EXISTS (SELECT 1 FROM {prefix}worker WHERE id = :worker))
+VALUES {rows (:consumer, :source, :slot, :type_hash, :stored_id, :hash, {clock}, CASE WHEN @onceward_current THEN :receipt ELSE 0 END)}
 ON DUPLICATE KEY UPDATE receipt = {prefix}ledger.receipt;
-SELECT i.ordinal, l.seq, l.received_at
+SELECT i.ordinal, l.seq, l.received_at, l.receipt = 0
 FROM ({union SELECT :ordinal AS ordinal, :consumer AS consumer, :source AS source, :stored_id AS id}) AS i
 STRAIGHT_JOIN {prefix}ledger l ON l.consumer = i.consumer AND l.source = i.source AND l.id = i.id
-WHERE l.receipt = :receipt;
+WHERE l.receipt IN (:receipt, 0);
+DELETE FROM {prefix}ledger WHERE seq IN :outdated AND receipt = 0;
 INSERT INTO {prefix}body (seq, source, id, type, version, `key`, key_from, aggregate, position, headers, body, destination, cause, received_at,
                       due_at)
 VALUES {fresh (:seq, :source, :id, :type, :version, :key, :key_from, :aggregate, :position, :headers, :body, :destination, :cause, :received_at,
@@ -84,15 +86,15 @@ VALUES {fresh (:seq, :subscription, :key_hash, :slot, coalesce(:place, :seq), :s
 -- name: receive_direct
 -- Guard: unique (consumer, source, id), as for receive. Messages that this very transaction handles, or queues when it is known which.
 -- Inserts nothing under an outdated catalog.
+SET @onceward_current = (:catalog IS NULL OR (SELECT version FROM {prefix}catalog) = :catalog);
 INSERT INTO {prefix}ledger (consumer, source, slot, type_hash, id, hash, received_at, receipt)
-SELECT i.consumer, i.source, i.slot, i.type_hash, i.id, i.hash, {clock}, :receipt
-FROM ({union SELECT :consumer AS consumer, :source AS source, :slot AS slot, :type_hash AS type_hash, :stored_id AS id, :hash AS hash}) AS i
-WHERE :catalog IS NULL OR (SELECT version FROM {prefix}catalog) = :catalog
+VALUES {rows (:consumer, :source, :slot, :type_hash, :stored_id, :hash, {clock}, CASE WHEN @onceward_current THEN :receipt ELSE 0 END)}
 ON DUPLICATE KEY UPDATE receipt = {prefix}ledger.receipt;
-SELECT i.ordinal, l.seq, l.received_at
+SELECT i.ordinal, l.seq, l.received_at, l.receipt = 0
 FROM ({union SELECT :ordinal AS ordinal, :consumer AS consumer, :source AS source, :stored_id AS id}) AS i
 STRAIGHT_JOIN {prefix}ledger l ON l.consumer = i.consumer AND l.source = i.source AND l.id = i.id
-WHERE l.receipt = :receipt;
+WHERE l.receipt IN (:receipt, 0);
+DELETE FROM {prefix}ledger WHERE seq IN :outdated AND receipt = 0;
 INSERT INTO {prefix}body (seq, source, id, type, version, `key`, key_from, aggregate, position, headers, body, destination, cause,
                       received_at, due_at)
 VALUES {fresh (:seq, :source, :id, :type, :version, :key, :key_from, :aggregate, :position, :headers, :body, :destination, :cause, :received_at,
@@ -864,7 +866,7 @@ WHERE at > {now} - :minutes * 60000000 GROUP BY minute_ago
 -- What the server really uses, for the doctor.
 SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'innodb_flush_log_at_trx_commit', 'sync_binlog', 'log_bin', 'binlog_format', 'tx_isolation',
     'transaction_isolation', 'sql_mode', 'max_allowed_packet', 'max_connections', 'read_only', 'wsrep_on', 'innodb_doublewrite',
-    'lower_case_table_names', 'collation_server', 'innodb_autoinc_lock_mode', 'group_replication_group_name',
+    'lower_case_table_names', 'collation_server', 'group_replication_group_name',
     'group_replication_single_primary_mode', 'group_replication_consistency', 'tidb_txn_mode', 'tidb_enable_check_constraint');
 SHOW GLOBAL STATUS WHERE Variable_name IN ('Threads_connected', 'wsrep_cluster_size')
 
