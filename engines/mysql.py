@@ -74,6 +74,5 @@ def _doctor_says(url: str, words: str) -> bool:
 
 def _report(make: Callable[[], MariadbServer]) -> Report:
     with make() as server:
-        server.create_database("test")
-        verdict = Load(server.url(), MESSAGES).play(server.restart)
+        verdict = Load(server.create_database("engine"), MESSAGES).play(server.restart)
         return Report(server.name, server.version, "kill -9 of the server, restart", verdict)

@@ -103,6 +103,19 @@ def test_a_shared_lock_is_held_on_one_row() -> None:
     assert "place = 1 LOCK IN SHARE MODE" in asked
 
 
+def test_a_heartbeat_does_not_wait_for_a_claim() -> None:
+    """On TiDB a lock of the worker's row is held alone; a claim and a take-over meet in another row."""
+    server = Server("tidb", [])
+    where = {"destination": None, "subscriptions": [1], "limit": 10, "retries": 5, "cursor": 0, "token": 8}
+    server.perform("claim", worker=7, **where)
+    claimed = server.asked[0]
+    server.perform("lock_worker", worker=7)
+    taken_over = server.asked[-1]
+    assert [text for text in claimed if "onceward_worker" in text and "FOR UPDATE" in text] == []
+    assert claimed[0] == taken_over[0]
+    assert claimed[0].startswith("INSERT INTO onceward_key_lock (key_hash) VALUES (7)")
+
+
 def test_nothing_that_tidb_reads_past_is_said_to_it() -> None:
     """It has no shared locks, and SKIP LOCKED locks nothing."""
     texts = [text for parts in load("mysql", "onceward_", "", "tidb").values() for text in parts]

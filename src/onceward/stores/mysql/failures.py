@@ -23,7 +23,8 @@ from onceward.errors import (
 # Of a deadlock (1467: over the counter of a table), a conflict with another server of a cluster (Galera, group
 # replication, TiDB), a table that changed.
 CONFLICTS = frozenset([1020, 1180, 1213, 1412, 1467, 3101, 8002, 8022, 8028, 9007])
-BUSY = frozenset([1205, 3572])
+_LOCK_WAIT, _UNNAMED = 1205, 1105
+BUSY = frozenset([_LOCK_WAIT, 3572])
 _LATE = frozenset([1317, 1969, 3024])
 # fmt: off
 _AWAY = frozenset([
@@ -70,6 +71,8 @@ def lost(connection: Any, text: str) -> Exception:
 def number(error: BaseException) -> int:
     """What the server, or the driver in its place, calls an error."""
     first = error.args[0] if error.args else 0
+    if first == _UNNAMED and error.args[-1] == "lock wait timeout":  # TiDB has two ways to say it
+        return _LOCK_WAIT
     return first if isinstance(first, int) else 0
 
 

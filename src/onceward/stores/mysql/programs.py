@@ -171,22 +171,37 @@ def _tried(
 def claim(ask: Ask) -> Program:
     """Take due messages."""
     ask.params.setdefault("held", [])
-    me, due, fresh = yield ask.parts(0, 1, 2)
+    *_, me, due, fresh = yield [*_kept_from_take_over(ask), *ask.parts(1, 2)]
     picked = [*due, *fresh][: ask.params["limit"]] if me else []
     return (yield from _taken(ask, picked))
 
 
 def claim_outgoing(ask: Ask) -> Program:
     """Take due messages to a destination: new ones and those tried again in turn."""
-    me, due, fresh = yield [ask.part(0, of="claim"), *ask.parts(0, 1)]
+    *_, me, due, fresh = yield [*_kept_from_take_over(ask), *ask.parts(0, 1)]
     turns = sorted([*enumerate(due), *enumerate(fresh)], key=lambda turn: turn[0])
     return (yield from _taken(ask, [row for _, row in turns[: ask.params["limit"]]] if me else []))
 
 
 def claim_isolated(ask: Ask) -> Program:
     """Take isolated messages of a level; those whose key is locked are passed by."""
-    me, waiting = yield [ask.part(0, of="claim"), ask.part(0)]
+    *_, me, waiting = yield [*_kept_from_take_over(ask), ask.part(0)]
     return (yield from _taken(ask, waiting if me else []))
+
+
+_LOCK_WORKER, _SEE_WORKER = 13, 14
+
+
+def _kept_from_take_over(ask: Ask) -> list[bytes]:
+    """What asks whether the worker of a claim is there, and keeps it there until the commit."""
+    numbers = (_LOCK_WORKER, _SEE_WORKER) if ask.named.is_tidb else (0,)
+    return [ask.part(number, of="claim") for number in numbers]
+
+
+def taking_over(ask: Ask) -> Tail:
+    """Wait for a claim of a worker that is being committed, then look at what it has."""
+    own = ask.parts(0)
+    return Tail([ask.part(_LOCK_WORKER, of="claim"), *own] if ask.named.is_tidb else own, lambda rows: rows[-1])
 
 
 def _taken(ask: Ask, picked: Rows) -> Program:
@@ -356,6 +371,8 @@ BEFORE_BEGIN = "lock_free_keys"
 
 PROGRAMS: Mapping[str, Callable[[Ask], Tail | Program]] = {
     "receive_direct": receive,
+    "lock_worker": taking_over,
+    "claimed_by": taking_over,
 } | {
     one.__name__: one
     for one in (

@@ -200,7 +200,8 @@ WHERE EXISTS (SELECT 1 FROM {prefix}queue q WHERE q.key_hash = i.key_hash AND q.
 -- name: claim
 -- Guards: not claimed yet, the worker's own row still there and kept from take-over until commit, key lock held; the rows of keys that were
 -- just found held are passed over. What was scheduled gets its place in its key here: the next number, drawn by rows that are gone at once. What others have locked is skipped where the server can do that, and waited for where it cannot. The lock of
--- a key is a row that is there (tried), or one that is made here. A larger body stays behind, to be fetched by itself (body_of). Relies on
+-- a key is a row that is there (tried), or one that is made here. On TiDB a row among those of the keys keeps the worker from take-over: its
+-- own would be held alone, and its heartbeat would wait for that. A larger body stays behind, to be fetched by itself (body_of). Relies on
 -- queue_ready and queue_due.
 SELECT id FROM {prefix}worker WHERE id = :worker {shared};
 SELECT seq, key_hash, place, due_at FROM {prefix}queue FORCE INDEX ({prefix}queue_due)
@@ -223,7 +224,9 @@ VALUES {rows (0, 0, 0, 0, :stored_id, repeat(char(0), 32), {clock}, :receipt)};
 SELECT seq FROM {prefix}ledger WHERE consumer = 0 AND source = 0 AND receipt = :receipt ORDER BY seq;
 DELETE FROM {prefix}ledger WHERE consumer = 0 AND source = 0 AND receipt = :receipt;
 UPDATE {prefix}queue SET place = :place WHERE seq = :seq AND worker = :worker AND token = :token;
-SELECT seq, key_hash, due_at FROM {prefix}queue WHERE key_hash IN :keys AND place = 9223372036854775807 AND free_due <= {now}
+SELECT seq, key_hash, due_at FROM {prefix}queue WHERE key_hash IN :keys AND place = 9223372036854775807 AND free_due <= {now};
+INSERT INTO {prefix}key_lock (key_hash) VALUES (:worker) ON DUPLICATE KEY UPDATE uses = uses + 1;
+SELECT id FROM {prefix}worker WHERE id = :worker
 
 -- name: claim_outgoing
 -- As claim, for the messages to one destination: their indexes begin with it. New ones and those tried again come in turn. Relies on
