@@ -198,7 +198,12 @@ def _kept_from_take_over(ask: Ask) -> list[bytes]:
     return [ask.part(number, of="claim") for number in numbers]
 
 
-def taking_over(ask: Ask) -> Tail:
+def lock_worker(ask: Ask) -> Tail:
+    """Wait for a claim of a worker that is being committed, before its claims come off."""
+    return claimed_by(ask)
+
+
+def claimed_by(ask: Ask) -> Tail:
     """Wait for a claim of a worker that is being committed, then look at what it has."""
     own = ask.parts(0)
     return Tail([ask.part(_LOCK_WORKER, of="claim"), *own] if ask.named.is_tidb else own, lambda rows: rows[-1])
@@ -371,8 +376,6 @@ BEFORE_BEGIN = "lock_free_keys"
 
 PROGRAMS: Mapping[str, Callable[[Ask], Tail | Program]] = {
     "receive_direct": receive,
-    "lock_worker": taking_over,
-    "claimed_by": taking_over,
 } | {
     one.__name__: one
     for one in (
@@ -384,6 +387,8 @@ PROGRAMS: Mapping[str, Callable[[Ask], Tail | Program]] = {
         claim,
         claim_outgoing,
         claim_isolated,
+        lock_worker,
+        claimed_by,
         park,
         fair_share,
         finish,
