@@ -29,8 +29,8 @@ def mysql() -> Report:
 
 
 def tidb() -> Report:
-    """One TiDB."""
-    return _report(TidbServer)
+    """One TiDB; its own store, which takes the place of TiKV, is stopped in order."""
+    return _report(TidbServer, "SIGTERM of the server, restart")
 
 
 def galera() -> Report:
@@ -72,7 +72,7 @@ def _doctor_says(url: str, words: str) -> bool:
         return any(words in what for _, what, _ in inbox.store.findings())
 
 
-def _report(make: Callable[[], MariadbServer]) -> Report:
+def _report(make: Callable[[], MariadbServer], fault: str = "kill -9 of the server, restart") -> Report:
     with make() as server:
         verdict = Load(server.create_database("engine"), MESSAGES).play(server.restart)
-        return Report(server.name, server.version, "kill -9 of the server, restart", verdict)
+        return Report(server.name, server.version, fault, verdict)

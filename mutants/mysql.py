@@ -317,7 +317,7 @@ MYSQL: tuple[Mutant, ...] = (
     ),
     _mutant(
         name="TiDB: one key that is held keeps all others from running",
-        file="stores/mysql/programs.py",
+        file="stores/mysql/locks.py",
         old="(wanted[:half], wanted[half:]) if half else ():",
         new="():",
         test=f"{PROGRAMS}::test_keys_that_others_have_locked_are_passed_over[tidb-others1]",

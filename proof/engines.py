@@ -48,10 +48,9 @@ STATEMENTS = {
     "failover": Statement(_SQL, "yes", "a **synchronous** standby"),
     **dict.fromkeys(("mysql", "mariadb", "mariadb11"), _MYSQL),
     "tidb": Statement(
-        _SQL,
-        "yes: the tables have `AUTO_ID_CACHE` 1",
-        "TiKV's word: one server with TiDB's own store shows its transactions and locks, and **no loss of a node**; "
-        "pessimistic transactions, which onceward sets in its sessions and demands of callers",
+        "not stated: it is refused",
+        "not stated",
+        "the server that is played has TiDB's own store, which is **not atomic when it is killed**",
     ),
     "galera": Statement(
         f"{_SQL}, whichever server is written",

@@ -7,10 +7,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from onceward import Inbox, Message
+from onceward import ConfigurationError, Inbox, Message
 from onceward.admin import guarantees
 from onceward.admin.doctor import examine
 from onceward.stores.mysql import findings
+from onceward.stores.mysql.address import Address
+from onceward.stores.mysql.store import refuse_tidb
 from tests.servers import MariadbServer
 
 
@@ -131,3 +133,12 @@ def test_on_tidb_numbers_are_drawn_one_by_one(cache: int) -> None:
         f"CREATE TABLE `onceward_ledger` (...) COLLATE=utf8mb4_0900_bin /*T![auto_id_cache] AUTO_ID_CACHE={cache} */"
     )
     assert [level for level, _, _ in findings.numbering(made_by)] == ([] if cache == 1 else ["error"])
+
+
+def test_tidb_is_refused_with_the_reason() -> None:
+    """It speaks of itself as MySQL. Who knows what is not proven may try it."""
+    address = "mysql://root@localhost/shop"
+    refuse_tidb("8.0.33", Address.of(address))
+    refuse_tidb("8.0.11-TiDB-v8.5.4", Address.of(f"{address}?tidb=unproven"))
+    with pytest.raises(ConfigurationError, match="loses parts of transactions when it is killed"):
+        refuse_tidb("8.0.11-TiDB-v8.5.4", Address.of(address))

@@ -58,7 +58,10 @@ class Mariadb11Server(MariadbServer):
 
 
 class TidbServer(MariadbServer):
-    """A TiDB of one's own: one process, with the store that TiDB tests itself on in place of TiKV."""
+    """A TiDB of one's own: one process, with the store that TiDB tests itself on in place of TiKV.
+
+    That store is not to be killed: it loses parts of transactions.
+    """
 
     name = "TiDB"
     ready = "server is running MySQL protocol"
@@ -72,6 +75,20 @@ class TidbServer(MariadbServer):
         settings = self.write("config.toml", '[status]\nreport-status = false\n[performance]\nstats-lease = "0"\n')
         where = [f"--path={self.folder}/data", f"--socket={self.folder}/s.sock", "--host=127.0.0.1", "-P", str(port)]
         return [self._program, "--store=unistore", "--config", settings, *where]
+
+    def url(self, database: str = "test") -> str:
+        return f"{super().url(database)}?tidb=unproven"
+
+    def drop_database(self, name: str) -> None:
+        """Drop a database, unless somebody is still connected: TiDB 8.5.4 may end in a panic at a KILL."""
+        others = "SELECT id FROM information_schema.processlist WHERE db = %s"
+        if not self.administer(others, name):
+            self.administer(f"DROP DATABASE IF EXISTS `{name}`")
+
+    def restart(self) -> None:
+        """In order."""
+        self.stop()
+        self.start()
 
 
 class GroupCluster:

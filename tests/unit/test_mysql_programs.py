@@ -106,7 +106,14 @@ def test_a_shared_lock_is_held_on_one_row() -> None:
 def test_a_heartbeat_does_not_wait_for_a_claim() -> None:
     """On TiDB a lock of the worker's row is held alone; a claim and a take-over meet in another row."""
     server = Server("tidb", [])
-    where = {"destination": None, "subscriptions": [1], "limit": 10, "retries": 5, "cursor": 0, "token": 8}
+    where: dict[str, Any] = {
+        "destination": None,
+        "subscriptions": [1],
+        "limit": 10,
+        "retries": 5,
+        "cursor": 0,
+        "token": 8,
+    }
     server.perform("claim", worker=7, **where)
     claimed = server.asked[0]
     server.perform("lock_worker", worker=7)

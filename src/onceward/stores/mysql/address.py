@@ -36,7 +36,15 @@ class Address(NamedTuple):
         if not database or "/" in database:
             raise _wrong(url, "it names no database")
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
-        unknown = set(options) - {"unix_socket", "charset", "ssl", "ssl_verify_identity", "connect_timeout", *_FILES}
+        unknown = set(options) - {
+            "unix_socket",
+            "charset",
+            "ssl",
+            "ssl_verify_identity",
+            "connect_timeout",
+            "tidb",
+            *_FILES,
+        }
         if unknown:
             raise _wrong(url, f"it has options that are not known here: {', '.join(sorted(unknown))}")
         if options.get("charset", "utf8mb4") != "utf8mb4":

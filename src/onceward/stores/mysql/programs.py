@@ -18,7 +18,7 @@ from typing import Any
 from zlib import crc32
 
 from onceward.domain import identity
-from onceward.stores.mysql.failures import BUSY, is_of_driver, number
+from onceward.stores.mysql.locks import tried
 from onceward.stores.mysql.statement import PACKET, Named
 
 Rows = list[tuple[Any, ...]]
@@ -121,11 +121,11 @@ def hold_catalog(ask: Ask) -> Program:
     """Return whether the transaction keeps to a view of its own."""
     ask.params["keeps_view"] = ask.keeps_view
     if ask.named.is_tidb:
-        yield []  # see `_tried`
+        yield []  # see `tried`
         # A transaction that receives again begins where it did before, and finds its own row.
         first = crc32(f"{os.getpid()} {threading.get_ident()}".encode()) % HOLDERS
         for place in range(first, first + HOLDERS):
-            (rows,) = yield from _tried(lambda places: ask.part(0, place=places[0]), [place % HOLDERS + 1])
+            (rows,) = yield from tried(lambda places: ask.part(0, place=places[0]), [place % HOLDERS + 1])
             if rows:
                 return Tail((), lambda _: rows)  # noqa: B023 - it is the last one
     return Tail(ask.parts(1, place=1))
@@ -135,7 +135,7 @@ def lock_free_keys(ask: Ask) -> Program:
     """Try the locks of keys; their rows are there already (`BEFORE_BEGIN`)."""
     if ask.named.is_tidb:
         yield []
-    (rows,) = yield from _tried(lambda keys: ask.part(1, keys=keys), [record["key_hash"] for record in ask.records])
+    (rows,) = yield from tried(lambda keys: ask.part(1, keys=keys), [record["key_hash"] for record in ask.records])
     locked = [key for (key,) in rows]
     return Tail(ask.parts(2, keys=locked) if locked else [], lambda _: rows)
 
@@ -144,28 +144,8 @@ def lock_ledger(ask: Ask) -> Program:
     """Lock those rows of the ledger that no other has locked."""
     if ask.named.is_tidb:
         yield []
-    (rows,) = yield from _tried(lambda seqs: ask.part(0, seqs=seqs), ask.params["seqs"])
+    (rows,) = yield from tried(lambda seqs: ask.part(0, seqs=seqs), ask.params["seqs"])
     return Tail((), lambda _: rows)
-
-
-def _tried(
-    locking: Callable[[Sequence[int]], bytes], wanted: Sequence[int], *behind: bytes
-) -> Generator[Sequence[bytes], list[Rows], list[Rows]]:
-    """Lock rows, but for those that others have locked; then ask for more.
-
-    Where such a row is an error (TiDB) the others are found by halves. What was asked before has to be answered by
-    then, for the error of a statement takes the answers of its packet along.
-    """
-    try:
-        return (yield [locking(wanted), *behind])
-    except Exception as error:
-        if not (is_of_driver(error) and number(error) in BUSY):
-            raise
-    half, locked = len(wanted) // 2, []
-    for some in (wanted[:half], wanted[half:]) if half else ():
-        (rows,) = yield from _tried(locking, some)
-        locked += rows
-    return [locked, *((yield behind) if behind else [])]
 
 
 def claim(ask: Ask) -> Program:
@@ -198,7 +178,12 @@ def _kept_from_take_over(ask: Ask) -> list[bytes]:
     return [ask.part(number, of="claim") for number in numbers]
 
 
-def taking_over(ask: Ask) -> Tail:
+def lock_worker(ask: Ask) -> Tail:
+    """Wait for a claim of a worker that is being committed, before its claims come off."""
+    return claimed_by(ask)
+
+
+def claimed_by(ask: Ask) -> Tail:
     """Wait for a claim of a worker that is being committed, then look at what it has."""
     own = ask.parts(0)
     return Tail([ask.part(_LOCK_WORKER, of="claim"), *own] if ask.named.is_tidb else own, lambda rows: rows[-1])
@@ -210,7 +195,7 @@ def _taken(ask: Ask, picked: Rows) -> Program:
     locks: list[bytes] = []
     if keys:
         there_now = ask.part(4, of="claim", keys=keys)
-        locked, there = yield from _tried(lambda some: ask.part(3, of="claim", keys=some), keys, there_now)
+        locked, there = yield from tried(lambda some: ask.part(3, of="claim", keys=some), keys, there_now)
         # What is there and was not locked is somebody else's; what is not there is made, which waits for nobody
         # but another claim.
         free = {key for (key,) in locked} | (set(keys) - {key for (key,) in there})
@@ -356,7 +341,7 @@ def forget_effects(ask: Ask) -> Program:
     if not unused:
         return Tail((), lambda _: [])
     keys = [key for (key,) in unused]
-    (rows,) = yield from _tried(lambda some: ask.part(1, of="lock_free_keys", keys=some), keys)
+    (rows,) = yield from tried(lambda some: ask.part(1, of="lock_free_keys", keys=some), keys)
     return Tail(ask.parts(3, keys=[key for (key,) in rows]), lambda _: [])
 
 
@@ -371,8 +356,6 @@ BEFORE_BEGIN = "lock_free_keys"
 
 PROGRAMS: Mapping[str, Callable[[Ask], Tail | Program]] = {
     "receive_direct": receive,
-    "lock_worker": taking_over,
-    "claimed_by": taking_over,
 } | {
     one.__name__: one
     for one in (
@@ -384,6 +367,8 @@ PROGRAMS: Mapping[str, Callable[[Ask], Tail | Program]] = {
         claim,
         claim_outgoing,
         claim_isolated,
+        lock_worker,
+        claimed_by,
         park,
         fair_share,
         finish,

@@ -53,6 +53,16 @@ _OF_TIDB = (b"SET SESSION tidb_txn_mode = 'pessimistic'",)
 """A lock is taken when it is asked for, and not at the commit."""
 
 
+def refuse_tidb(version: str, address: Address) -> None:
+    """Raise `ConfigurationError` on TiDB, unless the address says that its user knows."""
+    if findings.is_tidb(version) and address.options.get("tidb") != "unproven":
+        raise ConfigurationError(
+            f"{version} is not shown to keep an inbox: TiDB was run on one server with its own store alone, which "
+            "loses parts of transactions when it is killed. Use MySQL 8 or MariaDB, or try it all the same with "
+            "?tidb=unproven in the address (docs/mysql.md says what is known)"
+        )
+
+
 class MysqlStore:
     """An inbox in a database of MySQL or MariaDB."""
 
@@ -104,6 +114,7 @@ class MysqlStore:
             )
             ((version, which, largest),) = send(connection, _OPENING)[-1]
             connection.__dict__.update(number=which, largest=largest, flavour=version, is_changed=False)
+            refuse_tidb(version, self.address)
             if findings.is_tidb(version):
                 send(connection, _OF_TIDB)
             elif self._knows_galera(version, lambda sql: send(connection, [sql])[0]):
@@ -136,6 +147,7 @@ class MysqlStore:
             await connection.connect()
             ((version, which, largest),) = (await send_async(connection, _OPENING))[-1]
             connection.__dict__.update(number=which, largest=largest, flavour=version, is_changed=False)
+            refuse_tidb(version, self.address)
             if findings.is_tidb(version):
                 await send_async(connection, _OF_TIDB)
             elif self._is_galera:
