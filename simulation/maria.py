@@ -26,7 +26,7 @@ from onceward.errors import StoreUnavailable
 from onceward.stores.mysql.joined import JoinedSession
 from onceward.stores.mysql.programs import Rows
 from onceward.stores.mysql.session import MysqlSession
-from onceward.stores.mysql.statement import Statement
+from onceward.stores.mysql.statement import Named
 from onceward.stores.mysql.store import MysqlStore
 from onceward.stores.mysql.wire import IN_TRANSACTION, send
 from onceward.stores.statements import WORDS, load
@@ -73,13 +73,14 @@ _WAITING = re.compile(
 )
 
 
-def virtual(statements: Mapping[str, tuple[str, ...]]) -> dict[str, list[Statement]]:
+def virtual(statements: Mapping[str, tuple[str, ...]]) -> Named:
     """The same statements under a virtual clock, with the seed's random numbers and without limits in real time."""
     changed = {**statements, "begin_limits": _LIMITS}
-    return {
-        name: [Statement.of(part.replace(WORDS["mysql"]["now"], ":now").replace("rand()", ":chance")) for part in parts]
+    texts = {
+        name: [part.replace(WORDS["mysql"]["now"], ":now").replace("rand()", ":chance") for part in parts]
         for name, parts in changed.items()
     }
+    return Named(texts, "mysql")
 
 
 class Waits:

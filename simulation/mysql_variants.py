@@ -1,8 +1,9 @@
 """The variants that live in SQL, in MySQL's words, played on MariaDB; and those of rules that only MySQL has to state.
 
-Left out are those whose rule is in no text of a statement here (the unique key of a table), and those that another rule
-makes good: a claim that takes claimed rows is kept from it by the locks of this server (`mutants/mysql.py` plays it
-without them), and claims that a worker leaves behind come free like all whose worker is gone.
+Left out are those whose rule is in no text of a statement here (the unique key of a table), those that few histories
+show, and those that another rule makes good: a claim that takes claimed rows is kept from it by the locks of this
+server (`mutants/mysql.py` plays it without them), and claims that a worker leaves behind come free like all whose
+worker is gone.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from simulation.postgres_variants import Words
 from simulation.variants import KEYED, Variant
 
 _FIRST = "SELECT (e.place, e.seq) < (m.place, m.seq) FROM o_queue e WHERE e.key_hash = m.key_hash AND NOT"
-_CATALOG = "(:catalog IS NULL OR (SELECT version FROM o_catalog) = :catalog)"
 _REDRIVEN = "key_hash = :key_hash WHERE seq = :seq AND state = 'dead'"
 
 WORDS = {
@@ -77,16 +77,11 @@ WORDS = {
         {"drop_bodies": ("FROM o_queue q WHERE q.seq", "FROM o_queue q WHERE FALSE AND q.seq")}, seed=1
     ),
     "retention forgets what is in an open case": Words(seed=7),
-    "receive under an outdated catalog": Words({"receive": (_CATALOG, "TRUE")}),
     "what is not placed yet is unknown to its consumers": Words(seed=1),
-    "what waits with two services keeps its later place": Words(seed=151),
     "a version is not left to the workers that know it": Words(
         {"handled_elsewhere": ("WHERE NOT inline AND", "WHERE FALSE AND NOT inline AND")}, seed=2
     ),
-    "the catalog's version is a counter": Words(
-        {"touch_catalog": ("floor(rand() * 9007199254740992)", "version + 1")}, seed=257
-    ),
-    "a join does not hold the catalog": Words({"hold_catalog": ("LOCK IN SHARE MODE", "")}),
+    "a join does not hold the catalog": Words({"hold_catalog": ("LOCK IN SHARE MODE", "")}, seed=3),
     "a join stores by the view of its beginning": Words(seed=2),
     "a program is introduced inside the caller's transaction": Words(),
     "the relay claims for every destination": Words(
