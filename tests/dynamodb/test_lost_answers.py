@@ -69,7 +69,7 @@ def test_any_answer_is_lost(  # noqa: PLR0913 - who stands where
         with built(Place(behind, prefix, place.effects_table), kind) as working:
             SCENARIOS[scenario](working, kind)
         count = proxy.asked - begun
-        assert proxy.hits == (number > 0)
+        assert proxy.hits == (0 < number <= count)  # who was quicker needs fewer requests
         recover(Place(place.url, prefix, place.effects_table), 0)
         return count
 
