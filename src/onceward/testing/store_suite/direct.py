@@ -213,7 +213,7 @@ class Direct:
         context.clock = lambda: now[0]
 
         def slow(message: Message) -> Steps:
-            now[0] += 1.0
+            now[0] += 100.0
             yield wrote(message)
 
         shop.handle(behaviour=slow)

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Literal, Self
 
@@ -34,7 +35,9 @@ Kind = Literal["def", "async"]
 
 # A retry comes when the test says so (`hurry`), never because the machine was slow.
 LATER = RetryPolicy(attempts=3, first=timedelta(hours=1), jitter=0)
-QUICK = Settings(lease=timedelta(seconds=1), poll=timedelta(milliseconds=50))
+# A batch is handled whole, however slow the machine is.
+PATIENT = Settings(direct_time=timedelta(minutes=1))
+QUICK = replace(PATIENT, lease=timedelta(seconds=1), poll=timedelta(milliseconds=50))
 TYPE, SOURCE = "order.paid", "stripe"
 
 
@@ -46,7 +49,7 @@ class Shop:
     ) -> None:
         self.place, self.kind = place, kind
         self._before = threads()
-        self.inbox = Inbox(place.store(), **options)
+        self.inbox = Inbox(place.store(), **{"settings": PATIENT, **options})
         self.runs: Counter[str] = Counter()
         self.seqs: dict[str, int] = {}
         self._own_runner = runner is None
