@@ -95,8 +95,8 @@ DYNAMODB: tuple[Mutant, ...] = (
     Mutant(
         name="DynamoDB: a registration whose answer was lost is another's",
         file=f"{_FOLDER}/members.py",
-        old='return item is not None and item["process"] == worker.process',
-        new="return item is None",
+        old="except Cancelled:  # it has this number already",
+        new="except ZeroDivisionError:  # it has this number already",
         test=f"{_LOST}::test_a_registration_whose_answer_is_lost_has_happened",
     ),
     Mutant(
