@@ -102,8 +102,8 @@ DYNAMODB: tuple[Mutant, ...] = (
     Mutant(
         name="DynamoDB: a key is put off although what it waits for has come",
         file=f"{_FOLDER}/ledger.py",
-        old='"ExpressionAttributeValues": encoded_item({":stamp": identity.new_number()}),',
-        new='"ExpressionAttributeValues": encoded_item({":stamp": 0}),',
+        old='"UpdateExpression": "REMOVE due_at SET #stamp = :stamp"',
+        new='"UpdateExpression": "REMOVE due_at SET #stamp = if_not_exists(#stamp, :stamp)"',
         test=f"{_LOST}::test_what_comes_before_a_message_that_waits_is_not_put_off_with_it",
     ),
     Mutant(
