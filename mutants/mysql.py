@@ -29,7 +29,7 @@ _INSERT = (
     "VALUES {rows (:consumer, :source, :slot, :type_hash, :stored_id, :hash, {clock}, "
     "CASE WHEN @onceward_current THEN :receipt ELSE 0 END)}\n"
 )
-_LIVES = f"WHERE id = :worker){_INSERT}"
+_LIVES = f"WHERE id = :worker)){_INSERT}"
 _CATALOG = f"= :catalog{_INSERT}"
 _AGED = "repeat(char(0), 32), {clock} - :age, :receipt)}\n"
 _KEPT = "ON DUPLICATE KEY UPDATE receipt = {prefix}ledger.receipt"

@@ -60,9 +60,10 @@ ON DUPLICATE KEY UPDATE key_path = :key_path, key_function = :key_function, sequ
 -- where a duplicate is met: MariaDB then loses rows. Whoever asked looks up what was not inserted, and begins again where nothing is found, so a
 -- row that met another's number instead of its own id is not lost either. Inserts nothing under an outdated catalog (outgoing messages need none): it
 -- marks such rows by the receipt 0, and whoever asked removes them at once. Were the rows those of a query, MariaDB would hold the lock of the
--- table's counter while one of them waits for a copy, and all that come would wait with it (innodb_autoinc_lock_mode 1).
-SET @onceward_current = (:catalog IS NULL OR (SELECT version FROM {prefix}catalog) = :catalog)
-    AND (:worker IS NULL OR EXISTS (SELECT 1 FROM {prefix}worker WHERE id = :worker));
+-- table's counter while one of them waits for a copy, and all that come would wait with it (innodb_autoinc_lock_mode 1). The catalog is read by a
+-- plain SELECT: by SET it would be locked until the end of a caller's transaction that keeps to a view of its own.
+SELECT @onceward_current := ((:catalog IS NULL OR (SELECT version FROM {prefix}catalog) = :catalog)
+    AND (:worker IS NULL OR EXISTS (SELECT 1 FROM {prefix}worker WHERE id = :worker)));
 INSERT INTO {prefix}ledger (consumer, source, slot, type_hash, id, hash, received_at, receipt)
 VALUES {rows (:consumer, :source, :slot, :type_hash, :stored_id, :hash, {clock}, CASE WHEN @onceward_current THEN :receipt ELSE 0 END)}
 ON DUPLICATE KEY UPDATE receipt = {prefix}ledger.receipt;
@@ -86,7 +87,7 @@ VALUES {fresh (:seq, :subscription, :key_hash, :slot, coalesce(:place, :seq), :s
 -- name: receive_direct
 -- Guard: unique (consumer, source, id), as for receive. Messages that this very transaction handles, or queues when it is known which.
 -- Inserts nothing under an outdated catalog.
-SET @onceward_current = (:catalog IS NULL OR (SELECT version FROM {prefix}catalog) = :catalog);
+SELECT @onceward_current := (:catalog IS NULL OR (SELECT version FROM {prefix}catalog) = :catalog);
 INSERT INTO {prefix}ledger (consumer, source, slot, type_hash, id, hash, received_at, receipt)
 VALUES {rows (:consumer, :source, :slot, :type_hash, :stored_id, :hash, {clock}, CASE WHEN @onceward_current THEN :receipt ELSE 0 END)}
 ON DUPLICATE KEY UPDATE receipt = {prefix}ledger.receipt;
