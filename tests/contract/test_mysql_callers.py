@@ -89,7 +89,11 @@ def caller(shop: Shop, driver: str, **options: Any) -> Iterator[Caller]:
 
 @pytest.mark.parametrize(
     "isolation",
-    ["READ COMMITTED", "REPEATABLE READ", pytest.param("SERIALIZABLE", marks=pytest.mark.needs("SERIALIZABLE"))],
+    [
+        "READ COMMITTED",
+        pytest.param("REPEATABLE READ", marks=pytest.mark.needs("late views")),
+        pytest.param("SERIALIZABLE", marks=pytest.mark.needs("SERIALIZABLE")),
+    ],
 )
 def test_a_message_is_there_if_and_only_if_the_caller_commits(shop: Shop, driver: str, isolation: str) -> None:
     with caller(shop, driver) as own:
@@ -157,6 +161,7 @@ def test_handlers_do_not_run_in_it(shop: Shop, driver: str) -> None:
     assert shop.count("ledger") == 0
 
 
+@pytest.mark.needs("triggers")
 @pytest.mark.parametrize("before", [True, False], ids=["behind a write", "as the first"])
 def test_a_call_that_failed_in_the_middle_leaves_nothing(shop: Shop, driver: str, *, before: bool) -> None:
     """MySQL undoes the statement alone: without its ledger row the message would be a duplicate, and in no queue."""

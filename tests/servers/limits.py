@@ -99,6 +99,8 @@ _TIDB = {
     "procedures": "TiDB has no stored procedures",
     "SIGNAL": "TiDB has no SIGNAL, by which this case makes a commit fail",
     "SERIALIZABLE": "TiDB refuses SERIALIZABLE",
+    "triggers": "TiDB has no triggers",
+    "late views": "on TiDB the view of a transaction begins with its first statement, here before the subscription",
     "gap locks": "TiDB locks no gaps between rows, so the two do not wait for each other",
 }
 """What TiDB cannot do."""
