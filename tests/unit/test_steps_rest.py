@@ -113,7 +113,7 @@ def test_one_that_was_not_to_claim_looks_again_when_it_may() -> None:
     isolation = Opening()
     assert isolation.enter_alone(ANOTHER)
     one, clock = resting(isolation, turns=4)
-    rests = Rests(clock)
+    one.looked_at, rests = clock.now, Rests(clock)
     script = Script({"isolation_level": [(0,)], "claim": Turns([claim_row(9)], []), "wait": rests})
     assert script.run(work(one)) == 1
     assert rests.asked[0] < 1, "it rested beside a message"
