@@ -81,8 +81,8 @@ DIRECT = (
     Mutant(
         "after a conflict what another process has stored is taken for one's own",
         "steps/lane.py",
-        "    except StoreUnavailable:\n        lane.first_try",
-        "    except Exception:\n        lane.first_try",
+        "    except StoreUnavailable:\n        only",
+        "    except Exception:\n        only",
         f"{_UNIT}::test_only_what_may_have_been_committed_is_its_own",
     ),
     Mutant(
