@@ -27,6 +27,8 @@ from tests.waiting import wait_until
 _TABLE = re.compile(r"CREATE TABLE IF NOT EXISTS (\w+) \((.*)\)", re.DOTALL)
 _COUNTED = re.compile(r"^\s*`?(\w+)`?\s[^\n]*\bAUTO_INCREMENT\b", re.MULTILINE)
 _UPDATED = re.compile(r"INSERT INTO (\w+).*?ON DUPLICATE KEY UPDATE(.*)", re.DOTALL)
+LONG = timedelta(seconds=300)
+"""Longer than any of these tests may take."""
 _LOCKS = (b" FOR UPDATE SKIP LOCKED", b" LOCK IN SHARE MODE")
 
 
@@ -150,30 +152,32 @@ def test_a_copy_that_waits_holds_up_no_other_message(mariadb_url: str, mariadb_s
             threading.Thread(target=inline.process, kwargs=arguments("m1", "slow", "shop", {})),
             threading.Thread(target=copying.receive, kwargs=arguments("m1", "slow", "shop", {})),
         ]
-        threads[0].start()
-        assert inside.wait(60)
-        threads[1].start()
-        wait_until(lambda: waiting(mariadb_server) == 1, message="the copy waiting")
-        third = threading.Thread(target=other.receive, kwargs=arguments("m2", "slow", "shop", {}))
-        third.start()
-        wait_until(lambda: not third.is_alive() or waiting(mariadb_server) > 1, message="the other come, or waiting")
-        came = not third.is_alive()
-        ended.set()
-        for thread in (*threads, third):
-            thread.join()
-        assert came
+        threads.append(threading.Thread(target=other.receive, kwargs=arguments("m2", "slow", "shop", {})))
+        try:
+            threads[0].start()
+            wait_until(inside.is_set, message="the handler running")
+            threads[1].start()
+            wait_until(lambda: waiting(mariadb_server) > 0, message="the copy waiting")
+            threads[2].start()
+            wait_until(lambda: not threads[2].is_alive(), message="the other message stored")
+            assert threads[1].is_alive()
+        finally:
+            ended.set()
+            for thread in threads:
+                if thread.ident is not None:
+                    thread.join()
 
 
 def patient(url: str, inside: threading.Event, ended: threading.Event) -> Inbox:
     """An inbox whose handler waits, and whose receives do."""
-    inbox = Inbox(url, settings=Settings(lock_wait=timedelta(seconds=120)))
+    inbox = Inbox(url, settings=Settings(lock_wait=LONG, statement_limit=LONG))
     inbox.migrate()
 
     @inbox.on("slow")
     def slow(_: Message, tx: Any) -> None:
         tx.execute("SELECT 1")
         inside.set()
-        ended.wait(120)
+        ended.wait(LONG.total_seconds())
 
     inbox.receive(**arguments(f"first {id(inbox)}", "slow", "shop", {}))
     return inbox
