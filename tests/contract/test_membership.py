@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from onceward import Message, Settings
-from onceward.errors import ConfigurationError, StoreUnavailable
+from onceward.errors import ConfigurationError, StoreConflict, StoreUnavailable
 from onceward.flow import Flow, Query
 from onceward.runtime.heartbeat import Membership
+from onceward.steps.introduce import introduce
 from tests.contract.behaviour import Steps, Until, wrote
 from tests.contract.harness import QUICK, Kind, Shop
 from tests.contract.test_claims import die_holding, lease_end
@@ -271,3 +272,24 @@ def test_a_worker_waits_for_a_database_that_is_away_when_it_starts(outage: Any, 
                 over.close()
                 wait_until(lambda: shop.effects() == ["m1"])
         assert "database back after" in caplog.text
+
+
+def test_a_worker_that_meets_another_transaction_when_it_starts_tries_again(
+    quick: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cluster may refuse its first commit: that is no reason to end. Whoever only drains is told."""
+    refusals = [StoreConflict("met another"), StoreConflict("met another")]
+
+    def refused(*args: Any, **options: Any) -> Flow[None]:
+        if refusals:
+            raise refusals.pop()
+        yield from introduce(*args, **options)
+
+    monkeypatch.setattr("onceward.runtime.worker.introduce", refused)
+    quick.handle()
+    quick.receive("m1")
+    with pytest.raises(StoreConflict):
+        quick.drain()
+    with quick.started():
+        wait_until(lambda: quick.effects() == ["m1"])
+    assert refusals == []

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 
 from onceward.deferred import asyncio
 from onceward.domain.selection import EVERYTHING, Selection
-from onceward.errors import StoreError, StoreUnavailable
+from onceward.errors import StoreConflict, StoreError, StoreUnavailable
 from onceward.flow import Call, Flow, Outside, Wait, run_async, run_sync
 from onceward.registry import Subscription
 from onceward.runtime.effects import async_effects, sync_effects
@@ -122,18 +122,19 @@ class Worker:
         return self.finished
 
     def _begin(self) -> bool:
-        """Get ready, also when the database is away at first; returns whether that came before a stop."""
+        """Get ready, also when the database is away or busy at first; returns whether that came before a stop."""
         pause, told, began = 0.05, "", time.time()
         while not self._stop.is_set():
             try:
                 self._get_ready()
-            except StoreUnavailable as error:
+            except (StoreConflict, StoreUnavailable) as error:
                 if self._until_idle:
                     raise
-                self._membership.distrust()
-                if str(error) != told:
-                    log.warning("database unreachable since %s, retrying: %s", time.strftime("%H:%M:%S"), error)
-                    told = str(error)
+                if isinstance(error, StoreUnavailable):  # else it met another transaction, such as a migration's
+                    self._membership.distrust()
+                    if str(error) != told:
+                        log.warning("database unreachable since %s, retrying: %s", time.strftime("%H:%M:%S"), error)
+                        told = str(error)
                 self._stop.wait(pause)
                 pause = min(pause * 2, 2.0)
             else:
