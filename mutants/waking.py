@@ -11,8 +11,8 @@ WAKING: tuple[Mutant, ...] = (
     Mutant(
         name="a lane that was not to claim rests as if it had looked",
         file="steps/handle.py",
-        old=" or isolation.opened != lane.opened:",
-        new=":",
+        old="lane.isolation.was_turned_away(lane) or ",
+        new="",
         test=_REST + "test_one_that_was_not_to_claim_looks_again_when_it_may",
     ),
     Mutant(

@@ -58,8 +58,7 @@ def work(lane: Lane, *, until_idle: bool = False) -> Flow[int]:
 
 def _rest(lane: Lane, *, until_idle: bool) -> Flow[bool]:
     """Nothing was claimed: wait a moment; returns whether there is nothing left to do."""
-    isolation = lane.isolation
-    if lane.wants_alone or isolation.closed or isolation.opened != lane.opened:  # it was not to claim all this while
+    if lane.isolation.was_turned_away(lane) or lane.wants_alone or lane.isolation.closed:
         lane.looked_at = float("-inf")
         yield from _wait(lane, 0.01)
         return False

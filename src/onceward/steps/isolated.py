@@ -33,7 +33,7 @@ def next_batch(lane: Lane) -> Flow[list[Claimed]]:
     """Claim what comes next. Where isolated messages wait, they and others come in turn: neither holds up the other."""
     if lane.context.clock() >= lane.context.look_at:
         yield from stay_current(lane.context)
-    lane.current_at, lane.opened = lane.context.current_at, lane.isolation.opened
+    lane.current_at = lane.context.current_at
     had_isolated, lane.had_isolated = lane.had_isolated, False
     if had_isolated:
         lane.looked_at = float("-inf")

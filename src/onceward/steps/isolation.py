@@ -18,25 +18,43 @@ class Isolation:
         self._alone: object | None = None
         self._with_isolated: dict[object, Hashable] = {}
         """The lanes inside with isolated messages, and of which kind it is."""
-        self.opened = 0
-        """How often one that was alone, or wanted to be, has let the others in again."""
+        self._turned_away: set[object] = set()
+        """Those that asked while another was alone, or wanted to be."""
 
     def enter(self, who: object) -> bool:
         """Go in with the others, or stay; False while another is or wants to be alone."""
         with self._lock:
             if self._alone is not None:  # it waits for those inside: were they to wait too, nobody would ever move
-                return self._alone is not who and who in self._inside
+                may_stay = self._alone is not who and who in self._inside
+                if not may_stay:
+                    self._turn_away(who)
+                return may_stay
             self._inside.add(who)
             return True
 
     def enter_with_isolated(self, who: object, kind: Hashable) -> bool:
         """Go in with the others and a claim of isolated messages; False while another of this kind has one."""
         with self._lock:
-            if self._alone is not None or kind in self._with_isolated.values():
+            if self._alone is not None:
+                self._turn_away(who)
+                return False
+            if kind in self._with_isolated.values():
                 return False
             self._inside.add(who)
             self._with_isolated[who] = kind
             return True
+
+    def _turn_away(self, who: object) -> None:
+        """Under the lock."""
+        if self._alone is not who:
+            self._turned_away.add(who)
+
+    def was_turned_away(self, who: object) -> bool:
+        """Whether it has asked in vain since it was asked about last: it has not looked, whatever it may have missed."""
+        with self._lock:
+            was = who in self._turned_away
+            self._turned_away.discard(who)
+            return was
 
     def leave(self, who: object) -> None:
         """Go out; holds no claim any more."""
@@ -45,7 +63,6 @@ class Isolation:
             self._with_isolated.pop(who, None)
             if self._alone is who:
                 self._alone = None
-                self.opened += 1
 
     def enter_alone(self, who: object) -> bool:
         """Ask to be alone; True as soon as all others are out. Ask again until then."""

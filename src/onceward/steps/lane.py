@@ -199,9 +199,7 @@ class Lane:
     woken_at: float = field(init=False)
     """When it was last woken: there may be something since, also where it does not look every time."""
     current_at: float = float("-inf")
-    """How current the catalog was that it last looked with, and"""
-    opened: int = 0
-    """how often lanes had been let in again by then."""
+    """How current the catalog was that it last looked with."""
     had_isolated: bool = False
     """Its last claim was one of isolated messages: the next one is for other messages, if there are any."""
     marks: Sequence[Mark] = ()
