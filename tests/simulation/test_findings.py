@@ -36,7 +36,7 @@ def _kept(name: str) -> Any:
     return pytest.param(name, marks=[pytest.mark.needs(server)] if server else [])
 
 
-@pytest.mark.parametrize("name", map(_kept, schedules.names()))
+@pytest.mark.parametrize("name", [_kept(name) for name in schedules.names()])
 def test_a_schedule_that_once_failed_finds_no_violation(name: str) -> None:
     schedule = Schedule.read(name)
     with place(schedule.store) as where:
