@@ -53,6 +53,14 @@ WAKING: tuple[Mutant, ...] = (
         store="postgres",
     ),
     Mutant(
+        name="a drain leaves what it promoted for the lanes of the other kind",
+        file="runtime/worker.py",
+        old="        return self._is_through and len(",
+        new="        return False and len(",
+        test="tests/contract/test_handle.py::test_a_drain_ends_when_the_lanes_of_both_kinds_have_nothing_left[sqlite]",
+        store="sqlite",
+    ),
+    Mutant(
         name="a caller that stored for others and not for itself is forgotten",
         file="runtime/group_commit.py",
         old="                self._next_leads(leader)\n",

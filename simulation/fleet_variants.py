@@ -93,7 +93,7 @@ FLEET: tuple[Variant, ...] = (
         ("left out", "loss", "nameless", "effect without ledger"),
         edits={"touch_catalog": ("random() & 9007199254740991", "version + 1")},
         theme=replace(FAILOVER, faults={**FAILOVER.faults, "failover": 0.02, "crash": 0.0}),
-        seed=257,
+        seed=361,
     ),
     Variant(
         "a worker number is given again",

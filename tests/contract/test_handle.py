@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from datetime import UTC, datetime, timedelta
 
 import psycopg
@@ -179,3 +180,22 @@ def test_retry_after_is_honoured_and_charged(shop: Shop) -> None:
     assert shop.drain() == 0
     shop.finish()
     assert (shop.effects(), shop.runs["m1"]) == (["m1"], 2)
+
+
+def test_a_drain_ends_when_the_lanes_of_both_kinds_have_nothing_left(store_url: str) -> None:
+    """The lane of `async def` handlers is idle, and has ended, before the other is through with what it waits for."""
+
+    def others_have_ended() -> bool:
+        return not any(thread.name == "onceward-async" for thread in threading.enumerate())
+
+    def slow(message: Message) -> Steps:
+        yield Until(others_have_ended)
+        yield wrote(message)
+
+    with Shop(store_url, "def") as shop:
+        shop.handle("first", behaviour=slow, kind="def", key="k")
+        shop.handle("second", kind="async", key="k")
+        for message_id, kind in (("m1", "first"), ("m2", "second"), ("m3", "second")):
+            shop.receive(message_id, kind, data={"k": 1})
+        assert shop.drain() == 3
+        assert shop.effects() == ["m1", "m2", "m3"]

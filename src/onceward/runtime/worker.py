@@ -64,7 +64,7 @@ class Worker:
         self._concurrency = concurrency
         self._roles, self._before, self._selection = roles, before, selection
         self._until_idle = until_idle
-        self._stop = threading.Event()
+        self._stop, self._is_through = threading.Event(), False
         self._wake = Wake()
         lanes = concurrency if "handle" in roles else 0
         self._membership = Membership(
@@ -84,6 +84,12 @@ class Worker:
         """How many messages its lanes have finished."""
         self._problems: list[BaseException] = []
 
+    @property
+    def may_have_left_work(self) -> bool:
+        """Lanes of both kinds ended when they were idle: one perhaps before it was its turn in a key."""
+        of = self._served_by
+        return self._is_through and len({kind for _, kind in of}) > 1 and any(lane.has_handled for lane, _ in of)
+
     def request_stop(self) -> None:
         """Ask every lane to stop after what it is doing; returns at once, may be called from a signal handler."""
         self._stop.set()
@@ -97,6 +103,7 @@ class Worker:
                     self._start(lambda: asyncio.run(self._async_lanes()), "onceward-async")
                 self._start_threads()
             self._join()
+            self._is_through = not self._stop.is_set()
         finally:
             self.request_stop()
             self._end()
@@ -112,6 +119,7 @@ class Worker:
                 await self._async_lanes()
             while self._threads:  # threads, not tasks
                 await asyncio.sleep(0.01)
+            self._is_through = not self._stop.is_set()
         finally:
             self.request_stop()
             await asyncio.wait([beginning])  # its thread goes on when we are cancelled; end what it has begun
@@ -183,15 +191,12 @@ class Worker:
 
     def _lanes(self, *, is_async: bool) -> list[Lane]:
         """The lanes of the handlers of a kind."""
-        if "handle" not in self._roles or not self._has_handlers(is_async=is_async):
+        mine = (one for one in self._context.registry if not one.external and self._selection.takes(one.type))
+        if "handle" not in self._roles or not any(one.is_async == is_async for one in mine):
             return []
         lanes = [self._lane(self._subscriptions(is_async=is_async)) for _ in range(self._concurrency)]
         self._served_by += [(lane, is_async) for lane in lanes]
         return lanes
-
-    def _has_handlers(self, *, is_async: bool) -> bool:
-        mine = (one for one in self._context.registry if not one.external and self._selection.takes(one.type))
-        return any(one.is_async == is_async for one in mine)
 
     def _destinations(self, *, is_async: bool) -> list[str]:
         """Where the relay publishes to, through sinks of a kind."""

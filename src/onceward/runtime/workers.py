@@ -61,9 +61,17 @@ class Workers:
             worker.request_stop()
 
     def _idle(self, concurrency: int, roles: tuple[Role, ...]) -> int:
-        with self.working(concurrency, until_idle=True, roles=roles) as worker:
-            return worker.run()
+        handled = 0
+        while True:
+            with self.working(concurrency, until_idle=True, roles=roles) as worker:
+                handled += worker.run()
+            if not worker.may_have_left_work:
+                return handled
 
     async def _aidle(self, concurrency: int, roles: tuple[Role, ...]) -> int:
-        with self.working(concurrency, until_idle=True, roles=roles) as worker:
-            return await worker.run_async()
+        handled = 0
+        while True:
+            with self.working(concurrency, until_idle=True, roles=roles) as worker:
+                handled += await worker.run_async()
+            if not worker.may_have_left_work:
+                return handled

@@ -115,7 +115,7 @@ def handle(lane: Lane, batch: list[Claimed]) -> Flow[list[Claimed]]:
     """
     if lane.context.large.store is not None:
         yield from prepare(lane.context)
-    token, held, began = batch[0].token, Held(batch), lane.context.clock()
+    token, held, began, lane.has_handled = batch[0].token, Held(batch), lane.context.clock(), True
     following: list[Claimed] = []
     yield from _sort_out(lane, held)
     while (held.pending or held.alone) and not (yield from _gives_up(lane, held, began)):

@@ -50,7 +50,7 @@ class Isolation:
             self._turned_away.add(who)
 
     def was_turned_away(self, who: object) -> bool:
-        """Whether it has asked in vain since it was asked about last: it has not looked, whatever it may have missed."""
+        """Whether it has asked in vain since this was asked last: then it has not looked for what there may be."""
         with self._lock:
             was = who in self._turned_away
             self._turned_away.discard(who)

@@ -174,6 +174,8 @@ class Lane:
     """For how many seconds it stays when there is nothing to do."""
     active_at: float = field(init=False)
     """When it last had something to do."""
+    has_handled: bool = False
+    """It has had something to do."""
     notify: Callable[[], None] = _nobody
     """Called when messages that a handler sent are committed, so that a relay need not look for them."""
     effects: Callable[..., Any] | None = None
