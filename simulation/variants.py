@@ -182,26 +182,26 @@ VARIANTS: tuple[Variant, ...] = (
         ("effect without done", "effect without result", "double effect"),
         edits={"rollback_to_savepoint": ("ROLLBACK TO SAVEPOINT onceward_savepoint", "SELECT 1")},
         theme=Theme(("plain", "keyed"), trouble=True, inline=0.0),
-        seed=2,
+        seed=12,
     ),
     Variant(
         "a failure is charged to its neighbours too",
         ("innocent charged",),
         patch=lambda: method(Group, "fails", _everyone_fails),
         theme=Theme(("plain", "keyed"), trouble=True, inline=0.0),
-        seed=18,
+        seed=33,
     ),
     Variant(
         "what follows a failure in its key runs on",
         ("order",),
         patch=lambda: method(Group, "_goes_along", lambda *_: False),
         theme=Theme(("keyed", "growing", "latest", "sheaf"), inline=0.0),
-        seed=25,
+        seed=27,
     ),
-    Variant("settle without the guard", ("old token",), edits={"settle": (CLAIM, "")}, theme=ZOMBIES, seed=1),
+    Variant("settle without the guard", ("old token",), edits={"settle": (CLAIM, "")}, theme=ZOMBIES, seed=2),
     Variant("finish by id only", ("old token", "double effect"), edits={"finish": (CLAIM, "")}, theme=ZOMBIES, seed=11),
-    Variant("postpone without the guard", ("old token",), edits={"postpone": (CLAIM, "")}, theme=CONFLICTS, seed=3),
-    Variant("unclaim without the guard", ("old token",), edits={"unclaim": (CLAIM, "")}, theme=ZOMBIES, seed=38),
+    Variant("postpone without the guard", ("old token",), edits={"postpone": (CLAIM, "")}, theme=CONFLICTS, seed=4),
+    Variant("unclaim without the guard", ("old token",), edits={"unclaim": (CLAIM, "")}, theme=ZOMBIES, seed=2),
     Variant(
         "order without the head rule",
         ("order", "two holders"),
@@ -214,14 +214,14 @@ VARIANTS: tuple[Variant, ...] = (
         ("order",),
         edits={"park": ("WHERE e.key_hash = m.key_hash", "WHERE e.state = 'ready' AND e.key_hash = m.key_hash")},
         theme=KEYED,
-        seed=5,
+        seed=11,
     ),
     Variant(
         "the head rule overlooks other claims",
         ("two holders", "order"),
         edits={"park": ("AND (o.earlier OR o.busy OR o.unplaced)", "AND (o.earlier OR o.unplaced)")},
         theme=KEYED,
-        seed=57,
+        seed=32,
     ),
     Variant(
         "nobody promotes", ("stuck",), edits={"promote": ("WHERE seq IN", "WHERE 0 AND seq IN")}, theme=KEYED, seed=2
@@ -231,26 +231,27 @@ VARIANTS: tuple[Variant, ...] = (
         ("budget",),
         edits={"take_over": ("crashes + :charge", "crashes + 1")},
         theme=Theme(("plain", "batch"), {"crash": 0.02, "clock_jump": 0.0}, inline=0.0),
-        seed=1,
+        seed=10,
     ),
     Variant(
         "crashes without a limit",
         ("budget",),
         edits={"take_over": ("crashes + :charge >= :crash_limit", "0")},
         theme=TROUBLE,
-        seed=15,
+        seed=12,
     ),
     Variant(
-        "take-over leaves the worker row", ("ghost worker",), edits={"forget_worker": ("WHERE", "WHERE 0 AND")}, seed=1
+        "take-over leaves the worker row", ("ghost worker",), edits={"forget_worker": ("WHERE", "WHERE 0 AND")}, seed=2
     ),
     Variant(
-        "take-over leaves the claims", ("stuck",), edits={"take_over": ("WHERE worker = :worker", "WHERE 0")}, seed=3
+        "take-over leaves the claims", ("stuck",), edits={"take_over": ("WHERE worker = :worker", "WHERE 0")}, seed=16
     ),
     Variant(
         "a scheduled message joins its key where it came",
         ("order",),
         edits={"claim": ("UPDATE o_queue AS q SET place = j.place", "UPDATE o_queue AS q SET place = q.seq")},
         theme=SCHEDULED,
+        seed=9,
     ),
     Variant(
         "a scheduled message holds its key before it is due",
@@ -262,12 +263,14 @@ VARIANTS: tuple[Variant, ...] = (
             )
         },
         theme=SCHEDULED,
+        seed=12,
     ),
     Variant(
         "a scheduled message runs before its time",
         ("too early",),
         edits={"claim": ("NOT outgoing AND due_at <= :now", "NOT outgoing AND due_at <= :now + 1500000")},
         theme=SCHEDULED,
+        seed=18,
     ),
     Variant("claim takes claimed rows", ("stolen claim",), edits={"claim": ("AND token IS NULL", "")}),
     Variant(
@@ -275,7 +278,7 @@ VARIANTS: tuple[Variant, ...] = (
         ("stuck",),
         edits={"claim": ("EXISTS (SELECT 1 FROM o_worker WHERE id = :worker)", "1")},
         theme=ZOMBIES,
-        seed=11,
+        seed=0,
     ),
     Variant(
         "the rest of a batch is not unclaimed",
@@ -283,20 +286,21 @@ VARIANTS: tuple[Variant, ...] = (
         # Without the duty that lets go of what no lane holds, which would mend it a moment later.
         patch=lambda: replaced((settle.unclaim, nothing), (membership.unclaim_strays, nothing)),
         theme=TROUBLE,
-        seed=32,
+        seed=25,
     ),
     Variant(
         "unknown claims are forgotten",
         ("stuck",),
         patch=_patched(attempt.forget_claims, nothing),
         theme=UNKNOWN,
+        seed=4,
     ),
     Variant(
         "the result is stored outside of the transaction",
         ("effect without result", "result without effect"),
         patch=_patched(finish_original, _later("store_results")),
         theme=Theme(("plain", "keyed", "single")),
-        seed=2,
+        seed=1,
     ),
     Variant(
         "the outbox is written after the commit",
@@ -352,26 +356,26 @@ VARIANTS: tuple[Variant, ...] = (
         ("stuck",),
         patch=lambda: replaced((operate.discard, rewritten(operate.discard, without("promote")))),
         theme=KEYED,
-        seed=41,
+        seed=22,
     ),
     Variant(
         "discard of what is running",
         ("discard of the running",),
         edits={"discard": ("AND q.token IS NULL", "")},
-        seed=2,
+        seed=10,
     ),
     Variant(
         "redrive without its line in the audit",
         ("audit",),
         patch=lambda: replaced((operate.redrive, rewritten(operate.redrive, without("add_audit")))),
-        seed=4,
+        seed=10,
     ),
     Variant(
         "a gap holds nobody up",
         ("number gap", "number order"),
         patch=_patched(in_sequence_original, _everything_passes),
         theme=COUNTED,
-        seed=1,
+        seed=3,
     ),
     Variant(
         "stale numbers run", ("number order",), patch=_patched(in_sequence_original, _stale_runs), theme=COUNTED, seed=3
@@ -381,7 +385,7 @@ VARIANTS: tuple[Variant, ...] = (
         ("stuck",),
         edits={"hold": ("due_at = :now + CAST(:delay * 1000000 AS integer)", "due_at = NULL")},
         theme=COUNTED,
-        seed=6,
+        seed=8,
     ),
     Variant(
         "inline work does not look at its key",
@@ -404,21 +408,21 @@ VARIANTS: tuple[Variant, ...] = (
         ("stuck",),
         patch=lambda: replaced((subscribe.fan_out, rewritten(subscribe.fan_out, without("remove_unhandled")))),
         theme=Theme(("later",)),
-        seed=3,
+        seed=4,
     ),
     Variant(
         "a case of quarantine stays behind when its message moves",
         ("mismatch lost",),
         patch=lambda: replaced((subscribe.fan_out, rewritten(subscribe.fan_out, without("hand_on")))),
         theme=MOVING,
-        seed=4,
+        seed=6,
     ),
     Variant(
         "retention forgets what is not finished",
         ("needed", "queue without ledger"),
         edits={"forget_messages": ("AND NOT EXISTS (SELECT 1 FROM o_queue q WHERE q.seq = o_ledger.seq)", "")},
         theme=FORGETFUL,
-        seed=18,
+        seed=3,
     ),
     Variant(
         "retention forgets too early",
@@ -431,35 +435,35 @@ VARIANTS: tuple[Variant, ...] = (
             ),
         },
         theme=FORGETFUL,
-        seed=5,
+        seed=0,
     ),
     Variant(
         "retention forgets what came long ago and has just been finished",
         ("forgotten early",),
         edits={"forget_messages": ("AND r.finished_at >= :now", "AND 0 AND r.finished_at >= :now")},
         theme=FORGETFUL,
-        seed=6,
+        seed=3,
     ),
     Variant(
         "retention drops the bodies of what is not finished",
         ("needed",),
         edits={"drop_bodies": ("AND NOT EXISTS (SELECT 1 FROM o_queue q WHERE q.seq = o_body.seq)", "")},
         theme=FORGETFUL,
-        seed=1,
+        seed=2,
     ),
     Variant(
         "retention forgets what is in an open case",
         ("needed",),
         edits={"forget_messages": ("x.resolution IS NULL OR", "")},
         theme=FORGETFUL,
-        seed=2,
+        seed=3,
     ),
     Variant(
         "deregistering keeps the claims",
         ("stuck",),
         edits={"unclaim_all": ("WHERE", "WHERE 0 AND")},
         theme=LEAVING,
-        seed=7,
+        seed=134,
     ),
     Variant(
         "skipped without its line in the audit",
