@@ -39,7 +39,7 @@ SWALLOWED = CONFLICTS | BUSY | _LATE | _AWAY
 
 _TOO_LARGE, _LOST, _OF_CLIENT = 1153, 2013, 2
 _NULL, _NO_SAVEPOINT = 1048, 1305
-_ERRORS = frozenset(["MySQLdb", "MySQLdb._exceptions", "pymysql.err"])
+_ERRORS = frozenset(["MySQLdb", "MySQLdb._exceptions", "MySQLdb.err", "pymysql.err"])
 """Where drivers of callers have their errors; PyMySQL's are others where a program has loaded it anew."""
 
 
