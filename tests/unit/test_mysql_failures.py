@@ -23,4 +23,5 @@ def test_a_driver_of_the_caller_s_is_known_by_where_its_errors_are(module: str) 
 
 
 def _raised_in(module: str) -> Exception:
-    return type("OperationalError", (Exception,), {"__module__": module})(1213, "a deadlock")
+    kind: type[Exception] = type("OperationalError", (Exception,), {"__module__": module})
+    return kind(1213, "a deadlock")
